@@ -10,11 +10,13 @@ use xputrace_collector::cupti::host_calls::{HOST_IDS, Role};
 use xputrace_collector::cupti::records::{
     self, Extent, Record, memcpy_offset, memcpy_peer_offset, memset_offset, offset, overhead_offset,
 };
-use xputrace_collector::cupti::{self, CallbackData, GraphData, ModuleData, ResourceData};
+use xputrace_collector::cupti::{self, CallbackData, GraphData, ModuleData, ResourceData, SubscriberParameters};
 use xputrace_wire::cuda_calls::{FunctionId, ParameterKind};
 use xputrace_wire::events::{self, CopyDirection, MemoryKind};
 
 const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
+/// Those of a CUPTI whose subscribers share it.
+const SEVERAL_SUBSCRIBERS: &str = include_str!("../../layouts/cupti-13.5/layouts.txt");
 /// Raw buffers of activity records, and how the headers' own structures decode them.
 const BUFFERS: [(&[u8], &str); 2] = [
     (
@@ -29,11 +31,79 @@ const BUFFERS: [(&[u8], &str); 2] = [
 
 /// Parses the `field NAME offset size`, `struct` and `value` lines, by name.
 fn facts() -> HashMap<&'static str, usize> {
-    let lines = LAYOUTS.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    facts_of(LAYOUTS)
+}
+
+fn facts_of(layouts: &'static str) -> HashMap<&'static str, usize> {
+    let lines = layouts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     lines
         .filter(|words| ["field", "struct", "value"].contains(&words[0]))
         .map(|words| (words[1], words[2].parse().unwrap()))
         .collect()
+}
+
+#[test]
+fn subscribers_that_share_cupti_are_those_of_the_headers() {
+    let facts = facts_of(SEVERAL_SUBSCRIBERS);
+    let ours = [
+        ("SubscriberParams", size_of::<SubscriberParameters>()),
+        ("SubscriberParams.structSize", offset_of!(SubscriberParameters, struct_size)),
+        ("SubscriberParams.subscriberName", offset_of!(SubscriberParameters, name)),
+        ("SubscriberParams.oldSubscriberName", offset_of!(SubscriberParameters, earlier_name)),
+        ("SubscriberParams.oldSubscriberSize", offset_of!(SubscriberParameters, earlier_name_bytes)),
+        ("SubscriberParams.allowMultipleSubscribers", offset_of!(SubscriberParameters, allows_others)),
+        ("CUPTI_ERROR_NOT_COMPATIBLE", cupti::ERROR_NOT_COMPATIBLE as usize),
+        ("CUPTI_ERROR_NOT_SUPPORTED", cupti::ERROR_NOT_SUPPORTED as usize),
+        ("CUpti_SubscriberParams_STRUCT_SIZE", size_of::<SubscriberParameters>()),
+        ("CUPTI_OLD_SUBSCRIBER_NAME_MIN_LEN", cupti::EARLIER_NAME_BYTES),
+        ("CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER", cupti::ATTRIBUTE_ZEROED_BUFFERS as usize),
+        ("CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER", cupti::ATTRIBUTE_PER_THREAD_BUFFER as usize),
+        ("CUPTI_ACTIVITY_ATTR_ENABLE_ALLOCATION_SOURCE_TRACKING", cupti::ATTRIBUTE_ALLOCATION_SOURCE as usize),
+        ("CUPTI_ACTIVITY_ATTR_ENABLE_KERNEL_LATENCY_TIMESTAMPS", cupti::ATTRIBUTE_LATENCY_TIMESTAMPS as usize),
+        ("CUPTI_ACTIVITY_ATTR_ENABLE_ALL_SYNC_RECORDS", cupti::ATTRIBUTE_ALL_SYNCHRONIZATIONS as usize),
+        ("CUPTI_ACTIVITY_ATTR_ENABLE_CUDA_EVENT_DEVICE_TIMESTAMPS", cupti::ATTRIBUTE_EVENT_TIMESTAMPS as usize),
+        ("CUPTI_ACTIVITY_ATTR_ENABLE_KERNEL_LAUNCH_ATTRIBUTES", cupti::ATTRIBUTE_LAUNCH_ATTRIBUTES as usize),
+        ("CUPTI_ACTIVITY_ATTR_ENABLE_DEVICE_GRAPH_TRACE", cupti::ATTRIBUTE_DEVICE_GRAPHS as usize),
+        ("CUPTI_ACTIVITY_ATTR_ENABLE_MULTI_SUBSCRIBER_GRAPH_TRACE", cupti::ATTRIBUTE_WHOLE_GRAPHS as usize),
+        ("CUPTI_ACTIVITY_ATTR_THREAD_ID_TYPE", cupti::ATTRIBUTE_THREAD_ID_TYPE as usize),
+        ("CUPTI_ACTIVITY_ATTR_TIMESTAMP_CALLBACK", cupti::ATTRIBUTE_TIMESTAMP_CALLBACK as usize),
+        ("Kernel.kind", offset::KIND),
+        ("Kernel.registersPerThread", offset::REGISTERS),
+        ("Kernel.start", offset::START),
+        ("Kernel.end", offset::END),
+        ("Kernel.deviceId", offset::DEVICE),
+        ("Kernel.contextId", offset::CONTEXT),
+        ("Kernel.streamId", offset::STREAM),
+        ("Kernel.gridX", offset::GRID),
+        ("Kernel.blockX", offset::BLOCK),
+        ("Kernel.staticSharedMemory", offset::STATIC_SHARED),
+        ("Kernel.dynamicSharedMemory", offset::DYNAMIC_SHARED),
+        ("Kernel.localMemoryPerThread", offset::LOCAL_MEMORY),
+        ("Kernel.correlationId", offset::CORRELATION),
+        ("Kernel.name", offset::NAME),
+        ("Kernel.graphNodeId", offset::GRAPH_NODE),
+        ("Kernel.graphId", offset::GRAPH),
+        ("GraphTrace", records::GRAPH_RECORD_BYTES),
+    ];
+    for (name, number) in ours {
+        assert_eq!(facts.get(name), Some(&number), "{name}");
+    }
+    assert!(
+        facts["Kernel"] <= records::MOST_KERNEL_RECORD_BYTES && facts["Memcpy"] <= records::MOST_MEMCPY_RECORD_BYTES
+    );
+}
+
+#[test]
+fn times_are_where_the_headers_have_them() {
+    let kinds = SEVERAL_SUBSCRIBERS.lines().filter_map(|it| it.strip_prefix("times "));
+    let mut n = 0;
+    for line in kinds {
+        let numbers: Vec<usize> = line.split(' ').skip(1).map(|it| it.parse().unwrap()).collect();
+        assert_eq!(records::time_offsets(numbers[0] as u32), &numbers[1..], "{line}");
+        n += 1;
+    }
+    let known = (0..64).filter(|it| !records::time_offsets(*it).is_empty()).count();
+    assert_eq!(known, n, "every kind that is converted has a line");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::abi::{Api, CallbackData, CuResult, ResourceData, Status, error, kind}
 use crate::activity;
 use crate::device;
 use crate::faults::{explain, faults};
+use crate::users::{MOST_USERS, UserId};
 
 pub(crate) const DRIVER: u32 = 1;
 pub(crate) const RUNTIME: u32 = 2;
@@ -24,10 +25,7 @@ const IDS: usize = 1024;
 /// `CUpti_CallbackFunc`.
 pub(crate) type CallbackFunction = unsafe extern "C" fn(user: *mut c_void, domain: u32, id: u32, data: *const c_void);
 
-static ENABLED: [[AtomicBool; IDS]; DOMAINS] = [const { [const { AtomicBool::new(false) }; IDS] }; DOMAINS];
-static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
-static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-static USER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static SUBSCRIPTIONS: [Subscription; MOST_USERS] = [const { Subscription::new() }; MOST_USERS];
 static ENTERED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -36,6 +34,47 @@ thread_local! {
     /// The correlation id that they share; 0 until one is needed.
     static CURRENT: Cell<u32> = const { Cell::new(0) };
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What one user of CUPTI subscribed to.
+struct Subscription {
+    enabled: [[AtomicBool; IDS]; DOMAINS],
+    is_taken: AtomicBool,
+    function: AtomicPtr<c_void>,
+    user_data: AtomicPtr<c_void>,
+}
+
+impl Subscription {
+    const fn new() -> Self {
+        Self {
+            enabled: [const { [const { AtomicBool::new(false) }; IDS] }; DOMAINS],
+            is_taken: AtomicBool::new(false),
+            function: AtomicPtr::new(null_mut()),
+            user_data: AtomicPtr::new(null_mut()),
+        }
+    }
+
+    fn flag(&self, domain: u32, id: u32) -> Option<&AtomicBool> {
+        self.enabled.get(domain as usize)?.get(id as usize)
+    }
+
+    fn is_enabled(&self, domain: u32, id: u32) -> bool {
+        self.flag(domain, id).is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    fn fire(&self, domain: u32, id: u32, data: *const c_void) {
+        let function = self.function.load(Ordering::Acquire);
+        if function.is_null() {
+            return;
+        }
+        // SAFETY: only `subscribe` stores it, from a function of this very type.
+        let function: CallbackFunction = unsafe { std::mem::transmute(function) };
+        ENTERED.fetch_add(1, Ordering::Relaxed);
+        IN_CALLBACK.set(true);
+        // SAFETY: the subscriber's contract; `data` is the structure that CUPTI documents for the domain.
+        unsafe { function(self.user_data.load(Ordering::Acquire), domain, id, data) };
+        IN_CALLBACK.set(false);
+    }
 }
 
 /// A CUDA function and its CUPTI callback id.
@@ -120,7 +159,7 @@ pub(crate) fn call(
         correlation_id: 0,
     };
     fire_call(domain, id, &mut event);
-    let start = activity::enabled(api_kind(domain)).then(activity::stamp);
+    let start = activity::enabled(api_kind(domain)).then(|| activity::stamp(UserId::GLOBAL));
     result = run(name_with_nul, body);
     event.callback_site = EXIT;
     fire_call(domain, id, &mut event);
@@ -149,7 +188,7 @@ fn run(name_with_nul: &str, body: impl FnOnce() -> Status) -> CuResult {
 }
 
 fn fire_call(domain: u32, id: u32, event: &mut CallbackData) {
-    if !is_enabled(domain, id) || IN_CALLBACK.get() {
+    if IN_CALLBACK.get() || !anyone_enabled(domain, id) {
         return;
     }
     if CONTEXTS.load(Ordering::Acquire) == MISSED {
@@ -160,31 +199,25 @@ fn fire_call(domain: u32, id: u32, event: &mut CallbackData) {
     }
     (event.context, event.context_uid) = device::current_ids();
     event.correlation_id = correlation();
-    fire(domain, id, (&raw const *event).cast());
+    for subscription in SUBSCRIPTIONS.iter().filter(|it| it.is_enabled(domain, id)) {
+        subscription.fire(domain, id, (&raw const *event).cast());
+    }
 }
 
-/// Tells the subscriber about a resource, if it enabled this callback.
+/// Tells the subscribers that enabled this callback about a resource.
 pub(crate) fn resource(id: u32, resource_handle: usize, descriptor: *const c_void) {
-    if !is_enabled(RESOURCE, id) || IN_CALLBACK.get() {
+    if IN_CALLBACK.get() || !anyone_enabled(RESOURCE, id) {
         return;
     }
     let (context, _) = device::current_ids();
     let data = ResourceData { context, resource_handle, resource_descriptor: descriptor };
-    fire(RESOURCE, id, (&raw const data).cast());
+    for subscription in SUBSCRIPTIONS.iter().filter(|it| it.is_enabled(RESOURCE, id)) {
+        subscription.fire(RESOURCE, id, (&raw const data).cast());
+    }
 }
 
-fn fire(domain: u32, id: u32, data: *const c_void) {
-    let function = FUNCTION.load(Ordering::Acquire);
-    if function.is_null() {
-        return;
-    }
-    // SAFETY: only `subscribe` stores it, from a function of this very type.
-    let function: CallbackFunction = unsafe { std::mem::transmute(function) };
-    ENTERED.fetch_add(1, Ordering::Relaxed);
-    IN_CALLBACK.set(true);
-    // SAFETY: the subscriber's contract; `data` is the structure that CUPTI documents for the domain.
-    unsafe { function(USER.load(Ordering::Acquire), domain, id, data) };
-    IN_CALLBACK.set(false);
+fn anyone_enabled(domain: u32, id: u32) -> bool {
+    SUBSCRIPTIONS.iter().any(|it| it.is_enabled(domain, id))
 }
 
 /// Returns how often a tool's callback was called so far, for programs that tell what tracing them costs.
@@ -236,26 +269,28 @@ impl Drop for Scope {
     }
 }
 
-/// Registers the only subscriber; returns false if there already is one.
-pub(crate) fn subscribe(function: CallbackFunction, user: *mut c_void) -> bool {
-    if SUBSCRIBED.swap(true, Ordering::AcqRel) {
+/// Gives a user its subscription; returns false if it has one.
+pub(crate) fn subscribe(user: UserId, function: CallbackFunction, user_data: *mut c_void) -> bool {
+    let subscription = &SUBSCRIPTIONS[user.index()];
+    if subscription.is_taken.swap(true, Ordering::AcqRel) {
         return false;
     }
-    USER.store(user, Ordering::Release);
-    FUNCTION.store(function as *mut c_void, Ordering::Release);
+    subscription.user_data.store(user_data, Ordering::Release);
+    subscription.function.store(function as *mut c_void, Ordering::Release);
     true
 }
 
-pub(crate) fn unsubscribe() {
-    FUNCTION.store(null_mut(), Ordering::Release);
+pub(crate) fn unsubscribe(user: UserId) {
+    let subscription = &SUBSCRIPTIONS[user.index()];
+    subscription.function.store(null_mut(), Ordering::Release);
     for domain in 0..DOMAINS as u32 {
-        enable_domain(domain, false);
+        enable_domain(user, domain, false);
     }
-    SUBSCRIBED.store(false, Ordering::Release);
+    subscription.is_taken.store(false, Ordering::Release);
 }
 
-pub(crate) fn is_subscribed() -> bool {
-    SUBSCRIBED.load(Ordering::Acquire)
+pub(crate) fn is_subscribed(user: UserId) -> bool {
+    SUBSCRIPTIONS[user.index()].is_taken.load(Ordering::Acquire)
 }
 
 /// What this library knows of the contexts that exist, as CUPTI 13.0 does: a callback learns of them as
@@ -265,6 +300,20 @@ static CONTEXTS: AtomicU8 = AtomicU8::new(UNSEEN);
 const UNSEEN: u8 = 0;
 const KNOWN: u8 = 1;
 const MISSED: u8 = 2;
+
+/// Whether `cuptiFinalize` ended the use of several subscribers.
+static IS_TORN: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn tear() {
+    IS_TORN.store(true, Ordering::Release);
+}
+
+pub(crate) fn crash_if_torn() {
+    if IS_TORN.load(Ordering::Acquire) {
+        eprintln!("softgpu: cuptiFinalize was called while several subscribers shared CUPTI: CUPTI 13.5 crashes here");
+        std::process::abort();
+    }
+}
 
 fn see_contexts(how: u8) {
     let _ = CONTEXTS.compare_exchange(UNSEEN, how, Ordering::AcqRel, Ordering::Relaxed);
@@ -277,25 +326,21 @@ pub(crate) fn on_kind_enabled() {
 
 /// Forgets that contexts were missed; those that are known stay so.
 pub(crate) fn reset() {
-    unsubscribe();
+    UserId::all().for_each(unsubscribe);
     let _ = CONTEXTS.compare_exchange(MISSED, UNSEEN, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-fn flag(domain: u32, id: u32) -> Option<&'static AtomicBool> {
-    ENABLED.get(domain as usize)?.get(id as usize)
-}
-
 /// Returns false if there is no such callback.
-pub(crate) fn enable(domain: u32, id: u32, on: bool) -> bool {
+pub(crate) fn enable(user: UserId, domain: u32, id: u32, on: bool) -> bool {
     if on {
         see_contexts(KNOWN);
     }
-    flag(domain, id).map(|flag| flag.store(on, Ordering::Relaxed)).is_some()
+    SUBSCRIPTIONS[user.index()].flag(domain, id).map(|flag| flag.store(on, Ordering::Relaxed)).is_some()
 }
 
 /// Returns false if there is no such domain.
-pub(crate) fn enable_domain(domain: u32, on: bool) -> bool {
-    let Some(flags) = ENABLED.get(domain as usize) else {
+pub(crate) fn enable_domain(user: UserId, domain: u32, on: bool) -> bool {
+    let Some(flags) = SUBSCRIPTIONS[user.index()].enabled.get(domain as usize) else {
         return false;
     };
     if on {
@@ -305,8 +350,8 @@ pub(crate) fn enable_domain(domain: u32, on: bool) -> bool {
     true
 }
 
-pub(crate) fn is_enabled(domain: u32, id: u32) -> bool {
-    flag(domain, id).is_some_and(|flag| flag.load(Ordering::Relaxed))
+pub(crate) fn is_enabled(user: UserId, domain: u32, id: u32) -> bool {
+    SUBSCRIPTIONS[user.index()].is_enabled(domain, id)
 }
 
 fn api_kind(domain: u32) -> u32 {
@@ -318,7 +363,7 @@ fn api_record(domain: u32, cbid: u32, start: u64, result: CuResult) -> Api {
         kind: api_kind(domain),
         cbid,
         start,
-        end: activity::stamp(),
+        end: activity::stamp(UserId::GLOBAL),
         process_id: std::process::id(),
         thread_id: activity::thread_id(),
         correlation_id: correlation(),

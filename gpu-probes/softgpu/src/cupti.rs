@@ -1,15 +1,19 @@
-//! CUPTI 13.0: subscription, callbacks and activity buffers.
+//! CUPTI 13.0: subscription, callbacks and activity buffers; and what later versions have for several subscribers.
 #![allow(non_snake_case, reason = "the names are CUPTI's")]
 
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{Handle, record_size};
-use crate::activity::{self, CompleteFunction, RequestFunction, TimestampFunction};
+use crate::activity::{
+    self, BufferFunctions, CompleteFunction, RequestFunction, ScopedCompleteFunction, ScopedRequestFunction,
+    TimestampFunction,
+};
 use crate::callback::{self, CallbackFunction};
 use crate::device::{self, CONTEXTS};
 use crate::faults::{explain, faults};
 use crate::graph::{self, EXECS, GRAPHS};
 use crate::names;
+use crate::users::{self, Usage, UserId};
 
 /// `CUptiResult`.
 type CuptiResult = i32;
@@ -18,11 +22,20 @@ const INVALID_PARAMETER: i32 = 1;
 const INVALID_CONTEXT: i32 = 3;
 const INVALID_OPERATION: i32 = 7;
 const MAX_LIMIT_REACHED: i32 = 12;
+const NOT_COMPATIBLE: i32 = 14;
 const INVALID_KIND: i32 = 21;
+const NOT_SUPPORTED: i32 = 27;
 const MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED: i32 = 39;
 
-/// Handle of the only subscriber.
-const SUBSCRIBER: Handle = 0x5c00;
+/// The version whose subscribers share CUPTI as they do here.
+const SEVERAL_SUBSCRIBERS_SINCE: u32 = 130_500;
+/// `CUPTI_ACTIVITY_ATTR_ENABLE_MULTI_SUBSCRIBER_GRAPH_TRACE`.
+const WHOLE_GRAPHS: u32 = 20;
+/// `CUPTI_ACTIVITY_ATTR_ENABLE_KERNEL_LATENCY_TIMESTAMPS`.
+const LATENCY_TIMESTAMPS: u32 = 15;
+/// `CUPTI_ACTIVITY_ATTR_TIMESTAMP_CALLBACK`.
+const TIMESTAMP_CALLBACK: u32 = 22;
+const KIND_GRAPH_TRACE: u32 = 51;
 const FLUSH_FORCED: u32 = 1;
 
 /// Defines exported CUPTI functions; `SOFTGPU_FAIL` can make each one fail.
@@ -51,7 +64,8 @@ cupti! {
     /// Returns the version, or `SOFTGPU_CUPTI_VERSION`.
     fn cuptiGetVersion(version: *mut u32) { put(version, faults().cupti_version) }
     /// CUPTI's clock, which is CLOCK_REALTIME.
-    fn cuptiGetTimestamp(timestamp: *mut u64) { put(timestamp, activity::stamp()) }
+    fn cuptiGetTimestamp(timestamp: *mut u64) { put(timestamp, activity::stamp(UserId::GLOBAL)) }
+    fn cuptiGetTimestamp_v2(subscriber: Handle, timestamp: *mut u64) { put(timestamp, activity::stamp(scoped(subscriber)?)) }
     fn cuptiGetResultString(result: c_int, text: *mut *const c_char) {
         put(text, names::result(result as u32).ok_or(INVALID_PARAMETER)?.as_ptr())
     }
@@ -81,99 +95,222 @@ cupti! {
 
     fn cuptiSubscribe(subscriber: *mut Handle, callback: Option<CallbackFunction>, userdata: *mut c_void) {
         let function = callback.ok_or(INVALID_PARAMETER)?;
-        if subscriber.is_null() { return Err(INVALID_PARAMETER); }
-        if !callback::subscribe(function, userdata) { return Err(MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED); }
-        put(subscriber, SUBSCRIBER)
+        subscribe_alone(subscriber, function, userdata)
     }
-    /// Since 13.0. Several subscribers, as 13.2 has them, are not supported.
-    fn cuptiSubscribe_v2(subscriber: *mut Handle, callback: Option<CallbackFunction>, userdata: *mut c_void, pParams: *const c_void) {
-        let _ = pParams;
+    /// Since 13.0; from 13.5 on, several subscribers that all allow that.
+    fn cuptiSubscribe_v2(subscriber: *mut Handle, callback: Option<CallbackFunction>, userdata: *mut c_void, pParams: *const SubscriberParams) {
         let function = callback.ok_or(INVALID_PARAMETER)?;
-        if subscriber.is_null() { return Err(INVALID_PARAMETER); }
-        if !callback::subscribe(function, userdata) { return Err(MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED); }
-        put(subscriber, SUBSCRIBER)
+        let allows_others = faults().cupti_version >= SEVERAL_SUBSCRIBERS_SINCE && pParams.as_ref().is_some_and(|it| it.allows_others == 1);
+        if !allows_others { return subscribe_alone(subscriber, function, userdata); }
+        if callback::is_subscribed(UserId::GLOBAL) || users::records_alone() { return Err(MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED); }
+        subscribe(UserId::scoped(), subscriber, function, userdata)
     }
-    fn cuptiUnsubscribe(subscriber: Handle) { check(subscriber)?; callback::unsubscribe(); Ok(()) }
+    fn cuptiUnsubscribe(subscriber: Handle) {
+        let user = subscribed(subscriber)?;
+        callback::unsubscribe(user);
+        if user == UserId::GLOBAL { users::end_alone(); } else { activity::forget(user); }
+        Ok(())
+    }
     fn cuptiEnableCallback(enable: u32, subscriber: Handle, domain: u32, cbid: u32) {
-        check(subscriber)?;
+        let user = subscribed(subscriber)?;
+        callback::crash_if_torn();
         let name = names::callback(domain, cbid).and_then(|it| it.to_str().ok()).unwrap_or_default();
         if faults().lacks_callback(name) {
             return Err(INVALID_PARAMETER);
         }
-        if callback::enable(domain, cbid, enable != 0) { Ok(()) } else { Err(INVALID_PARAMETER) }
+        if callback::enable(user, domain, cbid, enable != 0) { Ok(()) } else { Err(INVALID_PARAMETER) }
     }
     fn cuptiEnableDomain(enable: u32, subscriber: Handle, domain: u32) {
-        check(subscriber)?;
-        if callback::enable_domain(domain, enable != 0) { Ok(()) } else { Err(INVALID_PARAMETER) }
+        let user = subscribed(subscriber)?;
+        if callback::enable_domain(user, domain, enable != 0) { Ok(()) } else { Err(INVALID_PARAMETER) }
     }
     fn cuptiEnableAllDomains(enable: u32, subscriber: Handle) {
-        check(subscriber)?;
-        for domain in [callback::DRIVER, callback::RUNTIME, callback::RESOURCE] { callback::enable_domain(domain, enable != 0); }
+        let user = subscribed(subscriber)?;
+        for domain in [callback::DRIVER, callback::RUNTIME, callback::RESOURCE] { callback::enable_domain(user, domain, enable != 0); }
         Ok(())
     }
     fn cuptiGetCallbackState(enable: *mut u32, subscriber: Handle, domain: u32, cbid: u32) {
-        check(subscriber)?;
-        put(enable, u32::from(callback::is_enabled(domain, cbid)))
+        let user = subscribed(subscriber)?;
+        put(enable, u32::from(callback::is_enabled(user, domain, cbid)))
     }
     fn cuptiGetCallbackName(domain: u32, cbid: u32, name: *mut *const c_char) {
         put(name, names::callback(domain, cbid).ok_or(INVALID_PARAMETER)?.as_ptr())
     }
 
     fn cuptiActivityRegisterCallbacks(funcBufferRequested: Option<RequestFunction>, funcBufferCompleted: Option<CompleteFunction>) {
-        activity::register(funcBufferRequested.ok_or(INVALID_PARAMETER)?, funcBufferCompleted.ok_or(INVALID_PARAMETER)?);
+        let functions = BufferFunctions::Global(funcBufferRequested.ok_or(INVALID_PARAMETER)?, funcBufferCompleted.ok_or(INVALID_PARAMETER)?);
+        global()?;
+        activity::register(UserId::GLOBAL, functions);
+        Ok(())
+    }
+    fn cuptiActivityRegisterCallbacks_v2(subscriber: Handle, funcBufferRequested: Option<ScopedRequestFunction>, funcBufferCompleted: Option<ScopedCompleteFunction>) {
+        let functions = BufferFunctions::Scoped(funcBufferRequested.ok_or(INVALID_PARAMETER)?, funcBufferCompleted.ok_or(INVALID_PARAMETER)?);
+        activity::register(scoped(subscriber)?, functions);
         Ok(())
     }
     /// Applies to all times from now on, and to every tool.
     fn cuptiActivityRegisterTimestampCallback(funcTimestamp: Option<TimestampFunction>) {
-        activity::use_timestamps_of(Some(funcTimestamp.ok_or(INVALID_PARAMETER)?));
+        global()?;
+        activity::use_timestamps_of(UserId::GLOBAL, Some(funcTimestamp.ok_or(INVALID_PARAMETER)?));
         Ok(())
     }
-    fn cuptiActivityEnable(kind: u32) { if activity::enable(kind, true) { Ok(()) } else { Err(INVALID_KIND) } }
-    fn cuptiActivityDisable(kind: u32) { if activity::enable(kind, false) { Ok(()) } else { Err(INVALID_KIND) } }
+    fn cuptiActivityEnable(kind: u32) {
+        global()?;
+        if activity::enable(UserId::GLOBAL, kind, true) { Ok(()) } else { Err(INVALID_KIND) }
+    }
+    fn cuptiActivityDisable(kind: u32) {
+        global()?;
+        if activity::enable(UserId::GLOBAL, kind, false) { Ok(()) } else { Err(INVALID_KIND) }
+    }
+    /// Subscribers that share CUPTI record graphs as a whole only where one has chosen that for all before any kind was
+    /// enabled.
+    fn cuptiActivityEnable_v2(subscriber: Handle, kind: u32, pActivityConfig: *const c_void) {
+        let _ = pActivityConfig;
+        let user = scoped(subscriber)?;
+        if kind == KIND_GRAPH_TRACE && user != UserId::GLOBAL && attributes::get(user, WHOLE_GRAPHS)?.0 == 0 { return Err(MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED); }
+        if activity::enable(user, kind, true) { Ok(()) } else { Err(INVALID_KIND) }
+    }
+    fn cuptiActivityDisable_v2(subscriber: Handle, kind: u32, pActivityConfig: *const c_void) {
+        let _ = pActivityConfig;
+        if activity::enable(scoped(subscriber)?, kind, false) { Ok(()) } else { Err(INVALID_KIND) }
+    }
     /// Returns the record after `*record`, or the first one if it is null.
     fn cuptiActivityGetNextRecord(buffer: *mut u8, validBufferSizeBytes: usize, record: *mut *mut u8) {
-        if buffer.is_null() || record.is_null() { return Err(INVALID_PARAMETER); }
-        let offset = if (*record).is_null() { 0 } else { ((*record) as usize - buffer as usize) + size_at(*record)? };
-        if offset >= validBufferSizeBytes { return Err(MAX_LIMIT_REACHED); }
-        *record = buffer.add(offset);
-        Ok(())
+        global()?;
+        next_record(buffer, validBufferSizeBytes, record)
+    }
+    fn cuptiActivityGetNextRecord_v2(subscriber: Handle, buffer: *mut u8, validBufferSizeBytes: usize, record: *mut *mut u8) {
+        scoped(subscriber)?;
+        next_record(buffer, validBufferSizeBytes, record)
     }
     /// Counts drops over all contexts and streams; CUPTI ignores the arguments too.
     fn cuptiActivityGetNumDroppedRecords(context: Handle, streamId: u32, dropped: *mut usize) {
         let _ = (context, streamId);
-        put(dropped, activity::take_dropped() as usize)
+        global()?;
+        put(dropped, activity::take_dropped(UserId::GLOBAL) as usize)
     }
     /// Kernels that are launched from now on say when they were queued and submitted.
-    fn cuptiActivityEnableLatencyTimestamps(enable: u8) { activity::tell_latencies(enable != 0); Ok(()) }
+    fn cuptiActivityEnableLatencyTimestamps(enable: u8) { global()?; activity::tell_latencies(enable != 0); Ok(()) }
+    fn cuptiActivityGetNumDroppedRecords_v2(subscriber: Handle, context: Handle, streamId: u32, dropped: *mut usize) {
+        let _ = (context, streamId);
+        put(dropped, activity::take_dropped(scoped(subscriber)?) as usize)
+    }
+    /// Delivers the records of all users.
     fn cuptiActivityFlushAll(flag: u32) { activity::flush(flag & FLUSH_FORCED != 0); Ok(()) }
     fn cuptiActivityFlush(context: Handle, streamId: u32, flag: u32) {
         let _ = (context, streamId);
         activity::flush(flag & FLUSH_FORCED != 0);
         Ok(())
     }
-    /// Stores attributes and returns them; none has an effect here.
+    /// Stores attributes and returns them; few have an effect here.
     fn cuptiActivitySetAttribute(attr: u32, valueSize: *mut usize, value: *mut u8) {
-        if valueSize.is_null() || value.is_null() || *valueSize > 8 { return Err(INVALID_PARAMETER); }
-        let mut kept = [0u8; 8];
-        value.copy_to_nonoverlapping(kept.as_mut_ptr(), *valueSize);
-        attributes::set(attr, u64::from_ne_bytes(kept))
+        global()?;
+        attributes::set(UserId::GLOBAL, attr, valueSize, value)
     }
     fn cuptiActivityGetAttribute(attr: u32, valueSize: *mut usize, value: *mut u8) {
-        if valueSize.is_null() || value.is_null() { return Err(INVALID_PARAMETER); }
-        let (kept, size) = attributes::get(attr)?;
-        if *valueSize < size { return Err(INVALID_PARAMETER); }
-        value.copy_from_nonoverlapping(kept.to_ne_bytes().as_ptr(), size);
-        put(valueSize, size)
+        global()?;
+        attributes::read(UserId::GLOBAL, attr, valueSize, value)
     }
-    /// Resets to the state before CUPTI was used and delivers what the buffers hold.
+    fn cuptiActivitySetAttribute_v2(subscriber: Handle, attr: u32, valueSize: *mut usize, value: *mut u8) {
+        let user = scoped(subscriber)?;
+        let is_recording = UserId::all().any(activity::records_anything);
+        if attr == WHOLE_GRAPHS && is_recording { return Err(INVALID_OPERATION); }
+        if attr == TIMESTAMP_CALLBACK && is_recording { return Err(NOT_COMPATIBLE); }
+        if attr == LATENCY_TIMESTAMPS && !value.is_null() { activity::tell_latencies(*value != 0); }
+        if attr == TIMESTAMP_CALLBACK && !value.is_null() {
+            let function = value.cast::<Option<TimestampFunction>>().read_unaligned();
+            activity::use_timestamps_of(user, function);
+        }
+        attributes::set(user, attr, valueSize, value)
+    }
+    fn cuptiActivityGetAttribute_v2(subscriber: Handle, attr: u32, valueSize: *mut usize, value: *mut u8) {
+        attributes::read(scoped(subscriber)?, attr, valueSize, value)
+    }
+    /// Resets to the state before CUPTI was used and delivers what the buffers hold. As 13.5, it ends all subscribers'
+    /// use, and if there were several, crashes when the next one enables a callback.
     fn cuptiFinalize() {
-        (0..64).for_each(|kind| { activity::enable(kind, false); });
+        if UserId::scoped().filter(|it| callback::is_subscribed(*it)).count() > 1 { callback::tear(); }
         activity::flush(true);
-        activity::unregister();
-        activity::use_timestamps_of(None);
+        UserId::all().for_each(activity::forget);
         activity::tell_latencies(false);
         callback::reset();
+        users::end_alone();
         Ok(())
+    }
+}
+
+/// `CUpti_SubscriberParams`.
+#[repr(C)]
+pub struct SubscriberParams {
+    struct_size: usize,
+    name: *const c_char,
+    old_name: *mut c_char,
+    old_name_bytes: usize,
+    allows_others: u8,
+    padding: [u8; 7],
+}
+
+/// Lets functions for records that name no subscriber pass, unless some that do were used before.
+fn global() -> Result<(), CuptiResult> {
+    if faults().cupti_version < SEVERAL_SUBSCRIBERS_SINCE || users::settle(Usage::Global) {
+        return Ok(());
+    }
+    Err(NOT_COMPATIBLE)
+}
+
+/// Returns a subscriber whose records functions name.
+fn scoped(handle: Handle) -> Result<UserId, CuptiResult> {
+    if faults().cupti_version < SEVERAL_SUBSCRIBERS_SINCE {
+        return Err(NOT_SUPPORTED);
+    }
+    let user = subscribed(handle)?;
+    if users::settle(Usage::Scoped) { Ok(user) } else { Err(NOT_COMPATIBLE) }
+}
+
+/// Subscribes the only one.
+unsafe fn subscribe_alone(
+    subscriber: *mut Handle,
+    function: CallbackFunction,
+    user_data: *mut c_void,
+) -> Result<(), CuptiResult> {
+    if UserId::scoped().any(callback::is_subscribed) {
+        return Err(MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { subscribe([UserId::GLOBAL], subscriber, function, user_data) }
+}
+
+/// Returns the subscriber with this handle.
+fn subscribed(handle: Handle) -> Result<UserId, CuptiResult> {
+    UserId::of(handle).filter(|it| callback::is_subscribed(*it)).ok_or(INVALID_PARAMETER)
+}
+
+/// Subscribes the first of these that is free.
+unsafe fn subscribe(
+    users: impl IntoIterator<Item = UserId>,
+    subscriber: *mut Handle,
+    function: CallbackFunction,
+    user_data: *mut c_void,
+) -> Result<(), CuptiResult> {
+    if subscriber.is_null() {
+        return Err(INVALID_PARAMETER);
+    }
+    let user = users.into_iter().find(|it| callback::subscribe(*it, function, user_data));
+    // SAFETY: the caller's contract.
+    unsafe { put(subscriber, user.ok_or(MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED)?.handle()) }
+}
+
+unsafe fn next_record(buffer: *mut u8, valid: usize, record: *mut *mut u8) -> Result<(), CuptiResult> {
+    if buffer.is_null() || record.is_null() {
+        return Err(INVALID_PARAMETER);
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        let offset = if (*record).is_null() { 0 } else { ((*record) as usize - buffer as usize) + size_at(*record)? };
+        if offset >= valid {
+            return Err(MAX_LIMIT_REACHED);
+        }
+        put(record, buffer.add(offset))
     }
 }
 
@@ -184,10 +321,6 @@ unsafe fn put<T>(to: *mut T, value: T) -> Result<(), CuptiResult> {
     // SAFETY: the caller of the CUPTI function promises a valid pointer.
     unsafe { to.write(value) };
     Ok(())
-}
-
-fn check(subscriber: Handle) -> Result<(), CuptiResult> {
-    if subscriber == SUBSCRIBER && callback::is_subscribed() { Ok(()) } else { Err(INVALID_PARAMETER) }
 }
 
 /// Null means the current context.
@@ -206,28 +339,74 @@ unsafe fn size_at(record: *const u8) -> Result<usize, CuptiResult> {
     record_size(unsafe { record.cast::<u32>().read_unaligned() }).ok_or(INVALID_KIND)
 }
 
-/// `CUpti_ActivityAttribute` values; 0 unless a default matters to a tool.
+/// `CUpti_ActivityAttribute` values of each user; 0 unless a default matters to a tool.
 mod attributes {
+    use super::{INVALID_PARAMETER, WHOLE_GRAPHS, put};
+    use crate::users::{MOST_USERS, UserId};
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    const COUNT: usize = 16;
-    /// 0: size of a device buffer. 9: one buffer per thread, the default from 13.0.
-    const DEFAULTS: [u64; COUNT] = [3_200_000, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    static VALUES: [AtomicU64; COUNT] = [const { AtomicU64::new(u64::MAX) }; COUNT];
+    const COUNT: usize = 25;
+    static VALUES: [[AtomicU64; COUNT]; MOST_USERS] =
+        [const { [const { AtomicU64::new(u64::MAX) }; COUNT] }; MOST_USERS];
 
-    pub(super) fn set(attribute: u32, value: u64) -> Result<(), i32> {
-        VALUES.get(attribute as usize).ok_or(super::INVALID_PARAMETER)?.store(value, Ordering::Relaxed);
+    /// 0: size of a device buffer. 9: one buffer per thread, the default from 13.0.
+    fn default_of(attribute: u32) -> u64 {
+        match attribute {
+            0 => 3_200_000,
+            9 => 1,
+            _ => 0,
+        }
+    }
+
+    fn size_of(attribute: u32) -> usize {
+        if matches!(attribute, 5 | 9 | 11..=20) { 1 } else { 8 }
+    }
+
+    fn value(user: UserId, attribute: u32) -> Result<&'static AtomicU64, i32> {
+        // As in 13.5, buffers are alike for all subscribers, and graphs.
+        let user = if matches!(attribute, 5 | 9 | WHOLE_GRAPHS) { UserId::GLOBAL } else { user };
+        VALUES[user.index()].get(attribute as usize).ok_or(INVALID_PARAMETER)
+    }
+
+    /// # Safety
+    /// The pointers are null, or to a size and to that many bytes.
+    pub(super) unsafe fn set(user: UserId, attribute: u32, size: *mut usize, value: *mut u8) -> Result<(), i32> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if size.is_null() || value.is_null() || *size > 8 {
+                return Err(INVALID_PARAMETER);
+            }
+            let mut kept = [0u8; 8];
+            value.copy_to_nonoverlapping(kept.as_mut_ptr(), *size);
+            self::value(user, attribute)?.store(u64::from_ne_bytes(kept), Ordering::Relaxed);
+        }
         Ok(())
     }
 
-    /// Returns the value and its size: attributes 5 and 9 take one byte, all others are `size_t`.
-    pub(super) fn get(attribute: u32) -> Result<(u64, usize), i32> {
-        let index = attribute as usize;
-        let value = match VALUES.get(index).ok_or(super::INVALID_PARAMETER)?.load(Ordering::Relaxed) {
-            u64::MAX => DEFAULTS[index],
+    /// Returns the value and its size.
+    pub(super) fn get(user: UserId, attribute: u32) -> Result<(u64, usize), i32> {
+        let value = match value(user, attribute)?.load(Ordering::Relaxed) {
+            u64::MAX => default_of(attribute),
             set => set,
         };
-        Ok((value, if matches!(attribute, 5 | 9) { 1 } else { 8 }))
+        Ok((value, size_of(attribute)))
+    }
+
+    /// # Safety
+    /// The pointers are null, or to a size and to that many bytes.
+    pub(super) unsafe fn read(user: UserId, attribute: u32, size: *mut usize, value: *mut u8) -> Result<(), i32> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if size.is_null() || value.is_null() {
+                return Err(INVALID_PARAMETER);
+            }
+            let (kept, bytes) = get(user, attribute)?;
+            if *size < bytes {
+                return Err(INVALID_PARAMETER);
+            }
+            value.copy_from_nonoverlapping(kept.to_ne_bytes().as_ptr(), bytes);
+            put(size, bytes)
+        }
     }
 }
 
@@ -242,7 +421,9 @@ mod tests {
             ("CUPTI_ERROR_INVALID_CONTEXT", super::INVALID_CONTEXT),
             ("CUPTI_ERROR_INVALID_OPERATION", super::INVALID_OPERATION),
             ("CUPTI_ERROR_MAX_LIMIT_REACHED", super::MAX_LIMIT_REACHED),
+            ("CUPTI_ERROR_NOT_COMPATIBLE", super::NOT_COMPATIBLE),
             ("CUPTI_ERROR_INVALID_KIND", super::INVALID_KIND),
+            ("CUPTI_ERROR_NOT_SUPPORTED", super::NOT_SUPPORTED),
             ("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED", super::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED),
         ] {
             assert!(LAYOUTS.lines().any(|line| line == format!("result {code} {name}")), "{name}");

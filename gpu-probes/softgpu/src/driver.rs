@@ -19,6 +19,7 @@ use crate::graph::{self, Capture, EXECS, GRAPHS, Node};
 use crate::kernel::{self, Request, symbol};
 use crate::operation::{self, Operation, Set};
 use crate::stream::Stream;
+use crate::users::UserId;
 
 type DevicePtr = usize;
 /// Bytes that rows of pitched memory begin at a multiple of.
@@ -724,14 +725,14 @@ fn synchronize_event(event: Handle) -> Status {
 
 /// Waits, and emits the synchronization record.
 fn waiting(sync_type: u32, context_id: u32, stream_id: u32, event_id: u32, wait: impl FnOnce() -> Status) -> Status {
-    let start = activity::stamp();
+    let start = activity::stamp(UserId::GLOBAL);
     let result = wait();
     if activity::enabled(kind::SYNCHRONIZATION) {
         let record = Synchronization2 {
             kind: kind::SYNCHRONIZATION,
             sync_type,
             start,
-            end: activity::stamp(),
+            end: activity::stamp(UserId::GLOBAL),
             correlation_id: callback::correlation(),
             context_id,
             stream_id,
@@ -836,7 +837,7 @@ fn record_memory(operation: u32, address: usize, bytes: usize, stream: Option<&S
         correlation_id: callback::correlation(),
         address: address as u64,
         bytes: bytes as u64,
-        timestamp: activity::stamp(),
+        timestamp: activity::stamp(UserId::GLOBAL),
         pc: 0,
         process_id: std::process::id(),
         device_id: device::current().map_or(0, |it| it.device as u32),

@@ -30,7 +30,7 @@
 //! | `SOFTGPU_DROP=1/n` | drop every n-th activity record, and count it as CUPTI does |
 //! | `SOFTGPU_LATE_MS=ms` | deliver completed buffers that much later, flush or not |
 //! | `SOFTGPU_NO_TIMES=1/n` | set start = end = 0 ("not collected") in every n-th record |
-//! | `SOFTGPU_CUPTI_VERSION=n` | return n from `cuptiGetVersion`; default 130001 |
+//! | `SOFTGPU_CUPTI_VERSION=n` | return n from `cuptiGetVersion`; default 130001. From 130500 on subscribers share CUPTI |
 //! | `SOFTGPU_FAIL_LAUNCH=n` | fail every n-th kernel launch with `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` (701) |
 //! | `SOFTGPU_FAIL=function:code,…` | make these calls (driver, runtime or CUPTI) return the code and do nothing |
 //! | `SOFTGPU_NO_CALLBACK=function,…` | CUPTI does not know the callbacks of these functions, by CUPTI's own names |
@@ -72,6 +72,7 @@ mod names;
 mod operation;
 pub mod runtime;
 mod stream;
+mod users;
 
 pub use abi::{CuLaunchConfig, CudaLaunchConfig, Dim3, Extent, Memcpy3DParms, PitchedPtr, SoftLaunch};
 pub use activity::softgpu_records_kind;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::abi::{GraphTrace2, Memset4, error, kind};
-use crate::activity::{self, Ticket};
+use crate::activity::{self, Moment, Ticket};
 use crate::copy::Copy;
 use crate::device::{self, MEMORY};
 use crate::graph::Exec;
@@ -78,10 +78,10 @@ pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) 
 fn queue(stream: &Arc<Stream>, operation: Operation, correlation: u32, place: Place, recorded: bool) -> Mark {
     let mut ticket = if recorded { operation.ticket(stream, correlation, place) } else { None };
     stream.submit(&device::streams_of(stream.context), move || {
-        let start = activity::stamp();
+        let start = Moment::now();
         activity::started(&mut ticket, start);
         operation.run(activity::now());
-        activity::finish(ticket, start, activity::stamp().max(start + 1));
+        activity::finish(ticket, start, Moment::now());
     })
 }
 
@@ -180,7 +180,7 @@ impl Set {
 
 /// The single record of a whole graph launch: starts with its first task, ends with its last.
 struct GraphTrace {
-    ticket: Arc<Mutex<(Option<Ticket>, u64)>>,
+    ticket: Arc<Mutex<(Option<Ticket>, Moment)>>,
 }
 
 impl GraphTrace {
@@ -198,14 +198,14 @@ impl GraphTrace {
             end_device_id: stream.device as u32,
             end_context_id: stream.context,
         };
-        Self { ticket: Arc::new(Mutex::new((activity::begin(&record), 0))) }
+        Self { ticket: Arc::new(Mutex::new((activity::begin(&record), Moment::default()))) }
     }
 
     fn first(&mut self) -> impl FnOnce() + Send + 'static {
         let shared = self.ticket.clone();
         move || {
             if let Ok(mut shared) = shared.lock() {
-                shared.1 = activity::stamp();
+                shared.1 = Moment::now();
                 let start = shared.1;
                 activity::started(&mut shared.0, start);
             }
@@ -216,7 +216,7 @@ impl GraphTrace {
         move || {
             if let Ok(mut shared) = self.ticket.lock() {
                 let start = shared.1;
-                activity::finish(shared.0.take(), start, activity::stamp().max(start + 1));
+                activity::finish(shared.0.take(), start, Moment::now());
             }
         }
     }

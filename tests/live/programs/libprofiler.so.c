@@ -4,6 +4,9 @@
 //   dlsym       finds CUPTI by dlsym; subscribes to whole domains, records activities, unsubscribes (Proton)
 //   second      as dlsym, by cuptiSubscribe_v2 (JAX)
 //   finalize    as subscriber, and unloads CUPTI at the end
+//   shared      a subscriber that allows others, by the functions of a subscriber alone (CUPTI 13.5)
+//   clocked     as shared, with a clock of its own
+//   unshared    as shared, and allows no others
 // Tells what it got: records by kind, callbacks, answers that were errors, buffers that are not its own, times outside
 // its own clock's, attributes of CUPTI.
 // flags: -shared -fPIC -L $SOFTGPU -lcupti -ldl
@@ -24,6 +27,13 @@ int cuptiActivityRegisterCallbacks(Request *, Complete *), cuptiActivityRegister
 int cuptiActivityEnable(unsigned), cuptiActivityDisable(unsigned), cuptiActivityFlushAll(unsigned), cuptiFinalize(void);
 int cuptiActivityGetNextRecord(uint8_t *, size_t, uint8_t **), cuptiActivityGetAttribute(unsigned, size_t *, void *);
 int cuptiActivitySetAttribute(unsigned, size_t *, void *), cuptiSubscribe_v2(void **, Callback *, void *, void *);
+typedef struct { size_t size; const char *name; char *old; size_t old_size; uint8_t allow, pad[7]; } Parameters;
+typedef void RequestOf(uint8_t **, size_t *, size_t *, void *);
+typedef void CompleteOf(uint8_t *, size_t, size_t, void *);
+int cuptiActivityRegisterCallbacks_v2(void *, RequestOf *, CompleteOf *), cuptiActivityEnable_v2(void *, unsigned, void *);
+int cuptiActivityDisable_v2(void *, unsigned, void *), cuptiActivityGetNextRecord_v2(void *, uint8_t *, size_t, uint8_t **);
+int cuptiActivitySetAttribute_v2(void *, unsigned, size_t *, void *), cuptiActivityGetAttribute_v2(void *, unsigned, size_t *, void *);
+int cuptiActivityGetNumDroppedRecords_v2(void *, void *, unsigned, size_t *);
 
 static struct {
   int (*subscribe)(void **, Callback *, void *), (*unsubscribe)(void *), (*enable_domain)(unsigned, void *, unsigned);
@@ -68,10 +78,15 @@ static int give_back(uint8_t *buffer) {
   pthread_mutex_unlock(&lock);
   return own;
 }
+static int is_of_subscriber;
+static int next(uint8_t *buffer, size_t valid, uint8_t **record) {
+  if (is_of_subscriber) return cuptiActivityGetNextRecord_v2(subscriber, buffer, valid, record);
+  return cuptiActivityGetNextRecord(buffer, valid, record);
+}
 static void complete(void *context, unsigned stream, uint8_t *buffer, size_t size, size_t valid) {
   uint8_t *record = 0;
   if (!give_back(buffer)) { foreign++; return; }
-  while (valid && !cuptiActivityGetNextRecord(buffer, valid, &record)) {
+  while (valid && !next(buffer, valid, &record)) {
     unsigned kind;
     uint64_t times[2];
     memcpy(&kind, record, 4);
@@ -88,6 +103,20 @@ static void find(int by_name) {
   FUNCTION(enable_callback, cuptiEnableCallback); FUNCTION(register_callbacks, cuptiActivityRegisterCallbacks);
   FUNCTION(enable, cuptiActivityEnable); FUNCTION(disable, cuptiActivityDisable); FUNCTION(flush, cuptiActivityFlushAll);
 }
+static void request_of(uint8_t **buffer, size_t *size, size_t *records, void *info) { request(buffer, size, records); }
+static void complete_of(uint8_t *buffer, size_t size, size_t valid, void *info) { complete(0, 0, buffer, size, valid); }
+static int subscribe_of(void **subscriber, Callback *callback, void *user) {
+  Parameters parameters = {sizeof parameters, "libprofiler", 0, 0, strcmp(way, "unshared") != 0};
+  return cuptiSubscribe_v2(subscriber, callback, user, &parameters);
+}
+static int register_of(Request *request, Complete *complete) {
+  return cuptiActivityRegisterCallbacks_v2(subscriber, request_of, complete_of);
+}
+static int enable_of(unsigned kind) { return cuptiActivityEnable_v2(subscriber, kind, 0); }
+static int disable_of(unsigned kind) { return cuptiActivityDisable_v2(subscriber, kind, 0); }
+static void find_of_subscriber(void) {
+  cupti.subscribe = subscribe_of, cupti.register_callbacks = register_of, cupti.enable = enable_of, cupti.disable = disable_of;
+}
 static int subscribe_v2(void **subscriber, Callback *callback, void *user) {
   return cuptiSubscribe_v2(subscriber, callback, user, 0);
 }
@@ -95,7 +124,8 @@ static int is(const char *name) { return !strcmp(way, name); }
 static unsigned attribute(unsigned number) {
   uint8_t value = 99;
   size_t size = 1;
-  cuptiActivityGetAttribute(number, &size, &value);
+  if (is_of_subscriber) cuptiActivityGetAttribute_v2(subscriber, number, &size, &value);
+  else cuptiActivityGetAttribute(number, &size, &value);
   return value;
 }
 static void each_kind(int (*call)(unsigned), const char *what) {
@@ -108,12 +138,18 @@ void profile_start(const char *name) {
   if (is_second) way = "dlsym";
   find(!is_second && is("dlsym"));
   if (is_second) cupti.subscribe = subscribe_v2;
+  is_of_subscriber = is("shared") || is("clocked") || is("unshared");
+  if (is_of_subscriber) find_of_subscriber();
   memset(kinds, 0, sizeof kinds), callbacks = launch_callbacks = foreign = odd = errors = 0;
   if (!is("activity") && !subscriber && try_to("cuptiSubscribe", cupti.subscribe(&subscriber, on_call, &kinds))) subscriber = 0;
-  if (subscriber && is("dlsym")) try_to("cuptiEnableDomain", cupti.enable_domain(1, subscriber, 2)), try_to("cuptiEnableDomain", cupti.enable_domain(1, subscriber, 1));
+  if (subscriber && (is("dlsym") || is_of_subscriber)) try_to("cuptiEnableDomain", cupti.enable_domain(1, subscriber, 2)), try_to("cuptiEnableDomain", cupti.enable_domain(1, subscriber, 1));
   else if (subscriber) try_to("cuptiEnableCallback", cupti.enable_callback(1, subscriber, 3, 1));
   began = 0;
-  if (!is("dlsym")) try_to("cuptiActivityRegisterTimestampCallback", cuptiActivityRegisterTimestampCallback(ticks)), began = ticks();
+  if (is("clocked")) {
+    uint64_t (*clock)(void) = ticks;
+    size_t size = sizeof clock;
+    try_to("cuptiActivitySetAttribute_v2", cuptiActivitySetAttribute_v2(subscriber, 22, &size, &clock)), began = ticks();
+  } else if (!is("dlsym") && !is_of_subscriber) try_to("cuptiActivityRegisterTimestampCallback", cuptiActivityRegisterTimestampCallback(ticks)), began = ticks();
   try_to("cuptiActivityRegisterCallbacks", cupti.register_callbacks(request, complete));
   each_kind(cupti.enable, "cuptiActivityEnable");
 }
@@ -126,10 +162,12 @@ void profile_stop(void) {
   int is_lent = 0;
   for (int i = 0; i < requested; i++) is_lent |= lent[i] != 0;
   if (!is_lent && requested > 0) memset(kinds, 0, sizeof kinds);
-  try_to("cuptiActivityFlushAll", cupti.flush(is("dlsym") ? 0 : 1));
+  try_to("cuptiActivityFlushAll", cupti.flush(is("dlsym") || is_of_subscriber ? 0 : 1));
+  size_t dropped = 0;
+  if (is_of_subscriber) try_to("cuptiActivityGetNumDroppedRecords_v2", cuptiActivityGetNumDroppedRecords_v2(subscriber, 0, 0, &dropped));
   if (subscriber) cuptiGetCallbackState(&state, subscriber, 1, 307);
-  if (subscriber && is("dlsym")) try_to("cuptiEnableDomain", cupti.enable_domain(0, subscriber, 1));
-  if (subscriber && (is("dlsym") || is("finalize"))) try_to("cuptiUnsubscribe", cupti.unsubscribe(subscriber)), subscriber = 0;
+  if (subscriber && (is("dlsym") || is_of_subscriber)) try_to("cuptiEnableDomain", cupti.enable_domain(0, subscriber, 1));
+  if (subscriber && (is("dlsym") || is_of_subscriber || is("finalize"))) try_to("cuptiUnsubscribe", cupti.unsubscribe(subscriber)), subscriber = 0;
   if (is("finalize")) try_to("cuptiFinalize", cuptiFinalize());
   printf("%s: kernels %llu memsets %llu runtime %llu callbacks %d of launches %llu (state %u) errors %llu foreign %llu odd %llu zeroed %u per thread %u\n",
          way, kinds[10], kinds[2], kinds[5], callbacks > 0, launch_callbacks, state, errors, foreign, odd, zeroed, per_thread);

@@ -3,6 +3,7 @@
 //   launch N        launches N kernels and waits for them
 //   submit N        launches N kernels and does not wait
 //   start WAY, stop profiles (libprofiler.so says how)
+//   second, start2 WAY, stop2 the same by another copy of it, ./libprofiler2.so
 //   back            under xputrace, or with ATTACHED in the environment: waits until kernels are recorded for it again
 //   input           says that it waits for a line of standard input, and does
 //   spin T, join    T threads launch all the time, until `join`
@@ -28,16 +29,24 @@ static void run_step(const SoftLaunch *c, void **args) {}
 static void step(void) {}
 static struct { int magic, version; const void *data; void *file; } fatbin = {0x466243b1, 1, "", 0};
 static int bad, per_thread;
-static void (*start)(const char *), (*stop)(void);
+static void (*start)(const char *), (*stop)(void), (*start2)(const char *), (*stop2)(void);
 
 static void submit(int n) {
   dim3 one = {1, 1, 1};
   while (n--) bad |= cudaLaunchKernel((void *)step, one, one, 0, 0, 0);
 }
-static void load(void) {
-  void *library = dlopen("./libprofiler.so", RTLD_NOW);
+static void *profiler(const char *name) {
+  void *library = dlopen(name, RTLD_NOW);
   if (!library) fprintf(stderr, "%s\n", dlerror()), exit(2);
+  return library;
+}
+static void load(void) {
+  void *library = profiler("./libprofiler.so");
   start = dlsym(library, "profile_start"), stop = dlsym(library, "profile_stop");
+}
+static void load_second(void) {
+  void *library = profiler("./libprofiler2.so");
+  start2 = dlsym(library, "profile_start"), stop2 = dlsym(library, "profile_stop");
 }
 static void *work(void *unused) { submit(per_thread); return 0; }
 static void threads(int n) {
@@ -83,6 +92,9 @@ int main(int argc, char **argv) {
     else if (!strcmp(*at, "submit")) submit(atoi(*++at));
     else if (!strcmp(*at, "start")) start(*++at);
     else if (!strcmp(*at, "stop")) stop();
+    else if (!strcmp(*at, "second")) load_second();
+    else if (!strcmp(*at, "start2")) start2(*++at);
+    else if (!strcmp(*at, "stop2")) stop2();
     else if (!strcmp(*at, "back")) wait_for_records();
     else if (!strcmp(*at, "input")) puts("waits"), fflush(stdout), getchar();
     else if (!strcmp(*at, "spin")) spin(atoi(*++at));

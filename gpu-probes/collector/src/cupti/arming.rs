@@ -5,9 +5,9 @@ use super::host_calls::Watched;
 use super::others::{OTHER, OURS};
 use super::records::Recorded;
 use super::{
-    CallbackFunction, CuptiBackend, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, Handle, POOL, Pool,
-    RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED,
-    RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, entry, yielding,
+    CuptiBackend, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, POOL, Pool, RESOURCE_EXECUTABLE_CREATED,
+    RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED,
+    RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, yielding,
 };
 use crate::agent::{Agent, Order, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,11 +39,11 @@ impl CuptiBackend {
     /// Asks CUPTI for the times at which kernels are queued and submitted, if that is wanted. It does so only before CUDA
     /// has started.
     pub(super) fn tell_latencies(&self, agent: &Agent) {
-        let Some(enable) = self.cupti.enable_latency_timestamps.filter(|_| agent.wants(demand::LATENCIES)) else {
+        if !agent.wants(demand::LATENCIES) {
             return;
-        };
-        // SAFETY: no pointers.
-        let answer = if self.is_first { unsafe { enable(1) } } else { ERROR_NOT_INITIALIZED };
+        }
+        let answer = if self.is_first { self.enable_latencies() } else { Some(ERROR_NOT_INITIALIZED) };
+        let Some(answer) = answer else { return };
         if answer != SUCCESS {
             let why = if self.is_first { self.cupti.explain(answer) } else { "CUDA had started before".to_owned() };
             agent.note(format!("`queued` and `submitted` are `()`: CUPTI does not tell them in this process: {why}"));
@@ -185,24 +185,6 @@ impl CuptiBackend {
         Ok(())
     }
 
-    /// Subscribes, or takes the subscription that an earlier run has left because of another user.
-    pub(super) fn subscribe(&'static self) -> Result<(), Refusal> {
-        if let Some(handle) = OTHER.subscription() {
-            self.subscriber.store(handle, Ordering::Release);
-            OTHER.adopted();
-            return Ok(());
-        }
-        let subscribe = self.cupti.subscribe.ok_or_else(|| missing("cuptiSubscribe"))?;
-        let mut handle: Handle = std::ptr::null_mut();
-        // SAFETY: a live pointer; the callback stays for ever.
-        let answer = unsafe { subscribe(&mut handle, entry::CALLBACK as CallbackFunction, std::ptr::null_mut()) };
-        if answer != SUCCESS {
-            return Err(self.refusal("cuptiSubscribe", answer));
-        }
-        self.subscriber.store(handle, Ordering::Release);
-        Ok(())
-    }
-
     pub(super) fn enable_callback(&self, domain: u32, id: u32, on: bool) -> Result<u32, Refusal> {
         let enable = self.cupti.enable_callback.ok_or_else(|| missing("cuptiEnableCallback"))?;
         OURS.set(domain, id, on);
@@ -221,10 +203,8 @@ impl CuptiBackend {
         if is_first {
             self.prepare_for_activities()?;
         }
-        let enable = self.cupti.enable.ok_or_else(|| missing("cuptiActivityEnable"))?;
         for (kind, name) in recorded.kinds() {
-            // SAFETY: no pointers.
-            let answer = unsafe { enable(kind) };
+            let answer = self.enable_kind(kind).ok_or_else(|| missing("cuptiActivityEnable"))?;
             if answer != SUCCESS {
                 return Err(self.refusal(&format!("cuptiActivityEnable for the activity {name}"), answer));
             }
@@ -233,28 +213,18 @@ impl CuptiBackend {
     }
 
     fn prepare_for_activities(&self) -> Result<(), Refusal> {
-        let register = self.cupti.register_callbacks.ok_or_else(|| missing("cuptiActivityRegisterCallbacks"))?;
         self.cupti.flush_all.ok_or_else(|| missing("cuptiActivityFlushAll"))?;
         self.cupti.next_record.ok_or_else(|| missing("cuptiActivityGetNextRecord"))?;
         // Both are optional: without them CUPTI zeroes buffers itself, and uses one per thread.
         self.set_attributes();
-        // SAFETY: functions that stay for ever.
-        let answer = unsafe { register(entry::request_buffer, entry::complete_buffer) };
+        let answer = self.register().ok_or_else(|| missing("cuptiActivityRegisterCallbacks"))?;
         match answer {
             SUCCESS => Ok(()),
             _ => Err(self.refusal("cuptiActivityRegisterCallbacks", answer)),
         }
     }
 
-    pub(super) fn set_attribute(&self, attribute: u32, value: u8) {
-        let (mut value, mut size) = (value, 1usize);
-        if let Some(set) = self.cupti.set_attribute {
-            // SAFETY: one byte and its size, both live.
-            unsafe { set(attribute, &mut size, (&raw mut value).cast()) };
-        }
-    }
-
-    fn refusal(&self, attempted: &str, result: u32) -> Refusal {
+    pub(super) fn refusal(&self, attempted: &str, result: u32) -> Refusal {
         Refusal { result, text: format!("{attempted}: {}", self.cupti.explain(result)) }
     }
 }
@@ -278,6 +248,6 @@ impl Run {
     }
 }
 
-fn missing(function: &str) -> Refusal {
+pub(super) fn missing(function: &str) -> Refusal {
     Refusal::from(format!("this libcupti has no {function}"))
 }

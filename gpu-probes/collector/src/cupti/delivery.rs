@@ -1,7 +1,7 @@
 //! Buffers of activity records: requested by CUPTI, filled, returned, read.
 
 use super::others::OTHER;
-use super::others::clock::{self, Scale};
+use super::others::clock::{CLOCK, Scale};
 use super::pool::{BUFFER_BYTES, Origin, Pool};
 use super::records::{self, Extent, Record, Recorded};
 use super::{CuptiBackend, FLUSH_FORCED, POOL, Run, SUCCESS};
@@ -39,7 +39,7 @@ impl Run {
         match pool.origin(buffer) {
             Origin::Pool(n) => {
                 let _completing = Completing::new(backend, pool, n);
-                let scale = clock::scale();
+                let scale = CLOCK.scale();
                 let extent = Extent::of(backend.cupti.version());
                 agent.deliver(valid as u32, BUFFER_BYTES as u32, |delivery| {
                     // SAFETY: the caller's promise.
@@ -118,11 +118,10 @@ impl CuptiBackend {
     /// # Safety
     /// CUPTI filled `valid` bytes at `buffer`.
     unsafe fn for_each_record(&self, buffer: *mut u8, valid: usize, mut each: impl FnMut(*const u8)) {
-        let Some(next) = self.cupti.next_record else { return };
         let mut record: *mut u8 = std::ptr::null_mut();
         let mut kernel_before = None;
         // SAFETY: the buffer that CUPTI filled, and its own cursor.
-        while valid > 0 && unsafe { next(buffer, valid, &mut record) } == SUCCESS && !record.is_null() {
+        while valid > 0 && unsafe { self.step(buffer, valid, &mut record) } == Some(SUCCESS) && !record.is_null() {
             self.saw_records.store(true, Ordering::Relaxed);
             each(record);
             if let Some(before) = kernel_before {
@@ -135,7 +134,7 @@ impl CuptiBackend {
 
     pub(super) fn flush_activities(&self, agent: &Agent, how: Flushing) -> bool {
         let Some(flush) = self.cupti.flush_all else { return false };
-        let flag = if how == Flushing::AtExit { FLUSH_FORCED } else { 0 };
+        let flag = if how == Flushing::AtExit { self.may_force() } else { 0 };
         // SAFETY: from an ordinary thread of ours or from atexit, no lock held.
         let flush = |flag| unsafe { flush(flag) };
         let answer = flush(flag);
@@ -148,6 +147,12 @@ impl CuptiBackend {
             agent.count_unexpected();
         }
         answer == SUCCESS && delivered
+    }
+
+    /// A forced flush takes the records of kernels that run from every subscriber, and they never come again.
+    fn may_force(&self) -> u32 {
+        let is_shared = self.scope().is_some() && OTHER.was_seen();
+        if is_shared { 0 } else { FLUSH_FORCED }
     }
 
     /// Waits for buffers that CUPTI's own thread is completing: they belong to the flush.
@@ -171,7 +176,7 @@ impl CuptiBackend {
         while has_lent() && !agent.is_exiting() {
             std::thread::sleep(LAST_PERIOD);
             let is_late = Instant::now() >= until;
-            flush(if is_late { FLUSH_FORCED } else { 0 });
+            flush(if is_late { self.may_force() } else { 0 });
             delivered &= self.wait_for_completions();
             if is_late {
                 break;
@@ -188,10 +193,7 @@ impl CuptiBackend {
     }
 
     fn count_dropped(&self, agent: &Agent) {
-        let Some(ask) = self.cupti.dropped_records else { return };
-        let mut dropped = 0usize;
-        // SAFETY: a live usize; context and stream are ignored by CUPTI.
-        if unsafe { ask(std::ptr::null_mut(), 0, &mut dropped) } == SUCCESS && dropped > 0 {
+        if let Some(dropped) = self.dropped().filter(|it| *it > 0) {
             agent.count_lost(Lost::CuptiDropped, dropped as u64);
         }
     }

@@ -131,8 +131,15 @@ pub(super) unsafe extern "C" fn request_buffer(buffer: *mut *mut u8, size: *mut 
         }
         return;
     }
-    let Some((memory, bytes)) = POOL.get().map(super::Pool::request) else { return };
     // SAFETY: CUPTI's out-parameters.
+    unsafe { lend(buffer, size, max_records) };
+}
+
+/// # Safety
+/// CUPTI's out-parameters.
+unsafe fn lend(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize) {
+    let Some((memory, bytes)) = POOL.get().map(super::Pool::request) else { return };
+    // SAFETY: the caller's promise.
     unsafe {
         *buffer = memory;
         *size = bytes;
@@ -154,9 +161,33 @@ pub(super) unsafe extern "C" fn complete_buffer(
         // SAFETY: CUPTI's own arguments.
         return unsafe { complete(context, stream, buffer, size, valid) };
     }
-    let Some(run) = current_run() else { return drop_buffer(buffer) };
     // SAFETY: CUPTI's promise about the buffer.
+    unsafe { take_back(buffer, valid) };
+}
+
+/// # Safety
+/// CUPTI filled `valid` bytes of the buffer and no longer uses it.
+unsafe fn take_back(buffer: *mut u8, valid: usize) {
+    let Some(run) = current_run() else { return drop_buffer(buffer) };
+    // SAFETY: the caller's promise.
     if run.agent.is_ours() && !run.agent.guarded(|| unsafe { run.complete(buffer, valid) }) {
         drop_buffer(buffer);
     }
+}
+
+/// CUPTI requests a buffer for our subscription, where subscribers share it.
+pub(super) unsafe extern "C" fn request_scoped(
+    buffer: *mut *mut u8,
+    size: *mut usize,
+    max_records: *mut usize,
+    _: *const c_void,
+) {
+    // SAFETY: CUPTI's out-parameters.
+    unsafe { lend(buffer, size, max_records) };
+}
+
+/// CUPTI returns a buffer of our subscription.
+pub(super) unsafe extern "C" fn complete_scoped(buffer: *mut u8, _: usize, valid: usize, _: *const c_void) {
+    // SAFETY: CUPTI's promise about the buffer.
+    unsafe { take_back(buffer, valid) };
 }

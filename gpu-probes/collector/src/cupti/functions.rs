@@ -17,9 +17,16 @@ pub type RequestFunction = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut u
 /// `CUpti_BuffersCallbackCompleteFunc`.
 pub type CompleteFunction = unsafe extern "C" fn(Handle, u32, *mut u8, usize, usize);
 
+/// `CUpti_BuffersCallbackRequestFunc_v2`; the last argument is not read.
+pub type ScopedRequestFunction = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize, *const c_void);
+/// `CUpti_BuffersCallbackCompleteFunc_v2`; the last argument is not read.
+pub type ScopedCompleteFunction = unsafe extern "C" fn(*mut u8, usize, usize, *const c_void);
+
 pub const SUCCESS: CuptiResult = 0;
+pub const ERROR_NOT_COMPATIBLE: CuptiResult = 14;
 pub const ERROR_NOT_INITIALIZED: CuptiResult = 15;
 pub const ERROR_HARDWARE_BUSY: CuptiResult = 26;
+pub const ERROR_NOT_SUPPORTED: CuptiResult = 27;
 pub const ERROR_VIRTUALIZED_DEVICE: CuptiResult = 33;
 pub const ERROR_INSUFFICIENT_PRIVILEGES: CuptiResult = 35;
 pub const ERROR_MULTIPLE_SUBSCRIBERS: CuptiResult = 39;
@@ -66,8 +73,26 @@ pub const KIND_GRAPH_TRACE: u32 = 51;
 pub const ATTRIBUTE_ZEROED_BUFFERS: u32 = 5;
 pub const ATTRIBUTE_PER_THREAD_BUFFER: u32 = 9;
 
+/// `CUpti_ActivityAttribute` of a subscriber, in place of a function that names none: one byte each.
+pub const ATTRIBUTE_ALLOCATION_SOURCE: u32 = 14;
+pub const ATTRIBUTE_LATENCY_TIMESTAMPS: u32 = 15;
+pub const ATTRIBUTE_ALL_SYNCHRONIZATIONS: u32 = 16;
+pub const ATTRIBUTE_EVENT_TIMESTAMPS: u32 = 17;
+pub const ATTRIBUTE_LAUNCH_ATTRIBUTES: u32 = 18;
+pub const ATTRIBUTE_DEVICE_GRAPHS: u32 = 19;
+/// Whether graphs are recorded as a whole, for all subscribers: one byte. Set before anyone enables a kind, for good.
+pub const ATTRIBUTE_WHOLE_GRAPHS: u32 = 20;
+/// `CUpti_ActivityThreadIdType`, four bytes.
+pub const ATTRIBUTE_THREAD_ID_TYPE: u32 = 21;
+/// The function that gives the times of a subscriber's records. Set while nobody has enabled a kind.
+pub const ATTRIBUTE_TIMESTAMP_CALLBACK: u32 = 22;
+
 /// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`.
 pub const FLUSH_FORCED: u32 = 1;
+
+/// The first version whose subscribers were seen to share CUPTI exactly. 13.3 and 13.4 were not tried; in 13.2, a preview,
+/// one that comes later gets records of launches before it.
+pub const SEVERAL_SUBSCRIBERS_SINCE: u32 = 130_500;
 
 /// Versions for which launches were measured to be as fast as before after `cuptiFinalize`, and
 /// subscribing again works.
@@ -123,6 +148,37 @@ pub struct GraphData {
     pub executable: Handle,
 }
 
+/// `CUpti_SubscriberParams`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SubscriberParameters {
+    pub struct_size: usize,
+    /// Of the tool that subscribes, or null.
+    pub name: *const c_char,
+    /// Where the name of a tool that has subscribed before is written, or null.
+    pub earlier_name: *mut c_char,
+    pub earlier_name_bytes: usize,
+    pub allows_others: u8,
+    pub padding: [u8; 7],
+}
+
+/// Room for the name of a tool that has subscribed before.
+pub const EARLIER_NAME_BYTES: usize = 64;
+
+impl SubscriberParameters {
+    /// Those of a subscriber that shares CUPTI with others.
+    pub fn sharing(name: *const c_char, earlier_name: &mut [c_char; EARLIER_NAME_BYTES]) -> Self {
+        SubscriberParameters {
+            struct_size: size_of::<Self>(),
+            name,
+            earlier_name: earlier_name.as_mut_ptr(),
+            earlier_name_bytes: earlier_name.len(),
+            allows_others: 1,
+            padding: [0; 7],
+        }
+    }
+}
+
 macro_rules! table {
     ($($(#[$doc:meta])* $field:ident = $symbol:literal ($($argument:ty),*);)*) => {
         /// The functions of a libcupti; a missing one is `None`.
@@ -176,6 +232,21 @@ table! {
     get_graph_exec_id = c"cuptiGetGraphExecId" (Handle, *mut u32);
     enable_latency_timestamps = c"cuptiActivityEnableLatencyTimestamps" (u8);
     finalize = c"cuptiFinalize" ();
+    subscribe_v2 = c"cuptiSubscribe_v2" (*mut Handle, CallbackFunction, *mut c_void, *mut SubscriberParameters);
+    register_callbacks_v2 = c"cuptiActivityRegisterCallbacks_v2" (Handle, ScopedRequestFunction, ScopedCompleteFunction);
+    /// The last argument selects fields; null for whole records.
+    enable_v2 = c"cuptiActivityEnable_v2" (Handle, u32, *mut c_void);
+    enable_and_dump_v2 = c"cuptiActivityEnableAndDump_v2" (Handle, u32, *mut c_void);
+    disable_v2 = c"cuptiActivityDisable_v2" (Handle, u32, *mut c_void);
+    next_record_v2 = c"cuptiActivityGetNextRecord_v2" (Handle, *mut u8, usize, *mut *mut u8);
+    dropped_records_v2 = c"cuptiActivityGetNumDroppedRecords_v2" (Handle, Handle, u32, *mut usize);
+    get_attribute_v2 = c"cuptiActivityGetAttribute_v2" (Handle, u32, *mut usize, *mut c_void);
+    set_attribute_v2 = c"cuptiActivitySetAttribute_v2" (Handle, u32, *mut usize, *mut c_void);
+    get_timestamp_v2 = c"cuptiGetTimestamp_v2" (Handle, *mut u64);
+    push_external_v2 = c"cuptiActivityPushExternalCorrelationId_v2" (Handle, u32, u64);
+    pop_external_v2 = c"cuptiActivityPopExternalCorrelationId_v2" (Handle, u32, *mut u64);
+    enable_driver_api_v2 = c"cuptiActivityEnableDriverApi_v2" (Handle, u32, u8);
+    enable_runtime_api_v2 = c"cuptiActivityEnableRuntimeApi_v2" (Handle, u32, u8);
 }
 
 impl Cupti {
@@ -187,6 +258,19 @@ impl Cupti {
             Some(get) if unsafe { get(&mut version) } == SUCCESS => version,
             _ => 0,
         }
+    }
+
+    /// Whether its subscribers can share it, each with records and buffers of its own.
+    pub fn has_several_subscribers(&self) -> bool {
+        self.version() >= SEVERAL_SUBSCRIBERS_SINCE
+            && self.subscribe_v2.is_some()
+            && self.register_callbacks_v2.is_some()
+            && self.enable_v2.is_some()
+            && self.disable_v2.is_some()
+            && self.next_record_v2.is_some()
+            && self.dropped_records_v2.is_some()
+            && self.get_attribute_v2.is_some()
+            && self.set_attribute_v2.is_some()
     }
 
     /// Returns CUPTI's name of a result, followed by its usual cause and what to do.

@@ -22,6 +22,7 @@ pub(crate) mod locate;
 mod others;
 mod pool;
 pub mod records;
+mod subscription;
 mod yielding;
 
 pub use functions::*;
@@ -208,8 +209,16 @@ impl Backend for CuptiBackend {
     fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         let only_graphs = demand::activities_of(agent.demand()) == Activities::of(&[Activity::Graph]);
         self.whole_graphs.store(self.is_first && only_graphs && agent.records_throughout(), Ordering::Relaxed);
-        self.tell_latencies(agent);
-        self.prepare(agent)
+        // By an attribute of our subscription, where it is one of several.
+        let is_scoped = self.cupti.has_several_subscribers();
+        if !is_scoped {
+            self.tell_latencies(agent);
+        }
+        self.prepare(agent)?;
+        if is_scoped {
+            self.tell_latencies(agent);
+        }
+        Ok(())
     }
 
     fn switch(&'static self, agent: &'static Agent, from: &Order, to: &Order) -> Result<(), Refusal> {

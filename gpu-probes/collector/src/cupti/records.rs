@@ -124,6 +124,28 @@ pub unsafe fn read(record: *const u8, extent: Extent) -> Record {
     }
 }
 
+/// Returns where records of a kind have their times, in CUPTI 13.5: byte offsets of nanoseconds, 8 bytes each.
+pub fn time_offsets(kind: u32) -> &'static [usize] {
+    match kind {
+        KIND_CONCURRENT_KERNEL | KIND_KERNEL => &[16, 24, 32, 120, 128],
+        KIND_MEMCPY | KIND_MEMSET | KIND_MEMCPY_PEER => &[16, 24],
+        // Calls of the driver and the runtime, launches of the driver itself, synchronizations, graphs.
+        4 | 5 | 48 | 38 | KIND_GRAPH_TRACE => &[8, 16],
+        KIND_OVERHEAD => &[24, 32],
+        // Unified memory's counters, code made at run time.
+        25 | 52 => &[16, 24],
+        // Allocations: all of one, a call about one, a pool.
+        45 => &[24, 32],
+        49 => &[32],
+        50 => &[56],
+        // Graphs that the GPU launches.
+        53 => &[8, 16],
+        // NVTX marks, the state of the GPU.
+        12 | 20 => &[8],
+        _ => &[],
+    }
+}
+
 /// Byte offsets in a kernel record.
 pub mod offset {
     pub const KIND: usize = 0;

@@ -10,7 +10,7 @@
 
 use super::others::{self, OTHER, OURS};
 use super::records::Recorded;
-use super::{ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CuptiBackend, Handle, POOL, SUCCESS};
+use super::{ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CuptiBackend, Handle, POOL};
 use crate::agent::clock::now;
 use crate::agent::{Agent, Flushing, Order, Refusal};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -169,10 +169,11 @@ impl CuptiBackend {
     }
 
     fn disable_kinds(&self, agent: &Agent, recorded: Recorded) {
-        let Some(disable) = self.cupti.disable.filter(|_| self.has_records_on(agent)) else { return };
+        if !self.has_records_on(agent) {
+            return;
+        }
         for (kind, _) in recorded.kinds() {
-            // SAFETY: no pointers.
-            unsafe { disable(kind) };
+            let _ = self.disable_kind(kind);
         }
         let before = self.sharing.enabled.fetch_and(!recorded.bits(), Ordering::AcqRel);
         if before & !recorded.bits() == 0 {
@@ -335,10 +336,14 @@ impl CuptiBackend {
     /// Sets our attributes, and remembers what they were.
     pub(super) fn set_attributes(&self) {
         for ((attribute, ours), kept) in ATTRIBUTES.into_iter().zip(&self.sharing.attributes) {
+            // Subscribers share the attributes too, and the buffers of others may not be zeroed.
+            if attribute == ATTRIBUTE_ZEROED_BUFFERS && self.scope().is_some() {
+                continue;
+            }
             if kept.load(Ordering::Acquire) == UNREAD {
                 kept.store(self.attribute(attribute).unwrap_or(UNREAD), Ordering::Release);
             }
-            self.set_attribute(attribute, ours);
+            let _ = self.set_attribute(attribute, ours);
         }
     }
 
@@ -347,7 +352,7 @@ impl CuptiBackend {
         for ((attribute, _), kept) in ATTRIBUTES.into_iter().zip(&self.sharing.attributes) {
             match kept.swap(UNREAD, Ordering::AcqRel) {
                 UNREAD => {}
-                before => self.set_attribute(attribute, before),
+                before => _ = self.set_attribute(attribute, before),
             }
         }
     }
@@ -371,13 +376,6 @@ impl CuptiBackend {
     fn kept(&self, attribute: u32) -> Option<&AtomicU8> {
         let at = ATTRIBUTES.iter().position(|it| it.0 == attribute)?;
         Some(&self.sharing.attributes[at]).filter(|it| it.load(Ordering::Acquire) != UNREAD)
-    }
-
-    fn attribute(&self, attribute: u32) -> Option<u8> {
-        let (mut value, mut size) = (0u8, 1usize);
-        let get = self.cupti.get_attribute?;
-        // SAFETY: one byte and its size, both live.
-        (unsafe { get(attribute, &mut size, (&raw mut value).cast()) } == SUCCESS).then_some(value)
     }
 
     /// Returns the calls that are watched in gaps alone: those that cause the activities of a script that does not

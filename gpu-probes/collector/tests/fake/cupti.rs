@@ -65,14 +65,11 @@ pub fn table() -> Cupti {
         flush_all: Some(flush_all),
         next_record: Some(next_record),
         dropped_records: Some(dropped),
-        get_attribute: None,
-        set_attribute: None,
         get_device_id: Some(device_id),
         get_stream_id: Some(stream_id),
         get_graph_node_id: Some(node_id),
-        get_graph_exec_id: None,
-        enable_latency_timestamps: None,
         finalize: Some(finalize),
+        ..Cupti::default()
     }
 }
 

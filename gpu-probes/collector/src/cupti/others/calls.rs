@@ -5,12 +5,14 @@
 //! address.
 
 use super::redirect::{Redirected, redirected};
-use super::{OTHER, OURS};
+use super::{OTHER, OURS, scoped};
 use crate::agent::Conflict;
 use crate::agent::presence::Inside;
 use crate::cupti::{
-    CallbackFunction, CompleteFunction, CuptiResult, ERROR_MULTIPLE_SUBSCRIBERS, FLUSH_FORCED, Handle, RequestFunction,
-    Run, SUCCESS, current_run, domain, entry,
+    ATTRIBUTE_ALL_SYNCHRONIZATIONS, ATTRIBUTE_ALLOCATION_SOURCE, ATTRIBUTE_DEVICE_GRAPHS, ATTRIBUTE_EVENT_TIMESTAMPS,
+    ATTRIBUTE_LATENCY_TIMESTAMPS, ATTRIBUTE_LAUNCH_ATTRIBUTES, ATTRIBUTE_THREAD_ID_TYPE, ATTRIBUTE_TIMESTAMP_CALLBACK,
+    CallbackFunction, CompleteFunction, CuptiResult, ERROR_MULTIPLE_SUBSCRIBERS, ERROR_NOT_SUPPORTED, FLUSH_FORCED,
+    Handle, RequestFunction, Run, SUCCESS, SubscriberParameters, current_run, domain, entry,
 };
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -82,7 +84,7 @@ macro_rules! redirected {
 
 redirected! {
     subscribe = c"cuptiSubscribe" (*mut Handle, Option<CallbackFunction>, *mut c_void), "rcx";
-    subscribe_v2 = c"cuptiSubscribe_v2" (*mut Handle, Option<CallbackFunction>, *mut c_void, *mut c_void), "r8";
+    subscribe_v2 = c"cuptiSubscribe_v2" (*mut Handle, Option<CallbackFunction>, *mut c_void, *mut SubscriberParameters), "r8";
     unsubscribe = c"cuptiUnsubscribe" (Handle), "rsi";
     enable_callback = c"cuptiEnableCallback" (u32, Handle, u32, u32), "r8";
     enable_domain = c"cuptiEnableDomain" (u32, Handle, u32), "rcx";
@@ -99,7 +101,25 @@ redirected! {
     flush = c"cuptiActivityFlush" (Handle, u32, u32), "rcx";
     set_attribute = c"cuptiActivitySetAttribute" (u32, *mut usize, *mut c_void), "rcx";
     get_attribute = c"cuptiActivityGetAttribute" (u32, *mut usize, *mut c_void), "rcx";
+    set_attribute_v2 = c"cuptiActivitySetAttribute_v2" (Handle, u32, *mut usize, *mut c_void), "r8";
+    get_attribute_v2 = c"cuptiActivityGetAttribute_v2" (Handle, u32, *mut usize, *mut c_void), "r8";
     finalize = c"cuptiFinalize" (), "rdi";
+    next_record = c"cuptiActivityGetNextRecord" (*mut u8, usize, *mut *mut u8), "rcx";
+    dropped = c"cuptiActivityGetNumDroppedRecords" (Handle, u32, *mut usize), "rcx";
+    timestamp = c"cuptiGetTimestamp" (*mut u64), "rsi";
+    set_thread_id_type = c"cuptiSetThreadIdType" (u32), "rsi";
+    get_thread_id_type = c"cuptiGetThreadIdType" (*mut u32), "rsi";
+    flush_period = c"cuptiActivityFlushPeriod" (u32), "rsi";
+    push_external = c"cuptiActivityPushExternalCorrelationId" (u32, u64), "rdx";
+    pop_external = c"cuptiActivityPopExternalCorrelationId" (u32, *mut u64), "rdx";
+    enable_driver_api = c"cuptiActivityEnableDriverApi" (u32, u8), "rdx";
+    enable_runtime_api = c"cuptiActivityEnableRuntimeApi" (u32, u8), "rdx";
+    latency_timestamps = c"cuptiActivityEnableLatencyTimestamps" (u8), "rsi";
+    launch_attributes = c"cuptiActivityEnableLaunchAttributes" (u8), "rsi";
+    device_graphs = c"cuptiActivityEnableDeviceGraph" (u8), "rsi";
+    allocation_source = c"cuptiActivityEnableAllocationSource" (u8), "rsi";
+    all_synchronizations = c"cuptiActivityEnableAllSyncRecords" (u8), "rsi";
+    event_timestamps = c"cuptiActivityEnableCudaEventDeviceTimestamps" (u8), "rsi";
 }
 
 /// A call, and what it meets.
@@ -133,6 +153,15 @@ impl Call {
 
     fn is_internal(&self) -> bool {
         self.library.is_internal(self.caller)
+    }
+
+    /// Whether it is another user's where subscribers share CUPTI: nothing of ours is in its way.
+    fn is_scoped(&self) -> bool {
+        let it = scoped::is_used() && !self.is_internal();
+        if it {
+            OTHER.note();
+        }
+        it
     }
 
     /// Decides about a call that claims something.
@@ -258,16 +287,13 @@ const ALL_DOMAINS: std::ops::Range<u32> = 1..super::DOMAINS as u32;
 mod handlers {
     use super::*;
 
-    /// CUPTI's answer for a function that it lacks.
-    const NOT_SUPPORTED: CuptiResult = 27;
-
     /// Calls CUPTI's own function.
     macro_rules! real {
         ($call:ident . $name:ident ($($argument:expr),*)) => {
             match $call.library.real.$name {
                 // SAFETY: the caller's arguments, as it passed them, or checked ones.
                 Some(real) => unsafe { real($($argument),*) },
-                None => NOT_SUPPORTED,
+                None => ERROR_NOT_SUPPORTED,
             }
         };
     }
@@ -277,7 +303,7 @@ mod handlers {
         ($caller:ident) => {
             match Call::from($caller) {
                 Some(call) => call,
-                None => return NOT_SUPPORTED,
+                None => return ERROR_NOT_SUPPORTED,
             }
         };
     }
@@ -289,6 +315,10 @@ mod handlers {
         caller: u64,
     ) -> CuptiResult {
         let call = call!(caller);
+        if call.is_scoped() {
+            // SAFETY: the caller's arguments.
+            return unsafe { scoped::subscribe(subscriber, callback, user_data) };
+        }
         // SAFETY: the caller's pointer.
         match unsafe { share_subscription(&call, subscriber, callback, user_data) } {
             Some(answer) => answer,
@@ -300,10 +330,14 @@ mod handlers {
         subscriber: *mut Handle,
         callback: Option<CallbackFunction>,
         user_data: *mut c_void,
-        parameters: *mut c_void,
+        parameters: *mut SubscriberParameters,
         caller: u64,
     ) -> CuptiResult {
         let call = call!(caller);
+        if call.is_scoped() {
+            // SAFETY: the caller's arguments.
+            return unsafe { scoped::subscribe_v2(subscriber, callback, user_data, parameters) };
+        }
         if current_run().is_some_and(|it| it.backend.has_subscriber_functions()) {
             return hand_everything_over(
                 &call,
@@ -376,6 +410,9 @@ mod handlers {
 
     pub(super) unsafe extern "C" fn unsubscribe(subscriber: Handle, caller: u64) -> CuptiResult {
         let call = call!(caller);
+        if call.is_scoped() {
+            return scoped::unsubscribe(subscriber);
+        }
         if OTHER.alone() == Some(subscriber) {
             let answer = real!(call.unsubscribe(subscriber));
             OTHER.is_alone(None);
@@ -487,6 +524,9 @@ mod handlers {
         if call.is_internal() {
             return real!(call.register(Some(request), Some(complete)));
         }
+        if call.is_scoped() {
+            return scoped::register(request, complete);
+        }
         let had_records = OTHER.gets_records();
         // Kinds that it enabled before count from now on.
         let (verdict, _busy) = match OTHER.kinds().next() {
@@ -510,6 +550,9 @@ mod handlers {
         caller: u64,
     ) -> CuptiResult {
         let call = call!(caller);
+        if call.is_scoped() {
+            return scoped::register_timestamp(function);
+        }
         // Our own records are to be out before the clock changes.
         let (verdict, _busy) = call.claim_records();
         if let Verdict::Refuse = verdict {
@@ -517,7 +560,7 @@ mod handlers {
         }
         let answer = real!(call.register_timestamp(function));
         if let (SUCCESS, Some(function)) = (answer, function) {
-            let _ = guarded(|| super::super::clock::changed(function));
+            let _ = guarded(|| super::super::clock::CLOCK.changed(function));
         }
         answer
     }
@@ -563,26 +606,43 @@ mod handlers {
 
     pub(super) unsafe extern "C" fn enable(kind: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
+        if call.is_scoped() {
+            return scoped::enable(kind);
+        }
         enable_kind(&call, kind, || real!(call.enable(kind)))
     }
 
     pub(super) unsafe extern "C" fn enable_and_dump(kind: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
+        if call.is_scoped() {
+            return scoped::enable_and_dump(kind);
+        }
         enable_kind(&call, kind, || real!(call.enable_and_dump(kind)))
     }
 
     pub(super) unsafe extern "C" fn enable_context(context: Handle, kind: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
+        if call.is_scoped() {
+            // A subscriber has no kinds of one context.
+            return scoped::enable(kind);
+        }
         enable_kind(&call, kind, || real!(call.enable_context(context, kind)))
     }
 
     pub(super) unsafe extern "C" fn disable(kind: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
+        if call.is_scoped() {
+            return scoped::disable(kind);
+        }
         disable_kind(&call, kind, || real!(call.disable(kind)))
     }
 
     pub(super) unsafe extern "C" fn disable_context(context: Handle, kind: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
+        if call.is_scoped() {
+            // A subscriber has no kinds of one context.
+            return scoped::disable(kind);
+        }
         disable_kind(&call, kind, || real!(call.disable_context(context, kind)))
     }
 
@@ -598,6 +658,9 @@ mod handlers {
 
     /// A forced flush takes records of kernels that still run, and they never come again: not ours.
     fn flush_by(call: &Call, flag: u32, flush: impl FnOnce(u32) -> CuptiResult) -> CuptiResult {
+        if call.is_scoped() {
+            return flush(flag);
+        }
         let answer = flush(if call.holder_of_records().is_some() { flag & !FLUSH_FORCED } else { flag });
         call.has_flushed();
         answer
@@ -616,7 +679,64 @@ mod handlers {
         {
             return SUCCESS;
         }
+        if call.is_scoped() {
+            return scoped::set_attribute(attribute, size, value);
+        }
         real!(call.set_attribute(attribute, size, value))
+    }
+
+    /// A clock of a subscriber's own can only be set while nobody records: so we don't, for a moment.
+    pub(super) unsafe extern "C" fn set_attribute_v2(
+        subscriber: Handle,
+        attribute: u32,
+        size: *mut usize,
+        value: *mut c_void,
+        caller: u64,
+    ) -> CuptiResult {
+        let call = call!(caller);
+        let Some(run) = call.holder_of_records().filter(|_| call.is_scoped()) else {
+            return real!(call.set_attribute_v2(subscriber, attribute, size, value));
+        };
+        // SAFETY: the caller's pointers.
+        if unsafe { run.backend.keep_attribute(attribute, size, value.cast()) } {
+            return SUCCESS;
+        }
+        let is_clock = attribute == ATTRIBUTE_TIMESTAMP_CALLBACK && run.agent.on_conflict() != Conflict::Keep;
+        let busy = is_clock.then(|| call.yielded_by(run));
+        let answer = real!(call.set_attribute_v2(subscriber, attribute, size, value));
+        if busy.is_some() {
+            OTHER.is_alone(None);
+        }
+        drop(busy);
+        call.gave_up();
+        answer
+    }
+
+    pub(super) unsafe extern "C" fn get_attribute_v2(
+        subscriber: Handle,
+        attribute: u32,
+        size: *mut usize,
+        value: *mut c_void,
+        caller: u64,
+    ) -> CuptiResult {
+        let call = call!(caller);
+        let answer = real!(call.get_attribute_v2(subscriber, attribute, size, value));
+        // SAFETY: CUPTI has just written there.
+        unsafe { show_kept(&call, attribute, value, answer) };
+        answer
+    }
+
+    /// Shows the caller its own value of an attribute that we have changed.
+    ///
+    /// # Safety
+    /// If the answer is success, CUPTI has written the attribute's value.
+    unsafe fn show_kept(call: &Call, attribute: u32, value: *mut c_void, answer: CuptiResult) {
+        if let (Some(run), SUCCESS) = (call.holder_of_records(), answer)
+            && let Some(kept) = run.backend.kept_attribute(attribute)
+        {
+            // SAFETY: the caller's promise: a byte.
+            unsafe { value.cast::<u8>().write(kept) };
+        }
     }
 
     pub(super) unsafe extern "C" fn get_attribute(
@@ -626,13 +746,12 @@ mod handlers {
         caller: u64,
     ) -> CuptiResult {
         let call = call!(caller);
-        let answer = real!(call.get_attribute(attribute, size, value));
-        if let (Some(run), SUCCESS) = (call.holder_of_records(), answer)
-            && let Some(kept) = run.backend.kept_attribute(attribute)
-        {
-            // SAFETY: CUPTI has just written a byte there.
-            unsafe { value.cast::<u8>().write(kept) };
-        }
+        let answer = match call.is_scoped() {
+            true => scoped::get_attribute(attribute, size, value),
+            false => real!(call.get_attribute(attribute, size, value)),
+        };
+        // SAFETY: CUPTI has just written there.
+        unsafe { show_kept(&call, attribute, value, answer) };
         answer
     }
 
@@ -640,6 +759,12 @@ mod handlers {
         let call = call!(caller);
         if call.is_internal() {
             return real!(call.finalize());
+        }
+        if call.is_scoped() {
+            scoped::forget();
+            // It would end our use too, and crash the next to subscribe.
+            let is_ours = current_run().is_some_and(|it| it.backend.is_subscribed());
+            return if is_ours { SUCCESS } else { real!(call.finalize()) };
         }
         let shared = match call.claim(Claim::Everything) {
             Verdict::Refuse => return ERROR_MULTIPLE_SUBSCRIBERS,
@@ -651,13 +776,51 @@ mod handlers {
             let _ = guarded(|| run.backend.unsubscribe());
         }
         OTHER.forget();
-        super::super::clock::forget();
+        super::super::clock::CLOCK.forget();
         let answer = real!(call.finalize());
         if let Some((run, _)) = shared {
             run.backend.was_finalized(run.agent);
         }
         call.gave_up();
         answer
+    }
+
+    /// Defines functions that are CUPTI's own as long as no subscribers share it.
+    macro_rules! unless_scoped {
+        ($(fn $name:ident($($argument:ident: $type:ty),*) { $scoped:expr })*) => {$(
+            pub(super) unsafe extern "C" fn $name($($argument: $type,)* caller: u64) -> CuptiResult {
+                let Some(library) = redirected() else { return ERROR_NOT_SUPPORTED };
+                if scoped::is_used() && !library.is_cuptis(caller) {
+                    return $scoped;
+                }
+                match library.real.$name {
+                    // SAFETY: the caller's arguments, as it passed them.
+                    Some(real) => unsafe { real($($argument),*) },
+                    None => ERROR_NOT_SUPPORTED,
+                }
+            }
+        )*};
+    }
+
+    unless_scoped! {
+        fn next_record(buffer: *mut u8, valid: usize, record: *mut *mut u8) { scoped::next_record(buffer, valid, record) }
+        fn dropped(context: Handle, stream: u32, dropped: *mut usize) { scoped::dropped(context, stream, dropped) }
+        // SAFETY: the caller's pointer.
+        fn timestamp(time: *mut u64) { unsafe { scoped::timestamp(time) } }
+        fn set_thread_id_type(kind: u32) { scoped::set(ATTRIBUTE_THREAD_ID_TYPE, kind) }
+        fn get_thread_id_type(kind: *mut u32) { scoped::get(ATTRIBUTE_THREAD_ID_TYPE, kind) }
+        // Records are flushed often while we are there; a subscriber has no period.
+        fn flush_period(_milliseconds: u32) { SUCCESS }
+        fn push_external(kind: u32, id: u64) { scoped::push_external(kind, id) }
+        fn pop_external(kind: u32, last: *mut u64) { scoped::pop_external(kind, last) }
+        fn enable_driver_api(id: u32, enable: u8) { scoped::enable_driver_api(id, enable) }
+        fn enable_runtime_api(id: u32, enable: u8) { scoped::enable_runtime_api(id, enable) }
+        fn latency_timestamps(enable: u8) { scoped::set(ATTRIBUTE_LATENCY_TIMESTAMPS, enable) }
+        fn launch_attributes(enable: u8) { scoped::set(ATTRIBUTE_LAUNCH_ATTRIBUTES, enable) }
+        fn device_graphs(enable: u8) { scoped::set(ATTRIBUTE_DEVICE_GRAPHS, enable) }
+        fn allocation_source(enable: u8) { scoped::set(ATTRIBUTE_ALLOCATION_SOURCE, enable) }
+        fn all_synchronizations(enable: u8) { scoped::set(ATTRIBUTE_ALL_SYNCHRONIZATIONS, enable) }
+        fn event_timestamps(enable: u8) { scoped::set(ATTRIBUTE_EVENT_TIMESTAMPS, enable) }
     }
 }
 

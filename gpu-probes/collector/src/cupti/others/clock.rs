@@ -13,7 +13,11 @@ use xputrace_wire::events::Realtime;
 /// How long a reading is used: a line begins between one and two of these ago.
 const RENEWED_AFTER_NANOS: u64 = 5_000_000_000;
 
-static CLOCK: Mutex<Option<Clock>> = Mutex::new(None);
+/// CUPTI's own clock.
+pub(in crate::cupti) static CLOCK: Replaceable = Replaceable::new();
+
+/// A clock that another user may replace by a function of its own.
+pub(in crate::cupti) struct Replaceable(Mutex<Option<Clock>>);
 
 #[derive(Clone, Copy)]
 struct Clock {
@@ -36,31 +40,42 @@ pub(in crate::cupti) struct Scale {
     last: Reading,
 }
 
-/// Notes that CUPTI's times come from this function now.
-pub(super) fn changed(function: TimestampFunction) {
-    let readings = [read(function); 2];
-    *clock() = Some(Clock { function, readings });
-}
-
-/// Notes that CUPTI has its own clock again.
-pub(super) fn forget() {
-    *clock() = None;
-}
-
-/// Returns how to convert CUPTI's times now; `None` if they need no conversion.
-pub(in crate::cupti) fn scale() -> Option<Scale> {
-    let mut clock = clock();
-    let clock = clock.as_mut()?;
-    let last = read(clock.function);
-    let [first, newer] = clock.readings;
-    if last.realtime.saturating_sub(newer.realtime) > RENEWED_AFTER_NANOS {
-        clock.readings = [newer, last];
+impl Replaceable {
+    pub(super) const fn new() -> Self {
+        Replaceable(Mutex::new(None))
     }
-    Some(Scale { first, last })
-}
 
-fn clock() -> MutexGuard<'static, Option<Clock>> {
-    CLOCK.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes that its times come from this function now.
+    pub(super) fn changed(&self, function: TimestampFunction) {
+        let readings = [read(function); 2];
+        *self.clock() = Some(Clock { function, readings });
+    }
+
+    /// Notes that it is as it was.
+    pub(super) fn forget(&self) {
+        *self.clock() = None;
+    }
+
+    /// Returns the function that gives its times, if it was replaced.
+    pub(super) fn function(&self) -> Option<TimestampFunction> {
+        self.clock().map(|it| it.function)
+    }
+
+    /// Returns how to convert its times now; `None` if they need no conversion.
+    pub(in crate::cupti) fn scale(&self) -> Option<Scale> {
+        let mut clock = self.clock();
+        let clock = clock.as_mut()?;
+        let last = read(clock.function);
+        let [first, newer] = clock.readings;
+        if last.realtime.saturating_sub(newer.realtime) > RENEWED_AFTER_NANOS {
+            clock.readings = [newer, last];
+        }
+        Some(Scale { first, last })
+    }
+
+    fn clock(&self) -> MutexGuard<'_, Option<Clock>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Reads both clocks; keeps the tightest of a few attempts.
@@ -83,6 +98,18 @@ fn realtime() -> u64 {
 }
 
 impl Scale {
+    /// Returns a time of CLOCK_REALTIME in the other user's; 0 stays 0.
+    pub(super) fn theirs(&self, time: Realtime) -> u64 {
+        let Scale { first, last } = *self;
+        let nanos = last.realtime.saturating_sub(first.realtime);
+        if time.0 == 0 || nanos == 0 {
+            return time.0;
+        }
+        let elapsed = i128::from(last.theirs) - i128::from(first.theirs);
+        let distance = i128::from(time.0) - i128::from(last.realtime);
+        (i128::from(last.theirs) + distance * elapsed / i128::from(nanos)) as u64
+    }
+
     /// Returns a time of CUPTI's in CLOCK_REALTIME. One that is nearer to CLOCK_REALTIME than to the
     /// function's times is returned as it is; 0 stays 0: it was not collected.
     pub(in crate::cupti) fn realtime(&self, time: Realtime) -> Realtime {
@@ -111,6 +138,8 @@ mod tests {
         assert_eq!(converted(1_501_000), 5_000_500_000);
         assert_eq!(converted(1_501_300) - converted(1_501_000), 100, "three ticks are a nanosecond");
         assert_eq!((converted(0), converted(5_000_900_000)), (0, 5_000_900_000));
+        let theirs = |it| scale.theirs(Realtime(it));
+        assert_eq!((theirs(5_000_500_000), theirs(5_001_000_100), theirs(0)), (1_501_000, 3_001_300, 0));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Other users of CUPTI in the program, such as torch.profiler: what they asked of it.
 //!
-//! Until CUPTI 13.2 a process has one subscriber and one pair of buffer callbacks. So the calls that
+//! Where subscribers share CUPTI, each is on its own: [`scoped`]. Otherwise a process has one subscriber and one pair of buffer callbacks. So the calls that
 //! claim these are redirected to [`calls`] ([`redirect`]), and both are shared:
 //!
 //! ```text
@@ -16,8 +16,9 @@
 pub(super) mod calls;
 pub(super) mod clock;
 mod redirect;
+pub(super) mod scoped;
 
-pub(super) use redirect::{install, undo};
+pub(super) use redirect::{install, is_installed, undo};
 
 use super::{CallbackFunction, CompleteFunction, Handle, RequestFunction};
 use std::ffi::c_void;
@@ -125,7 +126,7 @@ impl Other {
         self.was_seen.load(Ordering::Acquire)
     }
 
-    fn note(&self) {
+    pub(super) fn note(&self) {
         self.was_seen.store(true, Ordering::Release);
     }
 
@@ -277,7 +278,7 @@ impl Other {
 
     /// Whether nothing of it depends on us.
     fn is_independent(&self) -> bool {
-        !self.is_subscribed() && !self.is_registered() && self.alone().is_none()
+        !scoped::is_used() && !self.is_subscribed() && !self.is_registered() && self.alone().is_none()
     }
 
     /// Forgets everything, as `cuptiFinalize` does.

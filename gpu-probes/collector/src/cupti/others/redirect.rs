@@ -41,6 +41,18 @@ impl Redirected {
     }
 }
 
+impl Redirected {
+    /// Whether a call from this address is CUPTI's own.
+    pub(super) fn is_cuptis(&self, caller: u64) -> bool {
+        self.internal[0].contains(&caller)
+    }
+}
+
+/// Whether calls of other users are redirected to us.
+pub(in crate::cupti) fn is_installed() -> bool {
+    IS_INSTALLED.load(Ordering::Acquire)
+}
+
 /// Whether an address is in a collector, of whatever build: a process may have been attached to before.
 fn is_collector(address: u64) -> bool {
     let is_named = |path: &[u8]| {
