@@ -119,8 +119,24 @@ fn requests_of_a_recording_of_their_entries_alone() {
 }
 
 #[test]
-fn the_summary_has_40_lines_at_most_and_rates_of_copies() {
+fn a_summary_of_a_recording_without_waits_says_so_and_shows_the_rest() {
+    let done = replay(&["summary"], "llm.xpt").well();
+    let note = "the recording has no wait, alloc, free events: what the script shows of them is missing";
+    assert!(done.stderr.contains(note) && done.stdout.contains("launch latency"), "{}{}", done.stderr, done.stdout);
+    assert!(!done.stdout.contains("waited") && !done.stdout.contains("GPU memory"), "{}", done.stdout);
+    let required = replay(&["-e", "wait(#{optional: true}, |w| @w.count()); wait(|w| @n.count())"], "llm.xpt");
+    assert!(required.code() == 125 && required.stderr.contains("the recording lacks wait"), "{}", required.stderr);
+}
+
+#[test]
+fn the_summary_has_40_lines_at_most_rates_of_copies_waits_and_memory() {
     let done = replay(&["-q", "summary"], "pytorch.xpt").well();
+    for part in [
+        "the CPU waited 74 times, 1.35 ms in all; 93.6 % in cudaStreamSynchronize\n",
+        "GPU memory: at most 466.25 MiB allocated at a time\n",
+    ] {
+        assert!(done.stdout.contains(part), "{part}: {}", done.stdout);
+    }
     assert!(done.stdout.lines().count() <= 40, "{}", done.stdout);
     assert!(
         done.stdout.contains("187 copies of 300.15 MiB took 8.75 ms, 24.1 % of GPU time\n  HtoD "),

@@ -112,6 +112,8 @@ pub struct Demand {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostDemand {
     pub kinds: HostEvents,
+    /// Those of them that a recording must have for a replay, because of handlers that are not optional.
+    pub required: HostEvents,
     /// The functions whose calls are `api` events.
     pub api: Functions,
     /// Whether their `ustack` is read.
@@ -187,6 +189,7 @@ impl Demand {
             idle: self.idle | other.idle,
             host: HostDemand {
                 kinds: self.host.kinds.with(other.host.kinds),
+                required: self.host.required.with(other.host.required),
                 api: self.host.api.with(&other.host.api),
                 stacks: self.host.stacks | other.host.stacks,
                 python: self.host.python | other.host.python,

@@ -453,7 +453,8 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
     let Some(at) = arguments.iter().position(|it| it.is_map()) else { return Some(Options::default()) };
     let map = arguments.remove(at).cast::<Map>();
     let allowed: &[&str] = match event {
-        Event::Activity(_) | Event::Host(_) => &["every"],
+        Event::Activity(_) => &["every"],
+        Event::Host(_) => &["every", "optional"],
         Event::Launch => &["every", "kinds"],
         Event::Begin | Event::End | Event::Interval => &[],
         Event::Uretprobe => &["scope", "every", "return"],
@@ -495,6 +496,16 @@ fn option(
             _ => wrong(
                 "`every` takes a positive integer".to_owned(),
                 "`every: 100` handles one event in a hundred".to_owned(),
+            ),
+        },
+        "optional" => match value.as_bool() {
+            Ok(optional) => {
+                options.optional = optional;
+                Some(())
+            }
+            Err(_) => wrong(
+                "`optional` is true or false".to_owned(),
+                "`optional: true` leaves the handler out where a recording has no such events".to_owned(),
             ),
         },
         "kinds" => match kinds(value) {

@@ -40,6 +40,8 @@ pub struct Options {
     pub scope: Option<ProbeScope>,
     /// `every: n`: only every n-th event.
     pub every: Option<u64>,
+    /// `optional: true`: a replay of a recording without these events leaves the handler out.
+    pub optional: bool,
     /// `kinds: […]`: the calls that a `launch` handler sees, if the script says.
     pub kinds: Option<Calls>,
     /// `return: "trampoline"`: how a return probe detects returns.

@@ -22,8 +22,7 @@ use xputrace_bytecode::vm::Env;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::cookie;
 use xputrace_model::plan::{
-    BpfMapId, HostDemand, HostEvent, HostEvents, Place, Plan, Probe, ProbeId, ProgramId, TextRead,
-    record as plan_record,
+    BpfMapId, HostEvents, Place, Plan, Probe, ProbeId, ProgramId, TextRead, record as plan_record,
 };
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{self, StackKey};
@@ -118,8 +117,25 @@ impl Opened {
         self.tape.gpus.contains(&GpuKind::Software) || self.meta.gpu == GpuKind::Software
     }
 
-    /// What the recording lacks, if that may matter: a program without Python has no Python frames anyway.
-    pub fn note(&self) -> Option<String> {
+    /// What the recording lacks, if that may matter.
+    pub fn notes(&self) -> Vec<String> {
+        self.lacked_python().into_iter().chain(self.lacked_events()).collect()
+    }
+
+    /// Names the events of handlers that are left out.
+    fn lacked_events(&self) -> Option<String> {
+        let handled =
+            self.plan.probes.iter().filter_map(|it| if let Event::Host(kind) = it.event { Some(kind) } else { None });
+        let handled = handled.fold(HostEvents::NONE, |all, it| all.with(HostEvents::of(&[it])));
+        let missing: Vec<String> = self.meta.missing_kinds(handled).map(str::to_owned).collect();
+        let record = self.plan.sources.record_command();
+        let text =
+            || format!("the recording has no {} events: what the script shows of them is missing", few(&missing));
+        (!missing.is_empty()).then(|| format!("{}. {}", text(), again(&record)))
+    }
+
+    /// A program without Python has no Python frames anyway.
+    fn lacked_python(&self) -> Option<String> {
         let lacks_python = self.plan.demand.launch_python && !self.meta.launch_python;
         let is_python = self.meta.command.iter().any(|it| it.contains("python"));
         let record = self.plan.sources.record_command();
@@ -240,7 +256,7 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     if plan.demand.launch_stacks && !meta.launch_stacks && meta.gpu != GpuKind::None {
         return Err(Error::NoLaunchStacks { record });
     }
-    let missing = meta.missing_host_events(&needed_host_events(plan));
+    let missing = meta.missing_host_events(&plan.demand.host);
     if !missing.is_empty() {
         return Err(Error::NoHostEvents { missing, record });
     }
@@ -248,15 +264,6 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
         return Err(Error::NoLines { record });
     }
     Ok(())
-}
-
-/// Returns the host events that a recording must have. Without the calls that record events, as in recordings of earlier
-/// versions, it is not known what waits for them were for.
-fn needed_host_events(plan: &Plan) -> HostDemand {
-    let records = HostEvent::EventRecord;
-    let is_handled = plan.probes.iter().any(|it| it.event == Event::Host(records));
-    let implied = if is_handled { HostEvents::NONE } else { HostEvents::of(&[records]) };
-    HostDemand { kinds: plan.demand.host.kinds.without(implied), ..plan.demand.host }
 }
 
 /// Returns the number under which a probe's hits were recorded, if they were recorded in its scope.

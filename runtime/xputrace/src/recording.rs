@@ -245,7 +245,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let mut report = Report::new(run.options.quiet);
     note_intervals(&plan, &mut report);
     let (pipeline, opened) = open(plan.clone(), reader, stacks::demangle)?;
-    opened.note().iter().for_each(|it| report.note(it));
+    opened.notes().iter().for_each(|it| report.note(it));
     let files = Files::new(&run.options.files, &plan.tables)?;
     let printer = Printer::new(run.options.format, run.options.output.as_deref())?;
     let stacks = Stacks::of(&plan, run.options.naming);

@@ -287,16 +287,23 @@ fn reads_gpu(reads: &Reads) -> bool {
     schema::GPU.iter().chain(schema::LAUNCH_GPU).any(|it| reads.has(it))
 }
 
+/// Returns the host events that tell what a handler of one of them reads.
+fn needed_kinds(kind: HostEvent, reads: &Reads) -> HostEvents {
+    // What is freed is known from its allocation.
+    let needs_alloc = kind == HostEvent::Free && reads.any(&[word::call::BYTES, word::call::KIND]);
+    if needs_alloc { HostEvents::of(&[kind, HostEvent::Alloc]) } else { HostEvents::of(&[kind]) }
+}
+
 /// Adds what a handler of a host event needs.
 fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut HostDemand) {
-    demand.kinds = demand.kinds.with(HostEvents::of(&[kind]));
+    let kinds = needed_kinds(kind, reads);
+    demand.kinds = demand.kinds.with(kinds);
+    if !unit.handler.options.optional {
+        demand.required = demand.required.with(kinds);
+    }
     // Its words are not a call's.
     if matches!(kind, HostEvent::Nvtx | HostEvent::Overhead) {
         return;
-    }
-    // What is freed is known from its allocation.
-    if kind == HostEvent::Free && reads.any(&[word::call::BYTES, word::call::KIND]) {
-        demand.kinds = demand.kinds.with(HostEvents::of(&[HostEvent::Alloc]));
     }
     if let Target::Api(functions) = &unit.handler.target {
         demand.api = demand.api.with(functions);
@@ -359,7 +366,7 @@ pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wish
     }
     // A wait may be for any of them, and a GPU that runs any is not idle, whatever handlers see.
     if demand.waited_for {
-        // An event is done when what was launched before it is.
+        // An event is done when what was launched before it is. Recordings of earlier versions do not tell.
         demand.host.kinds = demand.host.kinds.with(HostEvents::of(&[HostEvent::EventRecord]));
     }
     if demand.waited_for || demand.idle {

@@ -54,6 +54,7 @@ const EVERYTHING: Demand = Demand {
             HostEvent::Nvtx,
             HostEvent::Module,
         ]),
+        required: HostEvents::NONE,
         api: Functions::NONE,
         stacks: true,
         python: true,

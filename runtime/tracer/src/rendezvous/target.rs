@@ -278,6 +278,7 @@ mod tests {
             captures_python: true,
             host: HostDemand {
                 kinds: HostEvents::ALL,
+                required: HostEvents::ALL,
                 api: Functions::NONE,
                 stacks: true,
                 python: true,
