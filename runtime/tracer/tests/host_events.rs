@@ -3,9 +3,13 @@
 mod common;
 
 use common::{Recorder, Ring, kernel_plan, pipeline, probe};
+use proptest::prelude::*;
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Demand, Functions, HostDemand, HostEvent, HostEvents, Place, Plan, Probe, Target};
+use xputrace_model::plan::{
+    Activities, Activity, Calls as LaunchCalls, Demand, Functions, HostDemand, HostEvent, HostEvents, Place, Plan,
+    Probe, Target,
+};
 use xputrace_model::schema::Event;
 use xputrace_tracer::{CollectorTotals, Pipeline, ProcessIndex};
 use xputrace_wire::cuda_calls::{FunctionId, functions};
@@ -167,4 +171,55 @@ fn a_function_that_cuda_does_not_have_is_malformed() {
     }
     pipeline.finish(&mut sink);
     assert_eq!((sink.events.len(), pipeline.losses().of(Loss::Malformed)), (0, 4));
+}
+
+/// Interpreted handlers of every event, with everything that they may read.
+fn everything() -> Plan {
+    let mut plan = kernel_plan();
+    let handler = |event| probe(event, Place::Interpreter, None);
+    let activities = Activity::ALL.iter().map(|it| handler(Event::Activity(*it)));
+    let calls = Probe { target: Target::Calls(LaunchCalls::ALL), ..handler(Event::Launch) };
+    let hosts = HostEvents::ALL.iter().map(|it| handler(Event::Host(it)));
+    plan.probes = activities.chain(hosts).chain([calls]).collect();
+    plan.demand = Demand {
+        calls: LaunchCalls::ALL,
+        activities: Activities::ALL,
+        gpus: true,
+        stream_kinds: true,
+        stream_priorities: true,
+        captures: true,
+        previous: true,
+        waited_for: true,
+        idle: true,
+        host: HostDemand { kinds: HostEvents::ALL, ..HostDemand::default() },
+        ..Demand::default()
+    };
+    plan
+}
+
+/// Returns a record of this kind; the words are its contents.
+fn any_record(kind: u16, words: &[u64]) -> Vec<u8> {
+    let size = 8 + 8 * words.len() as u32;
+    let head = [&kind.to_le_bytes()[..], &[0; 2], &size.to_le_bytes()].concat();
+    head.into_iter().chain(words.iter().flat_map(|it| it.to_le_bytes())).collect()
+}
+
+proptest! {
+    /// Kinds of records have numbers below 64. Small words repeat ids, and are sound lengths, kinds and flags.
+    #[test]
+    fn records_of_every_kind_are_survived_whatever_they_contain(
+        drains in proptest::collection::vec(proptest::collection::vec(
+            (0u16..64, proptest::collection::vec(prop_oneof![Just(0), 1u64..9, 0u64..2_000, any::<u64>()], 0..48)),
+            0..60,
+        ), 1..5),
+    ) {
+        let (mut pipeline, mut sink) = (pipeline(everything()), Recorder::default());
+        for records in drains {
+            let ring: Vec<u8> = records.iter().flat_map(|(kind, words)| any_record(*kind, words)).collect();
+            pipeline.feed(PROCESS, &[ring], &mut sink);
+        }
+        pipeline.end_process(PROCESS, CollectorTotals::default(), &mut sink);
+        let calls = pipeline.account().balance(LaunchCalls::ALL);
+        prop_assert_eq!(calls.made, calls.sum());
+    }
 }
