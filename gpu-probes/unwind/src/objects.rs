@@ -241,6 +241,9 @@ fn build_id(note: Note<'_>) -> Option<&[u8]> {
 unsafe fn hashes(headers: &[Elf64_Phdr], base: u64) -> Option<u64> {
     let dynamic = headers.iter().find(|it| it.p_type == PT_DYNAMIC)?;
     let (at, len) = (base.wrapping_add(dynamic.p_vaddr), dynamic.p_filesz as usize / size_of::<[u64; 2]>());
+    if !at.is_multiple_of(align_of::<[u64; 2]>() as u64) {
+        return None;
+    }
     // SAFETY: the dynamic section is mapped, and aligned.
     let entries = unsafe { std::slice::from_raw_parts(at as *const [u64; 2], len) };
     let value = entries.iter().take_while(|it| it[0] != 0).find(|it| it[0] == DT_GNU_HASH)?[1];

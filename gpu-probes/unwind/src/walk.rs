@@ -234,7 +234,7 @@ impl Walker {
         let stack = Stack(bounds);
         let mut walked = self.extend(tables, registers, stack);
         if self.are_files_stale {
-            // Another file is in one's place, or there was no room: with none kept from before, all of this stack are known.
+            // Another file is in one's place, or there was no room: walk again, with none kept from before.
             self.forget();
             walked = self.extend(tables, registers, stack);
         }

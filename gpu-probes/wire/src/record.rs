@@ -442,6 +442,8 @@ pub const MAX_FRAMES: usize = 256;
 pub const MAX_STACK_WORDS: usize = 2 * MAX_FRAMES + 2;
 /// Maximum number of files that a stack's frames are in.
 pub const MAX_STACK_OBJECTS: usize = 128;
+/// Maximum length of a build id; the collector takes a longer one for none.
+pub const MAX_BUILD_ID: usize = 64;
 /// Maximum size of a code's contents.
 pub const MAX_CODE: usize = 60 << 10;
 /// Maximum length of a name; the collector cuts longer ones.
@@ -583,9 +585,10 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
         }
         kind::OBJECT => {
             let (object, tail): (Object, _) = take(body)?;
-            let (build_id, tail) = tail.split_at_checked(object.build_id_len.into())?;
-            let (path, tail) = tail.split_at_checked(object.path_len.into())?;
-            let directory = tail.get(..object.directory_len as usize)?;
+            let part = |len: u32, most: usize| Some(len as usize).filter(|len| *len <= most);
+            let (build_id, tail) = tail.split_at_checked(part(object.build_id_len.into(), MAX_BUILD_ID)?)?;
+            let (path, tail) = tail.split_at_checked(part(object.path_len.into(), MAX_NAME)?)?;
+            let directory = tail.get(..part(object.directory_len, MAX_NAME)?)?;
             Record::Object { object, build_id, path, directory }
         }
         kind::YIELD => {

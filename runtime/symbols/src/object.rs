@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use xputrace_wire::maps::MapsLine;
-use xputrace_wire::record::check_of_file;
+use xputrace_wire::record::{MAX_BUILD_ID, check_of_file};
 
 /// A file that was mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +55,7 @@ const MOST_BYTES: u64 = 4096;
 impl Evidence {
     /// Reads it; `build_id` is the file's.
     pub(crate) fn of(file: &File, build_id: Option<Vec<u8>>) -> Self {
+        let build_id = build_id.filter(|it| it.len() <= MAX_BUILD_ID);
         let mut first_bytes = Vec::new();
         if build_id.is_none() {
             use std::os::unix::fs::FileExt;

@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use xputrace_symbols::{Detail, Mapping, ProcessKey, Processes};
-use xputrace_wire::record::stack_end;
+use xputrace_symbols::{Detail, Mapping, Object, ProcessKey, Processes, Proof};
+use xputrace_wire::record::{check_of_file, stack_end};
 
 /// Prints its return address at each level, innermost first, then waits for its input to close.
 const PROGRAM: &str = r#"
@@ -297,6 +297,51 @@ fn code_that_was_replaced_has_the_names_of_all_that_was_there() {
     // A part of the same mapping again is no other code.
     assert!(!processes.map(key, &Mapping { file_offset: 0x4000, ..mapping(0x5000, 0x6000, "/none/old.so") }));
     assert!(processes.resolve(&[], key, Detail::Names).is_empty());
+}
+
+/// The mappings say what is there now, the stack what was there when it was taken.
+#[test]
+fn a_launch_stack_is_named_by_its_files_whatever_is_mapped_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile_with(folder.path(), &["-static", "-no-pie", "-Wl,--build-id=none"]);
+    let (child, stack) = start(&program);
+    let key = key(&child);
+    end(child);
+    let first_bytes = &fs::read(&program).unwrap()[..4096];
+    let proof = |first_bytes: &[u8]| Proof {
+        build_id: Vec::new(),
+        check: check_of_file(first_bytes),
+        checked_bytes: first_bytes.len() as u32,
+    };
+    let (start, end) = (0x40_0000, 0x100_0000);
+    let object = |id, proof| Object {
+        id,
+        start,
+        end,
+        base: 0,
+        proof,
+        path: "sample".into(),
+        directory: folder.path().to_owned(),
+    };
+    let mut processes = Processes::new();
+    let other =
+        Mapping { start, end, file_offset: 0, path: "/none/other.so".into(), build_id: None, device: 0, inode: 0 };
+    processes.map(key, &other);
+    processes.place(key, object(7, proof(first_bytes)));
+    let mut resolved = |objects: &[u32]| {
+        let frames = processes.resolve_launch(&stack, objects, key, Detail::Names, no_python);
+        (names(&frames), processes.has_files(key, objects))
+    };
+    let expected = ["middle sample", "outer sample", "outer sample"].map(str::to_owned).to_vec();
+    assert_eq!(resolved(&[7]), (expected, true));
+    // In a file that is not known yet, or in none that the loader knows of.
+    let addresses = |module: &str| stack.iter().map(|it| format!("0x{it:x} {module}")).collect::<Vec<_>>();
+    assert_eq!(resolved(&[8]), (addresses(""), false));
+    assert_eq!(resolved(&[]), (addresses("[anonymous]"), true));
+    // The path leads to another file by now: its addresses, as in the file.
+    processes.place(key, object(8, proof(&first_bytes[1..])));
+    let frames = processes.resolve_launch(&stack, &[8], key, Detail::Names, no_python);
+    assert_eq!((names(&frames), processes.has_files(key, &[8])), (addresses("sample"), false));
 }
 
 #[test]

@@ -506,7 +506,10 @@ fn descriptions() -> Ring {
     let mut ring = Ring::default().names().clock(1);
     let mapping = record::Mapping { start: 1, end: 2, file_offset: 0, inode: 3, device: 4, path_len: 4 };
     record::push(&mut ring.0, kind::MAPPING, &mapping, b"/app");
-    record::push(&mut ring.0, kind::STACK, &record::Stack { id: 1, len: 2, end: 0 }, &[9; 16]);
+    let object = record::Object { id: 5, build_id_len: 2, path_len: 4, ..Default::default() };
+    record::push(&mut ring.0, kind::OBJECT, &object, b"id/app");
+    let frames_and_objects = [[9; 16].as_slice(), &[1, 0, 0, 0, 5, 0, 0, 0]].concat();
+    record::push(&mut ring.0, kind::STACK, &record::Stack { id: 1, len: 2, end: 0 }, &frames_and_objects);
     record::push(
         &mut ring.0,
         kind::THREAD,
@@ -562,12 +565,14 @@ fn stacks_of_an_ended_process_are_kept_until_they_are_forgotten() {
     end(&mut pipeline, &mut sink);
     let process = ProcessIndex(0);
     let kept = |it: &Pipeline| {
-        let n_frames = it.stack(StackKey::Collector { process: 0, id: 1 }).map(|(_, stack)| stack.words.len());
-        (n_frames, it.state().mappings(process).len(), it.state().has_stacks(process))
+        let stack = it.stack(StackKey::Collector { process: 0, id: 1 });
+        let stack = stack.map(|(_, stack)| (stack.words.len(), stack.objects.to_vec()));
+        let objects: Vec<_> = it.state().objects(process).iter().map(|it| (it.id, it.path.clone())).collect();
+        (stack, objects, it.state().mappings(process).len(), it.state().has_stacks(process))
     };
-    assert_eq!(kept(&pipeline), (Some(2), 1, true));
+    assert_eq!(kept(&pipeline), (Some((2, vec![5])), vec![(5, b"/app".to_vec())], 1, true));
     pipeline.state_mut().forget_stacks(process);
-    assert_eq!(kept(&pipeline), (None, 0, false));
+    assert_eq!(kept(&pipeline), (None, vec![], 0, false));
 }
 
 /// Two streams' kernels in CUPTI's buffers; the second stream's come one buffer later.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use xputrace_unwind::Description;
-use xputrace_wire::record::{self, Thread, encode, encode_parts, kind, size_of_record};
+use xputrace_wire::record::{self, MAX_BUILD_ID, MAX_NAME, Thread, encode, encode_parts, kind, size_of_record};
 use xputrace_wire::region::Lost;
 use xputrace_wire::ring::Writer;
 use zerocopy::{Immutable, IntoBytes};
@@ -165,11 +165,13 @@ impl Output {
     /// Writes what a file is that is mapped; `directory` is where relative paths began when the process was armed.
     pub(crate) fn write_object(&mut self, id: u32, range: Range<u64>, it: &Description<'_>, directory: &[u8]) -> bool {
         let is_relative = !it.path.is_empty() && !it.path.starts_with(b"/");
-        let directory = if is_relative { directory } else { &[] };
+        let directory = if is_relative && directory.len() <= MAX_NAME { directory } else { &[] };
+        let build_id = if it.build_id.len() <= MAX_BUILD_ID { it.build_id } else { &[] };
+        let path = &it.path[..it.path.len().min(MAX_NAME)];
         let object = record::Object {
             id,
-            build_id_len: it.build_id.len() as u16,
-            path_len: it.path.len() as u16,
+            build_id_len: build_id.len() as u16,
+            path_len: path.len() as u16,
             start: range.start,
             end: range.end,
             base: it.base,
@@ -177,7 +179,7 @@ impl Output {
             checked_bytes: it.first_bytes.len() as u32,
             directory_len: directory.len() as u32,
         };
-        self.write_parts(kind::OBJECT, &object, &[it.build_id, it.path, directory])
+        self.write_parts(kind::OBJECT, &object, &[build_id, path, directory])
     }
 
     fn write_comm(&mut self) {

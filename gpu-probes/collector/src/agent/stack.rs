@@ -40,7 +40,8 @@ struct Taken {
     layers: Layers,
 }
 
-// SAFETY: layers without a key are not looked at; a walker and a memory whose bytes are 0 remember nothing; the others are integers. None needs a drop.
+// SAFETY: a walker and a memory whose bytes are 0 remember nothing; a layer of 0 is a layer, which without a key is of no
+// file; the others are integers. None needs a drop.
 unsafe impl ZeroIsValid for OfRing {}
 // SAFETY: only the thread that has the ring uses it (`Stacks::take`).
 unsafe impl Sync for OfRing {}
@@ -102,9 +103,9 @@ impl Stacks {
     }
 
     /// Returns the id of the calling thread's stack outside us. `code_id` returns the id of a Python function, 0 if
-    /// it has none; `None` if the tracer could not be told of it. `stack_id` returns the id of a stack by its files,
-    /// its words and why it ends, a number of [`stack_end`]; `None` if it has none, or the tracer could not be told. It isn't
-    /// called for a stack that the thread had before.
+    /// it has none; `None` if the tracer could not be told of it. `stack_id` returns the id of a stack by its native
+    /// frames, its words and why it ends, a number of [`stack_end`]; `None` if it has none, or the tracer could not be
+    /// told. It isn't called for a stack that the thread had before.
     ///
     /// # Safety
     /// The calling thread has the ring of `out`; its registers and bounds are given.
