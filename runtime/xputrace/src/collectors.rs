@@ -30,6 +30,7 @@ use xputrace_tracer::rendezvous::{
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, SeenGpu, Turned};
 use xputrace_wire::marker;
 use xputrace_wire::message::conflict;
+use xputrace_wire::record::{Frame, Thread, framed, kind};
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
@@ -294,6 +295,7 @@ impl Collectors {
         if self.rings.iter().all(Vec::is_empty) {
             return false;
         }
+        learn_threads(traced, &self.rings, running);
         running.feed(traced.process, &self.rings);
         true
     }
@@ -413,6 +415,30 @@ impl Source for Collectors {
         }
         Ok(if is_busy { Progress::Busy } else { Progress::Idle })
     }
+}
+
+/// Learns our ids of the threads that have begun to record in a pid namespace of their own, before any of their events is
+/// handled.
+fn learn_threads(Traced { target, process, .. }: &Traced, rings: &[Vec<u8>], running: &Running) {
+    if !target.has_own_ids() {
+        return;
+    }
+    let in_ring = |ring: &Vec<u8>| framed(ring).filter_map(|it| thread_of(&it)).collect::<Vec<u32>>();
+    let begun: Vec<u32> = rings.iter().flat_map(in_ring).collect();
+    if begun.is_empty() {
+        return;
+    }
+    let known = target.thread_ids();
+    let n_unknown = begun.iter().filter(|tid| known.iter().all(|it| it.0 != **tid)).count();
+    let mut state = running.state();
+    state.losses.add(Loss::UnknownThread, n_unknown as u64);
+    state.pipeline.translate_threads(*process, known);
+}
+
+/// Returns the thread that a record says has begun to record.
+fn thread_of(frame: &Frame<'_>) -> Option<u32> {
+    let is_thread = frame.header.kind == kind::THREAD;
+    is_thread.then(|| frame.read::<Thread>()).flatten().map(|it| it.tid)
 }
 
 /// Whether more may come from a collector.

@@ -11,6 +11,8 @@ pub enum Flushing {
     Regular,
     /// The run is over, the program continues.
     Leaving,
+    /// Another tool gets the records.
+    HandingOver,
     /// The program is exiting.
     AtExit,
 }

@@ -15,8 +15,10 @@ use xputrace_wire::region::Lost;
 /// How long a flush waits for the buffers that CUPTI's own thread is delivering.
 const COMPLETION_PATIENCE: Duration = Duration::from_millis(300);
 
-/// How long to wait for the end of kernels that run when we leave, after the last record.
-const LAST_PATIENCE: Duration = Duration::from_millis(20);
+/// How long to wait for the end of kernels that run when we leave, after the last record. A machine may be busy.
+const LAST_PATIENCE: Duration = Duration::from_millis(200);
+/// The same when another tool, whose thread waits, is to have the records.
+const OTHERS_PATIENCE: Duration = Duration::from_millis(20);
 const LAST_PERIOD: Duration = Duration::from_millis(2);
 
 /// Takes back a buffer that arrives after its run is over.
@@ -139,8 +141,10 @@ impl CuptiBackend {
         let flush = |flag| unsafe { flush(flag) };
         let answer = flush(flag);
         let mut delivered = self.wait_for_completions();
-        if how == Flushing::Leaving {
-            delivered &= self.flush_the_rest(agent, flush);
+        match how {
+            Flushing::Leaving => delivered &= self.flush_the_rest(agent, flush, LAST_PATIENCE),
+            Flushing::HandingOver => delivered &= self.flush_the_rest(agent, flush, OTHERS_PATIENCE),
+            Flushing::Regular | Flushing::AtExit => {}
         }
         self.count_dropped(agent);
         if answer != SUCCESS {
@@ -169,10 +173,10 @@ impl CuptiBackend {
 
     /// Flushes until CUPTI has returned all buffers. A flush leaves out whole buffers in which one kernel runs, which may
     /// be about to end; once no record has come for a while, such kernels are delivered without their end.
-    fn flush_the_rest(&self, agent: &Agent, flush: impl Fn(u32) -> u32) -> bool {
+    fn flush_the_rest(&self, agent: &Agent, flush: impl Fn(u32) -> u32, patience: Duration) -> bool {
         let mut delivered = true;
         let has_lent = || POOL.get().is_some_and(Pool::has_lent);
-        let (mut last, mut until) = (self.completed(), Instant::now() + LAST_PATIENCE);
+        let (mut last, mut until) = (self.completed(), Instant::now() + patience);
         while has_lent() && !agent.is_exiting() {
             std::thread::sleep(LAST_PERIOD);
             let is_late = Instant::now() >= until;
@@ -182,7 +186,7 @@ impl CuptiBackend {
                 break;
             }
             if self.completed() != last {
-                (last, until) = (self.completed(), Instant::now() + LAST_PATIENCE);
+                (last, until) = (self.completed(), Instant::now() + patience);
             }
         }
         delivered

@@ -235,7 +235,7 @@ impl CuptiBackend {
     fn hand_over(&self, agent: &Agent) {
         self.flush_activities(agent, Flushing::Regular);
         self.disable_all(agent);
-        self.flush_activities(agent, Flushing::Leaving);
+        self.flush_activities(agent, Flushing::HandingOver);
     }
 
     /// Takes the records back, if the other user is done with them.

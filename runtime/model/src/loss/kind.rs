@@ -309,6 +309,12 @@ losses! {
         meaning: "processes that used CUDA, or may have, and were not traced: their launches are not in the result",
         help: "run without `-q` to see which and why: the notes are on standard error",
     }
+    UnknownThread {
+        name: "unknown_thread",
+        meaning: "threads in another pid namespace that ended before xputrace had seen them: the `tid` of their launches and \
+                  calls is the one in there",
+        help: "let threads run for some milliseconds, or start xputrace in that namespace",
+    }
     NoLastFlush {
         name: "no_last_flush",
         meaning: "processes killed, or ended by `_exit` or exec: GPU activities of up to their last 100 ms are \

@@ -189,10 +189,15 @@ impl Target {
         None
     }
 
+    /// Whether its threads have other ids in its own pid namespace than in ours.
+    pub fn has_own_ids(&self) -> bool {
+        self.peer.pid != self.pid_in_target
+    }
+
     /// Returns the ids of all current threads, in the target's namespace and in ours, for
     /// [`crate::Pipeline::translate_threads`]. Empty if both namespaces are the same.
     pub fn thread_ids(&self) -> Vec<(u32, u32)> {
-        if self.peer.pid == self.pid_in_target {
+        if !self.has_own_ids() {
             return Vec::new();
         }
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.peer.pid)).into_iter().flatten().flatten();
