@@ -1,6 +1,6 @@
 """What other profilers cost a PyTorch program, beside xputrace; see README.md. Called by run.sh.
 
-    others.py [ROUNDS]
+    others.py [ROUNDS [WAY…]]
 
 A process each, in turn: they exclude each other in one process. A figure is the best of many short stretches of a forward pass."""
 
@@ -12,7 +12,7 @@ import sys
 from h200 import BIN, OUT, PYTHON, figures, interval
 
 PROFILERS = ["kineto", "kineto with CPU", "proton"]
-WAYS = ["bare", "floor", "no stacks", "native stacks", "stacks", *PROFILERS]
+EVERYTHING = ["bare", "floor", "no stacks", "native stacks", "stacks", *PROFILERS]
 
 
 def once(way):
@@ -22,10 +22,10 @@ def once(way):
     return figures(command, way, min)
 
 
-def main(rounds):
-    samples, missing = {way: [] for way in WAYS}, {}
+def main(rounds, ways):
+    samples, missing = {way: [] for way in ways}, {}
     for r in range(rounds):
-        for way in WAYS[r % len(WAYS) :] + WAYS[: r % len(WAYS)]:
+        for way in ways[r % len(ways) :] + ways[: r % len(ways)]:
             if way in missing:
                 continue
             try:
@@ -48,4 +48,4 @@ def main(rounds):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5, sys.argv[2:] or EVERYTHING)
