@@ -366,6 +366,12 @@ fn waits_allocations_and_frees_have_the_names_and_parameters_of_the_headers() {
                 assert!(first.offset == 0 && is_address, "{first:?}");
                 size(8);
             }
+            Role::CreateStream { flags, priority } => {
+                has(0, ParameterKind::Pointer, &["Stream"]);
+                flags.into_iter().for_each(|it| has(it, ParameterKind::Unsigned(4), &["flags", "Flags"]));
+                priority.into_iter().for_each(|it| has(it, ParameterKind::Signed(4), &["priority"]));
+            }
+            Role::DestroyStream => has(0, ParameterKind::Pointer, &["tream"]),
             Role::Record { event, stream, flags } => {
                 has(event, ParameterKind::Pointer, &["event", "Event"]);
                 flags.into_iter().for_each(|it| has(it, ParameterKind::Unsigned(4), &["flags"]));

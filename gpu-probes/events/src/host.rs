@@ -379,6 +379,31 @@ host_events! {
         unused: u32, Kept;
     }
 
+    /// A call that creates or destroys a stream.
+    StreamChange "stream" { record: 55, also: &[] } {
+        handle: u64, Previous, int(call::ADDRESS, "CUDA's handle of the stream; `()` if the call failed").unless_0(call::HAS_ADDRESS);
+    } {
+        /// A [`StreamChangeKind`].
+        kind: u32, Kept, choice(Choice::StreamChangeKind, call::KIND, "\"create\" or \"destroy\"");
+        stream: u32, Previous,
+            int(word::LAUNCH_STREAM, "CUPTI's stream id; `()` if the call failed, and where the stream's creation was not seen")
+                .unless_0(call::HAS_STREAM);
+        has_stream: u32, Previous, hidden(call::HAS_STREAM);
+        priority: i32, Kept,
+            int(call::PRIORITY, "priority that a stream is created with: 0, or less for streams whose work goes first; `()` where it is destroyed")
+                .unless_0(call::IS_CREATED);
+        /// A [`StreamMode`]; 0 where it is destroyed.
+        mode: u32, Kept,
+            choice(
+                Choice::StreamMode,
+                call::MODE,
+                "\"blocking\" if its work and the default stream's wait for each other, else \"non-blocking\"; `()` where it is destroyed",
+            )
+            .unless_0(call::MODE);
+        is_created: u32, Kept, hidden(call::IS_CREATED);
+        has_handle: u32, Previous, hidden(call::HAS_ADDRESS);
+    }
+
     @beside
     /// An NVTX range that was closed, or a mark that was set.
     Nvtx "nvtx" { record: 36, also: OF_NVTX } {
@@ -515,6 +540,22 @@ texts! {
         Virtual = 6 "virtual",
         /// Addresses for such memory (`cuMemMap`): no further memory.
         Mapped = 7 "mapped",
+    }
+}
+
+texts! {
+    /// What a call does to a stream.
+    StreamChangeKind {
+        Create = 1 "create",
+        Destroy = 2 "destroy",
+    }
+}
+
+texts! {
+    /// Whether a stream waits for the default stream.
+    StreamMode {
+        Blocking = 1 "blocking",
+        NonBlocking = 2 "non-blocking",
     }
 }
 

@@ -651,6 +651,8 @@ pub enum Choice {
     RangeKind,
     ModuleKind,
     OverheadKind,
+    StreamChangeKind,
+    StreamMode,
 }
 
 impl Choice {
@@ -662,6 +664,8 @@ impl Choice {
         Choice::RangeKind,
         Choice::ModuleKind,
         Choice::OverheadKind,
+        Choice::StreamChangeKind,
+        Choice::StreamMode,
     ];
 
     /// Returns the strings by number; 0 means none of them.
@@ -674,6 +678,8 @@ impl Choice {
             Choice::RangeKind => crate::host::RangeKind::NAMES,
             Choice::ModuleKind => crate::host::ModuleKind::NAMES,
             Choice::OverheadKind => crate::host::OverheadKind::NAMES,
+            Choice::StreamChangeKind => crate::host::StreamChangeKind::NAMES,
+            Choice::StreamMode => crate::host::StreamMode::NAMES,
         }
     }
 }

@@ -196,6 +196,10 @@ pub mod call {
     pub const EVENT: usize = OWN + 14;
     /// CUPTI's number of a module.
     pub const MODULE: usize = OWN + 15;
+    /// Of a stream that is created: its mode, a string id, its priority, and 1 if it is known.
+    pub const MODE: usize = OWN + 16;
+    pub const PRIORITY: usize = OWN + 17;
+    pub const IS_CREATED: usize = OWN + 18;
 
     /// Of an `api` event: whether the parameters that its handler reads are there, and what they are. Both have
     /// [`crate::host::MOST_ARGUMENTS`] words.

@@ -152,6 +152,7 @@ impl Call<'_> {
             Event::Host(HostEvent::Alloc) => "alloc(|a| …)",
             Event::Host(HostEvent::Free) => "free(|f| …)",
             Event::Host(HostEvent::EventRecord) => "event_record(|r| …)",
+            Event::Host(HostEvent::StreamChange) => "stream(|s| …)",
             Event::Host(HostEvent::Module) => "module(|m| …)",
             Event::Host(HostEvent::Overhead) => "overhead(|o| …)",
             Event::Host(HostEvent::Nvtx) => "nvtx(|n| …)",

@@ -18,7 +18,9 @@ use super::selection::LastContext;
 use super::stack::StackTaken;
 use std::cell::{Cell, RefCell};
 use xputrace_unwind::{Bounds, Pushed};
-use xputrace_wire::events::host::{Alloc, Api, Common, EventRecord, Free, PARAMETER_WORDS, Wait};
+use xputrace_wire::events::host::{
+    Alloc, Api, Common, EventRecord, Free, PARAMETER_WORDS, StreamChange, StreamChangeKind, StreamMode, Wait,
+};
 use xputrace_wire::events::{HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
@@ -59,8 +61,19 @@ pub struct Facts {
     pub stream: Option<Stream>,
     /// A handle; 0 if it is not about an event.
     pub event: u64,
+    /// The stream that the call has created or destroyed; `None` if it failed.
+    pub handle: Option<u64>,
+    /// How it was to be created.
+    pub created: Option<Created>,
     pub memory: Memory,
     pub parameters: [u64; PARAMETER_WORDS],
+}
+
+/// How a call creates a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Created {
+    pub priority: i32,
+    pub mode: StreamMode,
 }
 
 /// Memory that a call allocated or freed.
@@ -81,7 +94,7 @@ impl Memory {
 }
 
 /// Of which only the outermost call is recorded.
-const ONCE: HostEvents = HostEvents::of(&[HostEvent::Wait, HostEvent::Alloc, HostEvent::Free, HostEvent::EventRecord]);
+const ONCE: HostEvents = HostEvents::OF_CUDA.without(HostEvents::of(&[HostEvent::Api]));
 
 /// A call that has not returned.
 #[derive(Clone, Copy)]
@@ -368,6 +381,18 @@ impl Recorded<'_> {
             HostEvent::Api => {
                 let parameters = self.facts.parameters;
                 out.write(record_kind, &with_common!(Api, self, { parameters, unused: 0 }), &[])
+            }
+            HostEvent::StreamChange => {
+                let Facts { handle, created, .. } = *self.facts;
+                let kind = if created.is_some() { StreamChangeKind::Create } else { StreamChangeKind::Destroy } as u32;
+                let (has_handle, handle) = (handle.is_some().into(), handle.unwrap_or(0));
+                let is_created = created.is_some().into();
+                let priority = created.map_or(0, |it| it.priority);
+                let mode = created.map_or(0, |it| it.mode as u32);
+                let record = with_common!(StreamChange, self, {
+                    handle, kind, stream, has_stream, priority, mode, is_created, has_handle
+                });
+                out.write(record_kind, &record, &[])
             }
             // No calls (`super::ranges`, `super::loading`, `super::delivery`).
             HostEvent::Nvtx | HostEvent::Module | HostEvent::Overhead => true,

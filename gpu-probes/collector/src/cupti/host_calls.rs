@@ -5,12 +5,12 @@
 
 use super::calls::{Id, Index, driver, read, runtime};
 use super::{CallbackData, Run, SITE_ENTER, SITE_EXIT};
-use crate::agent::host_call::{self, Entered, Facts, Memory, Returned};
+use crate::agent::host_call::{self, Created, Entered, Facts, Memory, Returned};
 use crate::agent::{Layer, Order, Stream};
 use std::ffi::c_void;
 use xputrace_unwind::Pushed;
 use xputrace_wire::cuda_calls::{FunctionId, Functions, MOST_IDS, MOST_PARAMETER_BYTES};
-use xputrace_wire::events::host::{AllocKind, PARAMETER_WORDS, WaitKind};
+use xputrace_wire::events::host::{AllocKind, PARAMETER_WORDS, StreamMode, WaitKind};
 use xputrace_wire::events::{HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 
@@ -31,6 +31,10 @@ pub enum Role {
     /// Records the event at `event` among its parameters, in a stream or, without one, where a context or a graph
     /// does. With flags, a graph may do it too.
     Record { event: usize, stream: Option<InStream>, flags: Option<usize> },
+    /// Stores a stream where its first parameter points to; flags and priority are parameters, or 0.
+    CreateStream { flags: Option<usize>, priority: Option<usize> },
+    /// Its first parameter is the stream.
+    DestroyStream,
     /// Its first parameter is the address.
     Free { kind: AllocKind, stream: Option<InStream> },
 }
@@ -57,6 +61,7 @@ impl Role {
             Role::Alloc { .. } | Role::AllocPitch | Role::AllocPitched | Role::Claim { .. } => HostEvent::Alloc,
             Role::Free { .. } => HostEvent::Free,
             Role::Record { .. } => HostEvent::EventRecord,
+            Role::CreateStream { .. } | Role::DestroyStream => HostEvent::StreamChange,
         }
     }
 }
@@ -83,6 +88,13 @@ const fn record_elsewhere(event: usize) -> Role {
 
 /// `CU_EVENT_RECORD_EXTERNAL`: in a capture, the event becomes a node of the graph, which records it at each launch.
 pub const EVENT_RECORD_EXTERNAL: u32 = 1;
+
+const fn create_stream(flags: Option<usize>, priority: Option<usize>) -> Role {
+    Role::CreateStream { flags, priority }
+}
+
+/// `CU_STREAM_NON_BLOCKING`, `cudaStreamNonBlocking`.
+pub const STREAM_NON_BLOCKING: u32 = 1;
 
 const fn alloc(kind: AllocKind) -> Role {
     Role::Alloc { kind, stream: None }
@@ -125,7 +137,9 @@ pub const HOST_IDS: &[Id<Role>] = &[
     driver(58, "cuMemcpy3D", wait(WaitKind::Copy)),
     driver(119, "cuEventRecord", record_in(false)),
     driver(121, "cuEventSynchronize", wait(WaitKind::Event)),
+    driver(124, "cuStreamCreate", create_stream(Some(8), None)),
     driver(126, "cuStreamSynchronize", wait_in(false)),
+    driver(127, "cuStreamDestroy", Role::DestroyStream),
     driver(243, "cuMemAlloc_v2", alloc(AllocKind::Device)),
     driver(244, "cuMemAllocPitch_v2", Role::AllocPitch),
     driver(245, "cuMemFree_v2", free(AllocKind::Device)),
@@ -147,6 +161,8 @@ pub const HOST_IDS: &[Id<Role>] = &[
     driver(305, "cuMemcpy", wait(WaitKind::Copy)),
     driver(318, "cuMemcpyPeer", wait(WaitKind::Copy)),
     driver(320, "cuMemcpy3DPeer", wait(WaitKind::Copy)),
+    driver(326, "cuStreamDestroy_v2", Role::DestroyStream),
+    driver(367, "cuStreamCreateWithPriority", create_stream(Some(8), Some(12))),
     driver(371, "cuMemAllocManaged", alloc(AllocKind::Managed)),
     driver(379, "cuMemHostRegister_v2", claim(AllocKind::Registered)),
     driver(397, "cuMemcpyHtoD_v2_ptds", wait(WaitKind::Copy)),
@@ -182,6 +198,7 @@ pub const HOST_IDS: &[Id<Role>] = &[
     driver(612, "cuMemAllocFromPoolAsync_ptsz", alloc_in(24, true)),
     driver(749, "cuGreenCtxRecordEvent", record_elsewhere(8)),
     driver(755, "cuCtxRecordEvent", record_elsewhere(8)),
+    driver(758, "cuGreenCtxStreamCreate", create_stream(Some(16), Some(20))),
     runtime(20, "cudaMalloc_v3020", alloc(AllocKind::Device)),
     runtime(21, "cudaMallocPitch_v3020", Role::AllocPitch),
     runtime(22, "cudaFree_v3020", free(AllocKind::Device)),
@@ -199,6 +216,8 @@ pub const HOST_IDS: &[Id<Role>] = &[
     runtime(39, "cudaMemcpyToSymbol_v3020", wait(WaitKind::Copy)),
     runtime(40, "cudaMemcpyFromSymbol_v3020", wait(WaitKind::Copy)),
     runtime(126, "cudaThreadSynchronize_v3020", wait(WaitKind::Device)),
+    runtime(129, "cudaStreamCreate_v3020", create_stream(None, None)),
+    runtime(130, "cudaStreamDestroy_v3020", Role::DestroyStream),
     runtime(131, "cudaStreamSynchronize_v3020", wait_in(false)),
     runtime(135, "cudaEventRecord_v3020", record_in(false)),
     runtime(137, "cudaEventSynchronize_v3020", wait(WaitKind::Event)),
@@ -209,6 +228,9 @@ pub const HOST_IDS: &[Id<Role>] = &[
     runtime(160, "cudaMemcpyPeer_v4000", wait(WaitKind::Copy)),
     runtime(162, "cudaMemcpy3DPeer_v4000", wait(WaitKind::Copy)),
     runtime(165, "cudaDeviceSynchronize_v3020", wait(WaitKind::Device)),
+    runtime(198, "cudaStreamCreateWithFlags_v5000", create_stream(Some(8), None)),
+    runtime(201, "cudaStreamDestroy_v5050", Role::DestroyStream),
+    runtime(202, "cudaStreamCreateWithPriority_v5050", create_stream(Some(8), Some(12))),
     runtime(206, "cudaMallocManaged_v6000", alloc(AllocKind::Managed)),
     runtime(215, "cudaMemcpy_ptds_v7000", wait(WaitKind::Copy)),
     runtime(216, "cudaMemcpy2D_ptds_v7000", wait(WaitKind::Copy)),
@@ -373,6 +395,19 @@ unsafe fn of_role(role: Role, at: *const u8, succeeded: bool, facts: &mut Facts)
             facts.event = word(event);
             facts.stream = stream.filter(|_| !is_external).map(stream_of);
         }
+        Role::CreateStream { flags, priority } => {
+            let handle = stored(0, 0);
+            // SAFETY: as above.
+            let flags = flags.map_or(0, |it| unsafe { read::<u32>(at, it) });
+            // SAFETY: as above.
+            let priority = priority.map_or(0, |it| unsafe { read::<i32>(at, it) });
+            facts.stream = handle.map(|it| Stream { handle: it as usize, per_thread: false });
+            facts.handle = handle;
+            let mode = if flags & STREAM_NON_BLOCKING == 0 { StreamMode::Blocking } else { StreamMode::NonBlocking };
+            facts.created = Some(Created { priority, mode });
+        }
+        // It is gone: CUPTI must not be asked about it.
+        Role::DestroyStream => facts.handle = succeeded.then(|| word(0)),
         Role::Alloc { kind, stream } => {
             facts.stream = stream.map(stream_of);
             let is_async = stream.is_some();

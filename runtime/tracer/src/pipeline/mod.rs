@@ -19,6 +19,7 @@ mod orphans;
 mod previous;
 mod process;
 pub(crate) mod queue;
+mod streams;
 mod totals;
 mod waits;
 mod watermark;
@@ -511,6 +512,7 @@ impl Handled for HostEventRecord {
             HostEventRecord::Wait(it) if pipeline.strings.reads.waited_for => {
                 process.waits.fill(ctx, it, &process.previous);
             }
+            HostEventRecord::StreamChange(it) => process.stream_ids.fill(ctx, it),
             HostEventRecord::EventRecord(it) if pipeline.strings.reads.waited_for => process.waits.recorded(it),
             _ => {}
         }

@@ -10,6 +10,7 @@ use super::memory::{Allocation, Memory};
 use super::orphans::Orphans;
 use super::previous::Previous;
 use super::queue::{Joined, Queue, Queued};
+use super::streams::StreamIds;
 use super::waits::Waits;
 use super::watermark::Watermark;
 use super::{Limits, ProcessIndex, ProcessInfo};
@@ -54,6 +55,7 @@ pub(super) struct Process {
     pub(super) graphs: Graphs,
     pub(super) idle: Idle,
     pub(super) memory: Memory,
+    pub(super) stream_ids: StreamIds,
     /// Whether its collector's last flush has arrived.
     pub(super) is_complete: bool,
     /// Whether it had launched before it was traced.
@@ -81,6 +83,7 @@ impl Process {
             graphs: Graphs::default(),
             idle: Idle::default(),
             memory: Memory::default(),
+            stream_ids: StreamIds::default(),
             is_complete: false,
             is_attached: info.is_attached,
             first_correlation: None,
