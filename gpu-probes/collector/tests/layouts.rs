@@ -83,6 +83,7 @@ fn subscribers_that_share_cupti_are_those_of_the_headers() {
         ("Kernel.name", offset::NAME),
         ("Kernel.graphNodeId", offset::GRAPH_NODE),
         ("Kernel.graphId", offset::GRAPH),
+        ("Memset", records::memset_record_bytes(130_500)),
         ("GraphTrace", records::GRAPH_RECORD_BYTES),
     ];
     for (name, number) in ours {
@@ -191,7 +192,7 @@ fn offsets_are_those_of_the_headers() {
         ("Memset.memoryKind", memset_offset::MEMORY_KIND),
         ("Memset.graphNodeId", memset_offset::GRAPH_NODE),
         ("Memset.graphId", memset_offset::GRAPH),
-        ("Memset", records::MEMSET_RECORD_BYTES),
+        ("Memset", records::memset_record_bytes(130_001)),
         ("CUPTI_ACTIVITY_KIND_MEMSET", cupti::KIND_MEMSET as usize),
         ("Memcpy.kind", offset::KIND),
         ("Memcpy.copyKind", memcpy_offset::DIRECTION),

@@ -1,5 +1,5 @@
-//! Who uses CUPTI: one alone, or several subscribers that share it. What excludes what was seen on an H200 with CUPTI
-//! 13.5.
+//! Who uses CUPTI: one alone, or several subscribers that share it. What excludes what was seen on a real GPU with
+//! CUPTI 13.5.
 
 use crate::abi::Handle;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,6 +7,7 @@
 //   shared      a subscriber that allows others, by the functions of a subscriber alone (CUPTI 13.5)
 //   clocked     as shared, with a clock of its own
 //   unshared    as shared, and allows no others
+//   whole       as shared, and has graphs recorded as a whole
 // Tells what it got: records by kind, callbacks, answers that were errors, buffers that are not its own, times outside
 // its own clock's, attributes of CUPTI.
 // flags: -shared -fPIC -L $SOFTGPU -lcupti -ldl
@@ -138,12 +139,15 @@ void profile_start(const char *name) {
   if (is_second) way = "dlsym";
   find(!is_second && is("dlsym"));
   if (is_second) cupti.subscribe = subscribe_v2;
-  is_of_subscriber = is("shared") || is("clocked") || is("unshared");
+  is_of_subscriber = is("shared") || is("clocked") || is("unshared") || is("whole");
   if (is_of_subscriber) find_of_subscriber();
   memset(kinds, 0, sizeof kinds), callbacks = launch_callbacks = foreign = odd = errors = 0;
   if (!is("activity") && !subscriber && try_to("cuptiSubscribe", cupti.subscribe(&subscriber, on_call, &kinds))) subscriber = 0;
   if (subscriber && (is("dlsym") || is_of_subscriber)) try_to("cuptiEnableDomain", cupti.enable_domain(1, subscriber, 2)), try_to("cuptiEnableDomain", cupti.enable_domain(1, subscriber, 1));
   else if (subscriber) try_to("cuptiEnableCallback", cupti.enable_callback(1, subscriber, 3, 1));
+  uint8_t whole = 1;
+  size_t one = 1;
+  if (is("whole")) try_to("cuptiActivitySetAttribute_v2", cuptiActivitySetAttribute_v2(subscriber, 20, &one, &whole));
   began = 0;
   if (is("clocked")) {
     uint64_t (*clock)(void) = ticks;

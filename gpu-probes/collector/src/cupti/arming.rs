@@ -5,9 +5,9 @@ use super::host_calls::Watched;
 use super::others::{OTHER, OURS};
 use super::records::Recorded;
 use super::{
-    CuptiBackend, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, POOL, Pool, RESOURCE_EXECUTABLE_CREATED,
-    RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED,
-    RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, yielding,
+    ATTRIBUTE_WHOLE_GRAPHS, CuptiBackend, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, POOL, Pool,
+    RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED,
+    RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, yielding,
 };
 use crate::agent::{Agent, Order, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,6 +47,14 @@ impl CuptiBackend {
         if answer != SUCCESS {
             let why = if self.is_first { self.cupti.explain(answer) } else { "CUDA had started before".to_owned() };
             agent.note(format!("`queued` and `submitted` are `()`: CUPTI does not tell them in this process: {why}"));
+        }
+    }
+
+    /// Tells the user if another subscriber has chosen that graphs are recorded as a whole.
+    pub(super) fn tell_of_whole_graphs(&self, agent: &Agent) {
+        if self.scope().is_some() && self.attribute(ATTRIBUTE_WHOLE_GRAPHS) == Some(1) {
+            let what = "kernels, copies and memsets in graphs have no records of their own";
+            agent.note(format!("another tool in the process has CUPTI record graphs as a whole: {what}"));
         }
     }
 

@@ -100,7 +100,7 @@ impl CuptiBackend {
         let kernel_bytes = if seen == 0 { records::MOST_KERNEL_RECORD_BYTES } else { seen };
         let bytes_of = |it: Activity| match it {
             Activity::Kernel => kernel_bytes,
-            Activity::Memset => records::MEMSET_RECORD_BYTES,
+            Activity::Memset => records::memset_record_bytes(self.cupti.version()),
             Activity::Memcpy => records::MOST_MEMCPY_RECORD_BYTES,
             Activity::Graph => records::GRAPH_RECORD_BYTES,
         };

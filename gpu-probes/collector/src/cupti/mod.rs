@@ -217,6 +217,7 @@ impl Backend for CuptiBackend {
         self.prepare(agent)?;
         if is_scoped {
             self.tell_latencies(agent);
+            self.tell_of_whole_graphs(agent);
         }
         Ok(())
     }

@@ -414,8 +414,13 @@ unsafe fn field<T: Copy>(base: *const u8, offset: usize) -> T {
 /// Gives a lower bound of discarded records before any record was seen.
 pub const MOST_KERNEL_RECORD_BYTES: usize = 256;
 
-/// Size of a memset record, to count discarded ones.
-pub const MEMSET_RECORD_BYTES: usize = 88;
+/// Returns the size of a memset record of the CUPTI with this version, to count discarded ones.
+pub fn memset_record_bytes(version: u32) -> usize {
+    if version < FIRST_WITH_SOURCE_NODES { 88 } else { 104 }
+}
+
+/// `cuptiGetVersion` of CUDA 13.4, whose records also name the node that a node of a graph was made from.
+const FIRST_WITH_SOURCE_NODES: u32 = 130_400;
 
 /// Size of a graph's record, likewise.
 pub const GRAPH_RECORD_BYTES: usize = 56;

@@ -136,8 +136,8 @@ losses! {
     Yielded {
         name: "yielded",
         meaning: "launches whose records went to another tool in the program, such as torch.profiler",
-        help: "the lines above say which, and for how long; CUPTI serves one at a time. `--on-conflict keep` refuses \
-               the other tool instead",
+        help: "the lines above say which, and for how long; up to 13.4, CUPTI serves one at a time. `--on-conflict \
+               keep` refuses the other tool instead",
     }
     Unreconciled {
         name: "unreconciled",

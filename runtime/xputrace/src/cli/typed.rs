@@ -106,7 +106,8 @@ pub(super) struct CommandOptions {
     /// repeat for several (--comm chooses processes by their name)
     #[arg(long = "device", value_name = "GPU", value_parser = gpu)]
     pub(super) gpus: Vec<String>,
-    /// What to do when another tool in the program uses CUPTI, such as torch.profiler
+    /// What to do when another tool in the program uses CUPTI, such as torch.profiler, and CUPTI serves one at a time
+    /// (up to 13.4)
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub(super) on_conflict: OnConflict,
     /// Under sudo, run CMD as root instead of as the invoking user
