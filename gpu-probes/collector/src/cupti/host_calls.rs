@@ -217,7 +217,6 @@ pub const HOST_IDS: &[Id<Role>] = &[
     runtime(40, "cudaMemcpyFromSymbol_v3020", wait(WaitKind::Copy)),
     runtime(126, "cudaThreadSynchronize_v3020", wait(WaitKind::Device)),
     runtime(129, "cudaStreamCreate_v3020", create_stream(None, None)),
-    runtime(130, "cudaStreamDestroy_v3020", Role::DestroyStream),
     runtime(131, "cudaStreamSynchronize_v3020", wait_in(false)),
     runtime(135, "cudaEventRecord_v3020", record_in(false)),
     runtime(137, "cudaEventSynchronize_v3020", wait(WaitKind::Event)),
