@@ -1,5 +1,5 @@
-//! Host events: what happens on the CPU. They are CUDA calls, from entry to return, NVTX ranges, modules that are loaded, and
-//! what CUPTI itself takes time for.
+//! Host events: what happens on the CPU. They are CUDA calls, from entry to return, NVTX ranges, modules that are loaded,
+//! and what CUPTI and the driver take time for.
 //!
 //! Like the table of activities, one row per event. The first columns are the same in each; handlers find them where
 //! those of a launch are.
@@ -250,8 +250,8 @@ macro_rules! host_events {
                 device: u32, Previous, int(word::LAUNCH_DEVICE, "CUPTI's device id; `()` before there is a context").unless_0(call::HAS_CONTEXT);
                 context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id; `()` before there is one").unless_0(call::HAS_CONTEXT);
                 has_context: u32, Previous, hidden(call::HAS_CONTEXT);
-                /// [`Common::NO_STACK`], [`Common::EVENTS_MISSING`] and, from [`Common::DEMANDED_AT`] on, the options of the demand when the call
-                /// began: the lower half of `message::demand::told`.
+                /// [`Common::NO_STACK`], [`Common::EVENTS_MISSING`] and, from [`Common::DEMANDED_AT`] on, the options
+                /// of the demand when the call began: the lower half of `message::demand::told`.
                 flags: u32, Previous;
                 $($narrow)*
             } }
@@ -306,7 +306,7 @@ pub struct Common {
 impl Common {
     /// A stack was requested but could not be stored.
     pub const NO_STACK: u32 = 1;
-    /// Records of calls that record events may be missing, of calls before this one.
+    /// Before this call, the record of one that recorded a CUDA event was lost.
     pub const EVENTS_MISSING: u32 = 2;
     pub const DEMANDED_AT: u32 = 16;
 }

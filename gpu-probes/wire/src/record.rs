@@ -255,6 +255,9 @@ pub struct Object {
     pub directory_len: u32,
 }
 
+/// Maximum number of a file's first bytes that [`check_of_file`] is given.
+pub const MAX_CHECKED_BYTES: usize = 4096;
+
 /// Tells files without a build id apart: a hash of their first bytes.
 pub fn check_of_file(first_bytes: &[u8]) -> u64 {
     let spread = |it: u64| (it ^ it >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -446,6 +449,9 @@ pub const MAX_STACK_OBJECTS: usize = 128;
 pub const MAX_BUILD_ID: usize = 64;
 /// Maximum size of a code's contents.
 pub const MAX_CODE: usize = 60 << 10;
+/// Maximum number of names that a process's collector sends, and of bytes of all of them.
+pub const MAX_NAMES: usize = 16 << 10;
+pub const MAX_NAME_BYTES: usize = 16 << 20;
 /// Maximum length of a name; the collector cuts longer ones.
 pub const MAX_NAME: usize = 4096;
 /// In a [`Name`] that is a path of NVTX ranges: before the name of each, outermost first.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::diagnostic::{Severity, SourceFile};
 use xputrace_model::loss::Loss;
-use xputrace_model::schema::{self, Activity, Field, FieldType, HostEvent, NOT_YET};
+use xputrace_model::schema::{self, Activity, Event, Field, FieldType, HostEvent, NOT_YET};
 use xputrace_script::{BundledLoader, compile, load};
 
 fn reference() -> std::path::PathBuf {
@@ -48,6 +48,19 @@ fn the_translations_of_bpftrace_compile() {
     let (loaded, compiled) = compiled(whole.join(";\n"));
     let wrong: Vec<_> = loaded.iter().chain(&compiled).filter(|it| it.severity == Severity::Error).collect();
     assert!(wrong.is_empty(), "{whole:#?}\n{wrong:#?}");
+}
+
+/// The overviews are written by hand.
+#[test]
+fn the_overviews_of_events_have_them_all() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    for (path, end_of_name) in [(reference(), '('), (readme, '`')] {
+        let text = std::fs::read_to_string(&path).expect("it is in the repository");
+        let overview = text.split("\n## Events\n").nth(1).and_then(|it| it.split("\n\n").next()).expect("a table");
+        let is_missing = |it: &&str| !overview.contains(&format!("`{it}{end_of_name}"));
+        let missing: Vec<&str> = Event::all().map(Event::name).filter(is_missing).collect();
+        assert!(missing.is_empty(), "{}: {missing:?}", path.display());
+    }
 }
 
 #[test]

@@ -10,9 +10,10 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use xputrace_wire::maps::MapsLine;
-use xputrace_wire::record::{MAX_BUILD_ID, check_of_file};
+use xputrace_wire::record::{MAX_BUILD_ID, MAX_CHECKED_BYTES, check_of_file};
 
 /// A file that was mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,17 +50,13 @@ pub(crate) struct Evidence {
     first_bytes: Vec<u8>,
 }
 
-/// Most of a file's first bytes that are compared.
-const MOST_BYTES: u64 = 4096;
-
 impl Evidence {
     /// Reads it; `build_id` is the file's.
     pub(crate) fn of(file: &File, build_id: Option<Vec<u8>>) -> Self {
         let build_id = build_id.filter(|it| it.len() <= MAX_BUILD_ID);
         let mut first_bytes = Vec::new();
         if build_id.is_none() {
-            use std::os::unix::fs::FileExt;
-            first_bytes.resize(MOST_BYTES as usize, 0);
+            first_bytes.resize(MAX_CHECKED_BYTES, 0);
             let n = file.read_at(&mut first_bytes, 0).unwrap_or(0);
             first_bytes.truncate(n);
         }

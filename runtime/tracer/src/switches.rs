@@ -173,6 +173,7 @@ impl Switches {
 mod tests {
     use super::*;
     use xputrace_model::diagnostic::Site;
+    use xputrace_model::loss::Loss;
     use xputrace_model::plan::{Demand, Switch as Declared};
 
     const IT: SwitchId = SwitchId(0);
@@ -237,6 +238,19 @@ mod tests {
         assert_eq!(on, [Some(true), Some(false), Some(true), None]);
         switches.turn(IT, true, 7);
         assert_eq!(switches.is_on_at(IT, 8), None, "the next turn has been forgotten");
+    }
+
+    #[test]
+    fn as_many_periods_are_remembered_as_the_manual_says() {
+        const LEAST_PERIODS: u64 = 32_000;
+        assert!(Loss::EnabledForgotten.help().unwrap().contains("at least 32,000 periods"));
+        let mut switches = one(false);
+        // Those that change nothing take most room where they are the newest.
+        let (n, n_changes) = (MOST_TURNS as u64 + 1, MOST_TURNS as u64 / 4 * 3);
+        (0..n).for_each(|it| switches.turn(IT, it < n_changes && it % 2 == 0, 10 * it));
+        assert_eq!(switches.is_on_at(IT, 0), None, "room was made");
+        let first = 10 * (n_changes - 2 * LEAST_PERIODS);
+        assert_eq!([first, first + 10].map(|at| switches.is_on_at(IT, at)), [Some(true), Some(false)]);
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub struct Stacks {
     processes: Processes,
     images: Images,
     /// How many of the mappings and files that a collector has reported have been processed.
-    mappings_taken: HashMap<ProcessIndex, Taken>,
+    taken: HashMap<ProcessIndex, Taken>,
     known: HashMap<StackKey, Frames>,
     /// Those frames, without duplicates: short processes of one program share them.
     lists: HashSet<Frames>,
@@ -270,7 +270,7 @@ impl Stacks {
 
     fn forget_left(&mut self, state: &State, process: ProcessIndex) {
         self.processes.forget(key_of(state, process));
-        self.mappings_taken.remove(&process);
+        self.taken.remove(&process);
     }
 
     /// Returns the program of the process in which a stack was taken.
@@ -292,7 +292,7 @@ impl Stacks {
     pub fn take_mappings(&mut self, state: &State, process: ProcessIndex) -> ProcessKey {
         let key = key_of(state, process);
         let mappings = state.mappings(process);
-        let taken = self.mappings_taken.entry(process).or_default();
+        let taken = self.taken.entry(process).or_default();
         for it in mappings.iter().skip(taken.mappings) {
             let mapping = Mapping {
                 start: it.start,

@@ -86,18 +86,11 @@ impl Delivery<'_> {
             return;
         }
         record.tid = thread.and_then(|it| self.agent.thread_called(it)).unwrap_or_else(std::process::id);
-        let kinds = HostEvents::of(&[HostEvent::Overhead]);
-        match &mut self.out {
-            Some(out) => {
-                let fitted = out.write_waiting(&mut self.patience, HostEvent::Overhead.record_kind(), &record, &[]);
-                self.agent.count_lost(Lost::HostEventRingFull, u64::from(!fitted));
-                self.agent.counters_of(Some(out.ring())).add_host_events(kinds);
-            }
-            None => {
-                output::count_no_ring(self.agent, 1);
-                self.agent.counters_of(None).add_host_events(kinds);
-            }
-        }
+        let kind = HostEvent::Overhead.record_kind();
+        let is_written = self.out.as_mut().is_some_and(|it| it.write_waiting(&mut self.patience, kind, &record, &[]));
+        let overhead = HostEvents::of(&[HostEvent::Overhead]);
+        let lost = if is_written { HostEvents::NONE } else { overhead };
+        output::count_host_events(self.agent, overhead, lost, self.out.as_ref().map(|it| it.ring()));
     }
 
     /// Counts a record that was not requested.

@@ -13,7 +13,7 @@ use super::Agent;
 use super::backend::{Context, Layer, Stream};
 use super::clock::now;
 use super::launch::{current_ranges, stack_of_call};
-use super::output::{self, Output, Role};
+use super::output::{self, Output};
 use super::selection::LastContext;
 use super::stack::StackTaken;
 use std::cell::{Cell, RefCell};
@@ -24,7 +24,6 @@ use xputrace_wire::events::host::{
 use xputrace_wire::events::{HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
-use xputrace_wire::region::Lost;
 
 /// A call on entry.
 #[derive(Clone, Copy, Debug)]
@@ -295,23 +294,7 @@ impl Local {
         let missing = if agent.lacks_event_records() { Common::EVENTS_MISSING } else { 0 };
         let flags = open.flags | missing;
         let record = Recorded { open, returned, end, context, device: used.device, stream, facts, flags };
-        let is_lost = |kind: HostEvent| {
-            if kind == HostEvent::EventRecord {
-                agent.lost_event_record();
-            }
-        };
-        let wrote = output::with(agent, Role::Launch, |out| {
-            for kind in open.events.iter().filter(|it| !record.write(*it, out)) {
-                agent.count_lost(Lost::HostEventRingFull, 1);
-                is_lost(kind);
-            }
-            out.ring()
-        });
-        if wrote.is_none() {
-            output::count_no_ring(agent, open.events.iter().count() as u64);
-            open.events.iter().for_each(is_lost);
-        }
-        agent.counters_of(wrote).add_host_events(open.events);
+        output::record_host_events(agent, open.events, |event, out| record.write(event, out));
     }
 }
 

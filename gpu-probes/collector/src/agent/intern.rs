@@ -9,17 +9,13 @@ use std::ffi::{CStr, c_char};
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use xputrace_python::Code;
-use xputrace_wire::record::{CodeHead, MAX_CODE, MAX_NAME};
+use xputrace_wire::record::{CodeHead, MAX_CODE, MAX_NAME, MAX_NAME_BYTES, MAX_NAMES};
 use zerocopy::IntoBytes;
 
-/// Maximum number of names per process.
-pub(crate) const NAMES: usize = 16 << 10;
 /// Maximum number of distinct launch stacks per process.
 pub(crate) const STACKS: usize = 64 << 10;
 /// Maximum number of files, by where they were mapped, that a process's stacks were in.
 pub(crate) const OBJECTS: usize = 8 << 10;
-/// Bytes of all names together: room for each to have a thousand. Only what is used takes memory.
-const TEXT_BYTES: usize = 16 << 20;
 /// Maximum number of Python's code objects per process.
 pub(crate) const CODES: usize = 16 << 10;
 const CODE_BYTES: usize = 16 << 20;
@@ -195,7 +191,7 @@ const ADDRESSES: usize = 16 << 10;
 /// Address in the low 48 bits, id above.
 const ADDRESS_BITS: u32 = 48;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
-const _: () = assert!(NAMES < 1 << (64 - ADDRESS_BITS) && CODES < 1 << (64 - ADDRESS_BITS));
+const _: () = assert!(MAX_NAMES < 1 << (64 - ADDRESS_BITS) && CODES < 1 << (64 - ADDRESS_BITS));
 
 impl Addresses {
     fn new() -> io::Result<Self> {
@@ -236,7 +232,7 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn new() -> io::Result<Self> {
-        let store = Store::new(NAMES, TEXT_BYTES)?;
+        let store = Store::new(MAX_NAMES, MAX_NAME_BYTES)?;
         // Kept for when there is no room.
         let _ = store.find(&[UNKNOWN_RANGE.to_bytes()]);
         Ok(Names { addresses: Addresses::new()?, store })
@@ -518,7 +514,7 @@ mod tests {
     #[test]
     fn ranges_without_room_have_a_name() {
         let (names, mut told) = (Names::new().unwrap(), Vec::new());
-        let all = (0..NAMES * 2).map(|it| std::ffi::CString::new(format!("range {it}")).unwrap());
+        let all = (0..MAX_NAMES * 2).map(|it| std::ffi::CString::new(format!("range {it}")).unwrap());
         let refused = all.filter(|it| name(&names, it, Text::Symbol, &mut told) == Err(NoId::TableFull)).count();
         assert!(refused > 0);
         assert!(name(&names, UNKNOWN_RANGE, Text::Symbol, &mut told).is_ok());
@@ -609,7 +605,7 @@ mod tests {
     fn full_tables_say_so() {
         let (names, stacks) = (Names::new().unwrap(), StackIds::new().unwrap());
         let mut full = 0;
-        for n in 0..NAMES + 100 {
+        for n in 0..MAX_NAMES + 100 {
             let text = std::ffi::CString::new(format!("name {n}")).unwrap();
             full += usize::from(name(&names, &text, Text::Symbol, &mut Vec::new()).is_err());
         }

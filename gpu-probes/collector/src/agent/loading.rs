@@ -3,13 +3,12 @@
 use super::Agent;
 use super::clock::now;
 use super::launch::{self, current_ranges};
-use super::output::{self, Role};
+use super::output;
 use super::stack::StackTaken;
 use xputrace_unwind::Pushed;
 use xputrace_wire::events::host::{Common, Module};
 use xputrace_wire::events::{HostEvent, HostEvents, ModuleKind};
 use xputrace_wire::message::demand;
-use xputrace_wire::region::Lost;
 
 /// What happens to a module.
 #[derive(Clone, Copy, Debug)]
@@ -49,14 +48,7 @@ impl Agent {
             flags: lost | demand::told(demand) << Common::DEMANDED_AT,
             unused: 0,
         };
-        let wrote = output::with(self, Role::Launch, |out| {
-            let fitted = out.write(HostEvent::Module.record_kind(), &record, &[]);
-            self.count_lost(Lost::HostEventRingFull, u64::from(!fitted));
-            out.ring()
-        });
-        if wrote.is_none() {
-            output::count_no_ring(self, 1);
-        }
-        self.counters_of(wrote).add_host_events(HostEvents::of(&[HostEvent::Module]));
+        let module = HostEvents::of(&[HostEvent::Module]);
+        output::record_host_events(self, module, |event, out| out.write(event.record_kind(), &record, &[]));
     }
 }

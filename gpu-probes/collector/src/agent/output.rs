@@ -7,11 +7,15 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use xputrace_unwind::Description;
+use xputrace_unwind::{Description, FIRST_PAGE};
+use xputrace_wire::events::{HostEvent, HostEvents};
 use xputrace_wire::record::{self, MAX_BUILD_ID, MAX_NAME, Thread, encode, encode_parts, kind, size_of_record};
 use xputrace_wire::region::Lost;
 use xputrace_wire::ring::Writer;
 use zerocopy::{Immutable, IntoBytes};
+
+// The tracer compares no more of a file than this.
+const _: () = assert!(FIRST_PAGE as usize <= record::MAX_CHECKED_BYTES);
 
 /// Rings that launching threads leave for the threads that write activities and flushes.
 const RESERVED_RINGS: u32 = 2;
@@ -301,4 +305,33 @@ pub(crate) fn count_no_ring(agent: &Agent, n: u64) {
     if agent.is_ours() {
         agent.memory.region.count_lost(Lost::NoRing, n);
     }
+}
+
+/// Records host events of the calling thread, which `write` writes; it returns whether the record fitted.
+#[inline]
+pub(crate) fn record_host_events(
+    agent: &'static Agent,
+    events: HostEvents,
+    mut write: impl FnMut(HostEvent, &mut Output) -> bool,
+) {
+    let mut lost = events;
+    let ring = with(agent, Role::Launch, |out| {
+        let written = events.iter().filter(|it| write(*it, out));
+        lost = written.fold(lost, |lost, it| lost.without(HostEvents::of(&[it])));
+        out.ring()
+    });
+    count_host_events(agent, events, lost, ring);
+}
+
+/// Counts host events, and those of them that did not fit into the ring, or that had none.
+pub(crate) fn count_host_events(agent: &Agent, events: HostEvents, lost: HostEvents, ring: Option<u32>) {
+    let n_lost = lost.iter().count() as u64;
+    match ring {
+        Some(_) => agent.count_lost(Lost::HostEventRingFull, n_lost),
+        None => count_no_ring(agent, n_lost),
+    }
+    if lost.contains(HostEvent::EventRecord) {
+        agent.lost_event_record();
+    }
+    agent.counters_of(ring).add_host_events(events);
 }

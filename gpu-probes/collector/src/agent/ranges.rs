@@ -2,7 +2,7 @@
 
 use super::Agent;
 use super::launch::range_name;
-use super::output::{self, Role};
+use super::output;
 use crate::nvtx::Details;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -59,7 +59,7 @@ pub(crate) fn record(range: &Range<'_>) {
         return;
     }
     let Some(_inside) = agent.come_in() else { return };
-    let wrote = output::with(agent, Role::Launch, |out| {
+    output::record_host_events(agent, HostEvents::of(&[HostEvent::Nvtx]), |event, out| {
         // SAFETY: C strings that stay for ever.
         let mut id = |text: &CStr| unsafe { if text.is_empty() { 0 } else { range_name(agent, out, text) } };
         let (path, domain) = (id(range.path), id(range.domain));
@@ -77,12 +77,6 @@ pub(crate) fn record(range: &Range<'_>) {
             has_payload: details.payload.is_some().into(),
             tid: range.tid,
         };
-        let fitted = out.write(HostEvent::Nvtx.record_kind(), &record, &[]);
-        agent.count_lost(Lost::HostEventRingFull, u64::from(!fitted));
-        out.ring()
+        out.write(event.record_kind(), &record, &[])
     });
-    if wrote.is_none() {
-        output::count_no_ring(agent, 1);
-    }
-    agent.counters_of(wrote).add_host_events(HostEvents::of(&[HostEvent::Nvtx]));
 }

@@ -36,8 +36,8 @@ impl CuptiBackend {
         self.subscribe_and_prepare(agent)
     }
 
-    /// Asks CUPTI for the times at which kernels are queued and submitted, if that is wanted. It does so only before CUDA
-    /// has started.
+    /// Asks CUPTI for the times at which kernels are queued and submitted, if that is wanted. CUPTI can begin to tell them
+    /// only before CUDA has started.
     pub(super) fn tell_latencies(&self, agent: &Agent) {
         if !agent.wants(demand::LATENCIES) {
             return;

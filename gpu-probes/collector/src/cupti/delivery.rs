@@ -136,7 +136,7 @@ impl CuptiBackend {
 
     pub(super) fn flush_activities(&self, agent: &Agent, how: Flushing) -> bool {
         let Some(flush) = self.cupti.flush_all else { return false };
-        let flag = if how == Flushing::AtExit { self.may_force() } else { 0 };
+        let flag = if how == Flushing::AtExit { self.forced_flush() } else { 0 };
         // SAFETY: from an ordinary thread of ours or from atexit, no lock held.
         let flush = |flag| unsafe { flush(flag) };
         let answer = flush(flag);
@@ -153,8 +153,9 @@ impl CuptiBackend {
         answer == SUCCESS && delivered
     }
 
-    /// A forced flush takes the records of kernels that run from every subscriber, and they never come again.
-    fn may_force(&self) -> u32 {
+    /// Returns the flag of a flush that is forced, unless that harms another subscriber: it takes the records of kernels
+    /// that run from each, and they never come again.
+    fn forced_flush(&self) -> u32 {
         let is_shared = self.scope().is_some() && OTHER.was_seen();
         if is_shared { 0 } else { FLUSH_FORCED }
     }
@@ -180,7 +181,7 @@ impl CuptiBackend {
         while has_lent() && !agent.is_exiting() {
             std::thread::sleep(LAST_PERIOD);
             let is_late = Instant::now() >= until;
-            flush(if is_late { self.may_force() } else { 0 });
+            flush(if is_late { self.forced_flush() } else { 0 });
             delivered &= self.wait_for_completions();
             if is_late {
                 break;

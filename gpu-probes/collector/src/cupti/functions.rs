@@ -38,10 +38,9 @@ pub mod domain {
     pub const RESOURCE: u32 = 3;
 }
 
-/// `CUpti_CallbackIdResource`: a stream was created; a node of a graph was, or was copied; a graph was instantiated; a
-/// node of an executable graph became what another one is.
+/// `CUpti_CallbackIdResource`: a stream was created; a module was loaded, or is about to be unloaded; a node of a graph was
+/// created; a graph was instantiated; a node was copied; a node of an executable graph became what another one is.
 pub const RESOURCE_STREAM_CREATED: u32 = 3;
-/// A module was loaded; it is about to be unloaded.
 pub const RESOURCE_MODULE_LOADED: u32 = 6;
 pub const RESOURCE_MODULE_UNLOADING: u32 = 7;
 pub const RESOURCE_NODE_CREATED: u32 = 13;

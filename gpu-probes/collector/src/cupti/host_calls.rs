@@ -1,5 +1,5 @@
-//! The CUDA calls that are events of the CPU: waits, allocations, frees and records of events by CUPTI's callback ids, and how their
-//! parameters are read. `api` events may be any calls.
+//! The CUDA calls that are events of the CPU: waits, allocations, frees and records of CUDA events by CUPTI's callback
+//! ids, and how their parameters are read. `api` events may be any calls.
 //!
 //! Ids and parameters are those of `gpu-probes/layouts`.
 

@@ -11,8 +11,8 @@ use crate::agent::Refusal;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether CUPTI was used in this process by functions that name no subscriber.
-static IS_ALONE: AtomicBool = AtomicBool::new(false);
+/// Whether we have used CUPTI by functions that name no subscriber: it then refuses those that do, for good.
+static HAS_SUBSCRIBED_ALONE: AtomicBool = AtomicBool::new(false);
 
 impl CuptiBackend {
     /// Subscribes, or takes the subscription that an earlier run has left because of another user.
@@ -35,22 +35,25 @@ impl CuptiBackend {
     ///
     /// Not where other users' calls don't come to us, since CUPTI refuses such functions from then on.
     fn subscribe_beside_others(&self) -> Option<Handle> {
-        if !self.cupti.has_several_subscribers() || !others::is_installed() || IS_ALONE.load(Ordering::Acquire) {
+        if !self.cupti.has_several_subscribers()
+            || !others::is_installed()
+            || HAS_SUBSCRIBED_ALONE.load(Ordering::Acquire)
+        {
             return None;
         }
-        let mut handle: Handle = std::ptr::null_mut();
+        let mut handle: Handle = null_mut();
         let mut earlier_name = [0; EARLIER_NAME_BYTES];
         let mut sharing = SubscriberParameters::sharing(c"xputrace".as_ptr(), &mut earlier_name);
         let subscribe = self.cupti.subscribe_v2?;
         // SAFETY: live pointers; the callback stays for ever.
-        let answer = unsafe { subscribe(&mut handle, entry::CALLBACK, std::ptr::null_mut(), &mut sharing) };
+        let answer = unsafe { subscribe(&mut handle, entry::CALLBACK, null_mut(), &mut sharing) };
         if answer != SUCCESS {
             return None;
         }
         // CUPTI tells only then that records were asked for by functions that name no subscriber.
         let disable = self.cupti.disable_v2?;
         // SAFETY: our own subscription.
-        if unsafe { disable(handle, KIND_CONCURRENT_KERNEL, std::ptr::null_mut()) } == ERROR_NOT_COMPATIBLE {
+        if unsafe { disable(handle, KIND_CONCURRENT_KERNEL, null_mut()) } == ERROR_NOT_COMPATIBLE {
             // SAFETY: as above, given up once.
             self.cupti.unsubscribe.inspect(|it| _ = unsafe { it(handle) });
             return None;
@@ -67,13 +70,13 @@ impl CuptiBackend {
     /// Subscribes as the only one.
     fn subscribe_alone(&self) -> Result<Handle, Refusal> {
         let subscribe = self.cupti.subscribe.ok_or_else(|| missing("cuptiSubscribe"))?;
-        let mut handle: Handle = std::ptr::null_mut();
+        let mut handle: Handle = null_mut();
         // SAFETY: a live pointer; the callback stays for ever.
-        let answer = unsafe { subscribe(&mut handle, entry::CALLBACK, std::ptr::null_mut()) };
+        let answer = unsafe { subscribe(&mut handle, entry::CALLBACK, null_mut()) };
         if answer != SUCCESS {
             return Err(self.refusal("cuptiSubscribe", answer));
         }
-        IS_ALONE.store(true, Ordering::Release);
+        HAS_SUBSCRIBED_ALONE.store(true, Ordering::Release);
         Ok(handle)
     }
 

@@ -122,8 +122,8 @@ impl CuptiBackend {
         self.cupti.version() >= SUBSCRIBER_FUNCTIONS_SINCE
     }
 
-    /// Whether a call of the other user is under way that needs them to stay with it.
-    pub(super) fn is_busy(&self, busy: bool) {
+    /// Notes that a call of the other user begins or ends, during which the records must stay with it.
+    pub(super) fn set_busy(&self, busy: bool) {
         if busy {
             self.sharing.busy.fetch_add(1, Ordering::AcqRel);
         } else {

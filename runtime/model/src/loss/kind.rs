@@ -265,7 +265,7 @@ losses! {
     EnabledForgotten {
         name: "enabled_forgotten",
         meaning: "events that a handler skipped, because it has been switched so often since they began that it is unknown whether it was enabled",
-        help: "switch it less often: 65,000 periods are remembered while events wait to be handled, a second or so",
+        help: "switch it less often: at least 32,000 periods are remembered while events wait to be handled, a second or so",
     }
     UnreadableMemory {
         name: "unreadable_memory",

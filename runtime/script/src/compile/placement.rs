@@ -364,15 +364,15 @@ pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wish
         demand.idle |= reads.any(&[word::IDLE, word::HAS_IDLE]);
         demand.previous |= reads.any(&[word::PREVIOUS_NAME, word::PREVIOUS_END]);
     }
-    // A wait may be for any of them, and a GPU that runs any is not idle, whatever handlers see.
     if demand.waited_for {
-        // An event is done when what was launched before it is. Recordings of earlier versions do not tell.
+        // Where an event was recorded decides what a wait for it was for. Recordings of earlier versions do not tell.
         demand.host.kinds = demand.host.kinds.with(HostEvents::of(&[HostEvent::EventRecord]));
+        demand.host.streams = true;
     }
     if demand.waited_for || demand.idle {
+        // A wait may be for any of them, and a GPU that runs any is not idle, whatever handlers see.
         let all = Activities::of(&[Activity::Kernel, Activity::Memcpy, Activity::Memset]);
         demand.activities = demand.activities.with(all);
-        demand.host.streams |= demand.waited_for;
     }
     demand.launch_streams |= demand.stream_kinds || demand.stream_priorities;
     demand.launch_python |= wishes.python && demand.launch_stacks;

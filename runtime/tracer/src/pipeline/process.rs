@@ -23,7 +23,7 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::stack::StackKey;
 use xputrace_wire::events::host::Common;
-use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch, Node, NodeUpdate, UNKNOWN};
+use xputrace_wire::record::{self, ActivityRecord, HostEventRecord, Launch, Node, NodeUpdate, UNKNOWN};
 
 /// Maximum number of threads remembered per process.
 const MOST_THREADS: usize = 1 << 16;
@@ -31,8 +31,8 @@ const MOST_THREADS: usize = 1 << 16;
 const MOST_NODES: usize = 1 << 18;
 /// Maximum number of streams remembered per process.
 const MOST_STREAMS: usize = 1 << 16;
-/// Maximum size of the names kept per process, raw and readable; a collector sends at most 16 MiB.
-const MOST_NAME_BYTES: usize = 64 << 20;
+/// Maximum size of the names kept per process: each as it is, readable and short. A readable one may be longer.
+const MOST_NAME_BYTES: usize = 4 * record::MAX_NAME_BYTES;
 /// Drains for which an event waits for a name: another thread's ring may bring it in the next one.
 const MOST_NAME_WAITS: u32 = 2;
 
@@ -412,6 +412,13 @@ impl Facts {
 mod tests {
     use super::*;
     use xputrace_wire::record::Kernel;
+
+    #[test]
+    fn the_help_says_how_many_names_a_collector_sends() {
+        let (thousands, rest) = (record::MAX_NAMES / 1000, record::MAX_NAMES % 1000);
+        let said = format!("{thousands},{rest:03} names, and {} MiB", record::MAX_NAME_BYTES >> 20);
+        assert!(Loss::NameTableFull.help().unwrap().contains(&said), "{said}");
+    }
 
     #[test]
     fn a_kernel_launched_before_attaching_is_told_from_one_whose_launch_is_lost() {

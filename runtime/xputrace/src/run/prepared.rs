@@ -32,8 +32,9 @@ use xputrace_model::plan::{Place, Plan};
 const RANGES_UNKNOWN: &str = "the NVTX ranges of a running process are unknown, so there are no `nvtx` events and the fields `nvtx` and `nvtx_path` are `()`: NVTX asks \
                               for a tool only at a program's first NVTX call. Start the program under xputrace (-- CMD)";
 
-const LATENCIES_UNKNOWN: &str = "cannot read `queued` and `submitted` of the kernels of a running process: CUPTI tells them only if it is asked before \
-                                 CUDA starts. Start the program under xputrace (-- CMD), or leave the two fields out";
+const LATENCIES_REFUSED: &str = "cannot read `queued` and `submitted` of the kernels of a running process: CUPTI tells \
+                                 them only if it is asked before CUDA starts. Start the program under xputrace \
+                                 (-- CMD), or leave the two fields out";
 
 /// Everything up to the `begin` handlers.
 pub struct Prepared {
@@ -58,7 +59,7 @@ impl Prepared {
     ) -> Result<Self> {
         let plan = Arc::new(compiled.plan);
         if plan.demand.latencies && run.command.is_empty() {
-            bail!(LATENCIES_UNKNOWN);
+            bail!(LATENCIES_REFUSED);
         }
         open_files::make_room(&plan)?;
         let mut launch = Launch::new(run.options.as_root)?;

@@ -83,9 +83,10 @@ impl State {
     /// Linux refuses to change the map that says so.
     pub fn tell_linux_switches(&mut self) -> Result<(), xputrace_linux::Error> {
         for (switch, on) in self.pipeline.state_mut().switches_mut().take_turned() {
-            match self.plan.switches.get(switch.index()).is_some_and(|it| it.is_turned_elsewhere) {
-                true => self.write_linux_switch(switch, on)?,
-                false => drop(self.unconfirmed.insert(switch)),
+            if self.plan.switches.get(switch.index()).is_some_and(|it| it.is_turned_elsewhere) {
+                self.write_linux_switch(switch, on)?;
+            } else {
+                self.unconfirmed.insert(switch);
             }
         }
         Ok(())

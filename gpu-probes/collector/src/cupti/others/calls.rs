@@ -155,13 +155,13 @@ impl Call {
         self.library.is_internal(self.caller)
     }
 
-    /// Whether it is another user's where subscribers share CUPTI: nothing of ours is in its way.
-    fn is_scoped(&self) -> bool {
-        let it = scoped::is_used() && !self.is_internal();
-        if it {
+    /// Notes another user, and returns true, where subscribers share CUPTI: nothing of ours is in its way then.
+    fn note_if_scoped(&self) -> bool {
+        let is_scoped = scoped::is_used() && !self.is_internal();
+        if is_scoped {
             OTHER.note();
         }
-        it
+        is_scoped
     }
 
     /// Decides about a call that claims something.
@@ -251,14 +251,14 @@ struct Busy(&'static Run);
 
 impl Busy {
     fn new(run: &'static Run) -> Self {
-        run.backend.is_busy(true);
+        run.backend.set_busy(true);
         Busy(run)
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.backend.is_busy(false);
+        self.0.backend.set_busy(false);
     }
 }
 
@@ -315,7 +315,7 @@ mod handlers {
         caller: u64,
     ) -> CuptiResult {
         let call = call!(caller);
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             // SAFETY: the caller's arguments.
             return unsafe { scoped::subscribe(subscriber, callback, user_data) };
         }
@@ -334,7 +334,7 @@ mod handlers {
         caller: u64,
     ) -> CuptiResult {
         let call = call!(caller);
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             // SAFETY: the caller's arguments.
             return unsafe { scoped::subscribe_v2(subscriber, callback, user_data, parameters) };
         }
@@ -373,7 +373,7 @@ mod handlers {
         }
         let answer = subscribe();
         if answer == SUCCESS && shared.is_some() {
-            OTHER.is_alone(Some(handle()));
+            OTHER.set_alone(Some(handle()));
         }
         drop(shared);
         call.gave_up();
@@ -410,12 +410,12 @@ mod handlers {
 
     pub(super) unsafe extern "C" fn unsubscribe(subscriber: Handle, caller: u64) -> CuptiResult {
         let call = call!(caller);
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             return scoped::unsubscribe(subscriber);
         }
         if OTHER.alone() == Some(subscriber) {
             let answer = real!(call.unsubscribe(subscriber));
-            OTHER.is_alone(None);
+            OTHER.set_alone(None);
             call.gave_up();
             return answer;
         }
@@ -524,7 +524,7 @@ mod handlers {
         if call.is_internal() {
             return real!(call.register(Some(request), Some(complete)));
         }
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             return scoped::register(request, complete);
         }
         let had_records = OTHER.gets_records();
@@ -550,7 +550,7 @@ mod handlers {
         caller: u64,
     ) -> CuptiResult {
         let call = call!(caller);
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             return scoped::register_timestamp(function);
         }
         // Our own records are to be out before the clock changes.
@@ -606,7 +606,7 @@ mod handlers {
 
     pub(super) unsafe extern "C" fn enable(kind: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             return scoped::enable(kind);
         }
         enable_kind(&call, kind, || real!(call.enable(kind)))
@@ -614,7 +614,7 @@ mod handlers {
 
     pub(super) unsafe extern "C" fn enable_and_dump(kind: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             return scoped::enable_and_dump(kind);
         }
         enable_kind(&call, kind, || real!(call.enable_and_dump(kind)))
@@ -622,7 +622,7 @@ mod handlers {
 
     pub(super) unsafe extern "C" fn enable_context(context: Handle, kind: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             // A subscriber has no kinds of one context.
             return scoped::enable(kind);
         }
@@ -631,7 +631,7 @@ mod handlers {
 
     pub(super) unsafe extern "C" fn disable(kind: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             return scoped::disable(kind);
         }
         disable_kind(&call, kind, || real!(call.disable(kind)))
@@ -639,7 +639,7 @@ mod handlers {
 
     pub(super) unsafe extern "C" fn disable_context(context: Handle, kind: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             // A subscriber has no kinds of one context.
             return scoped::disable(kind);
         }
@@ -658,7 +658,7 @@ mod handlers {
 
     /// A forced flush takes records of kernels that still run, and they never come again: not ours.
     fn flush_by(call: &Call, flag: u32, flush: impl FnOnce(u32) -> CuptiResult) -> CuptiResult {
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             return flush(flag);
         }
         let answer = flush(if call.holder_of_records().is_some() { flag & !FLUSH_FORCED } else { flag });
@@ -679,7 +679,7 @@ mod handlers {
         {
             return SUCCESS;
         }
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             return scoped::set_attribute(attribute, size, value);
         }
         real!(call.set_attribute(attribute, size, value))
@@ -694,7 +694,7 @@ mod handlers {
         caller: u64,
     ) -> CuptiResult {
         let call = call!(caller);
-        let Some(run) = call.holder_of_records().filter(|_| call.is_scoped()) else {
+        let Some(run) = call.holder_of_records().filter(|_| call.note_if_scoped()) else {
             return real!(call.set_attribute_v2(subscriber, attribute, size, value));
         };
         // SAFETY: the caller's pointers.
@@ -705,7 +705,8 @@ mod handlers {
         let busy = is_clock.then(|| call.yielded_by(run));
         let answer = real!(call.set_attribute_v2(subscriber, attribute, size, value));
         if busy.is_some() {
-            OTHER.is_alone(None);
+            // It needs the records for this call alone.
+            OTHER.note_use();
         }
         drop(busy);
         call.gave_up();
@@ -746,7 +747,7 @@ mod handlers {
         caller: u64,
     ) -> CuptiResult {
         let call = call!(caller);
-        let answer = match call.is_scoped() {
+        let answer = match call.note_if_scoped() {
             true => scoped::get_attribute(attribute, size, value),
             false => real!(call.get_attribute(attribute, size, value)),
         };
@@ -760,7 +761,7 @@ mod handlers {
         if call.is_internal() {
             return real!(call.finalize());
         }
-        if call.is_scoped() {
+        if call.note_if_scoped() {
             scoped::forget();
             // It would end our use too, and crash the next to subscribe.
             let is_ours = current_run().is_some_and(|it| it.backend.is_subscribed());

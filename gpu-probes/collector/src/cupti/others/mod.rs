@@ -1,7 +1,7 @@
 //! Other users of CUPTI in the program, such as torch.profiler: what they asked of it.
 //!
-//! Where subscribers share CUPTI, each is on its own: [`scoped`]. Otherwise a process has one subscriber and one pair of buffer callbacks. So the calls that
-//! claim these are redirected to [`calls`] ([`redirect`]), and both are shared:
+//! Where subscribers share CUPTI, each is on its own: [`scoped`]. Otherwise a process has one subscriber and one pair of
+//! buffer callbacks. So the calls that claim these are redirected to [`calls`] ([`redirect`]), and both are shared:
 //!
 //! ```text
 //! launch ─▶ CUPTI ─▶ our subscription ─┬─ ids that we enabled ──▶ launches
@@ -153,10 +153,10 @@ impl Other {
         self.function.store(function as *mut c_void, Ordering::Release);
     }
 
-    /// Notes that it has a subscription of its own, without us.
-    fn is_alone(&self, handle: Option<Handle>) {
+    /// Notes that it has a subscription of its own, without us, or has ended it.
+    fn set_alone(&self, handle: Option<Handle>) {
         self.alone.store(handle.unwrap_or(null_mut()), Ordering::Release);
-        self.has_enabled.store(true, Ordering::Release);
+        self.note_use();
     }
 
     /// Returns the subscription that it has without us.
@@ -230,6 +230,11 @@ impl Other {
         self.has_enabled.load(Ordering::Acquire)
     }
 
+    /// Notes that it has used the records, as when it enables a kind: from now on it may be done with them.
+    fn note_use(&self) {
+        self.has_enabled.store(true, Ordering::Release);
+    }
+
     fn set_kind(&self, kind: u32, on: bool) {
         self.has_enabled.fetch_or(on, Ordering::AcqRel);
         self.has_flushed.fetch_and(!on, Ordering::AcqRel);
@@ -289,7 +294,7 @@ impl Other {
         self.complete.store(null_mut(), Ordering::Release);
         self.kinds.iter().for_each(|it| it.store(0, Ordering::Release));
         self.lent.store(0, Ordering::Release);
-        self.has_enabled.store(true, Ordering::Release);
+        self.note_use();
         self.ids.drain(|_, _| ());
     }
 }

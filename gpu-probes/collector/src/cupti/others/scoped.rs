@@ -1,8 +1,10 @@
-//! Other users of CUPTI where its subscribers share it, from 13.3 on.
+//! Other users of CUPTI where its subscribers share it: from [`SEVERAL_SUBSCRIBERS_SINCE`] on.
 //!
-//! Each subscriber has records, buffers, attributes and a clock of its own then, so nobody yields. But from then on CUPTI
-//! refuses, in the whole process, functions that name no subscriber, and subscribers that don't allow others. So what a
-//! tool calls that doesn't know of others is done by subscriptions that are its own:
+//! Each subscriber has records, buffers, attributes and a clock of its own, so nobody yields. But once one of them shares
+//! CUPTI, it refuses, in the whole process, functions that name no subscriber, and subscribers that don't allow others.
+//! A tool that doesn't know of others calls such functions all the same. They act on subscriptions of its own:
+//!
+//! [`SEVERAL_SUBSCRIBERS_SINCE`]: crate::cupti::SEVERAL_SUBSCRIBERS_SINCE
 //!
 //! ```text
 //! cuptiSubscribe ──────────▶ a subscription for its callbacks
