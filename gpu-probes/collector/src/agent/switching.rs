@@ -14,6 +14,7 @@ use super::{Agent, Refusal};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use xputrace_wire::cuda_calls::Functions;
+use xputrace_wire::events::HostEvent;
 use xputrace_wire::message::demand;
 
 /// What is to be recorded.
@@ -119,7 +120,7 @@ impl Agent {
         }
         let before = self.switching.demand();
         let at = now();
-        if adds_activities(before, asked.demand) {
+        if adds_history(before, asked.demand) {
             self.window.note_switch(at);
         }
         let armed = if is_resumed { both } else { asked };
@@ -157,7 +158,29 @@ impl Agent {
     }
 }
 
-/// Whether a kind of activity was not recorded, and is from now on.
-fn adds_activities(before: u64, after: u64) -> bool {
-    !demand::activities_of(after & !before).is_empty()
+/// Whether something was not recorded, and is from now on, that later events are told by: activities, and where events
+/// were recorded that are waited for.
+fn adds_history(before: u64, after: u64) -> bool {
+    let added = after & !before;
+    !demand::activities_of(added).is_empty() || demand::host_events_of(added).contains(HostEvent::EventRecord)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xputrace_wire::events::{Activities, Activity, HostEvents};
+
+    #[test]
+    fn history_begins_anew_where_what_it_is_made_of_was_not_recorded() {
+        let kernels = demand::activities(Activities::of(&[Activity::Kernel]));
+        let [waits, records] =
+            [HostEvent::Wait, HostEvent::EventRecord].map(|it| demand::host_events(HostEvents::of(&[it])));
+        assert!(adds_history(0, kernels));
+        assert!(
+            adds_history(kernels | waits, kernels | waits | records),
+            "an event may have been recorded elsewhere since"
+        );
+        assert!(!adds_history(kernels, kernels | waits), "nothing is told by waits");
+        assert!(!adds_history(kernels | records, kernels));
+    }
 }

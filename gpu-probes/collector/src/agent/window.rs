@@ -82,7 +82,7 @@ impl Window {
         }
     }
 
-    /// Notes that some activities were not recorded before.
+    /// Notes that something was not recorded before that later events are told by.
     pub(super) fn note_switch(&self, at: u64) {
         self.opened_last.store(at, Ordering::SeqCst);
         let _ = self.opened_first.compare_exchange(0, at, Ordering::SeqCst, Ordering::SeqCst);

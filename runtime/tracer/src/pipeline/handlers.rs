@@ -121,7 +121,10 @@ impl Handlers {
 }
 
 fn handler(plan: &Plan, probe: ProbeId, it: &Probe) -> Handler {
-    let switch = it.switch.and_then(|id| Some(Switchable { id, needs: told(&plan.switches.get(id.index())?.demand) }));
+    // Records of host events say less of their demand: the options, not the activities.
+    let said = if matches!(it.event, Event::Host(_)) { u32::MAX >> Common::DEMANDED_AT } else { u32::MAX };
+    let needs = |id: SwitchId| Some(told(&plan.switches.get(id.index())?.demand) & said);
+    let switch = it.switch.and_then(|id| Some(Switchable { id, needs: needs(id)? }));
     Handler { probe, program: it.program.filter(|_| it.place == Place::Tracer), switch }
 }
 

@@ -332,6 +332,8 @@ impl<'a> Builder<'a> {
             entry_program,
             tail_program: None,
             closure: None,
+            // Its replay switches it.
+            switch: None,
             ..probe.clone()
         });
         Ok(())
