@@ -124,6 +124,7 @@ fn a_summary_of_a_recording_without_waits_says_so_and_shows_the_rest() {
     let note = "the recording has no wait, alloc, free events: what the script shows of them is missing";
     assert!(done.stderr.contains(note) && done.stdout.contains("launch latency"), "{}{}", done.stderr, done.stdout);
     assert!(!done.stdout.contains("waited") && !done.stdout.contains("GPU memory"), "{}", done.stdout);
+    assert!(done.stdout.ends_with("\nlaunches 92316 = joined 92316; 0 lost\n"), "{}", done.stdout);
     let required = replay(&["-e", "wait(#{optional: true}, |w| @w.count()); wait(|w| @n.count())"], "llm.xpt");
     assert!(required.code() == 125 && required.stderr.contains("the recording lacks wait"), "{}", required.stderr);
 }

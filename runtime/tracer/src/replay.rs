@@ -22,7 +22,7 @@ use xputrace_bytecode::vm::Env;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::cookie;
 use xputrace_model::plan::{
-    BpfMapId, HostEvents, Place, Plan, Probe, ProbeId, ProgramId, TextRead, record as plan_record,
+    BpfMapId, HostEvent, HostEvents, Place, Plan, Probe, ProbeId, ProgramId, TextRead, record as plan_record,
 };
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{self, StackKey};
@@ -107,7 +107,9 @@ pub struct Opened {
 pub fn open(plan: Arc<Plan>, recording: Reader, demangle: Demangle) -> Result<(Pipeline, Opened), Error> {
     let meta = recording.meta().clone();
     check(&plan, &meta)?;
-    let pipeline = Pipeline::all_native(plan.clone(), demangle)?;
+    let mut pipeline = Pipeline::all_native(plan.clone(), demangle)?;
+    let missing: Vec<HostEvent> = meta.missing_kinds(plan.demand.host.kinds).collect();
+    pipeline.has_no_account_of(HostEvents::of(&missing));
     Ok((pipeline, Opened { plan, meta, tape: Tape::load(recording) }))
 }
 
@@ -127,7 +129,7 @@ impl Opened {
         let handled =
             self.plan.probes.iter().filter_map(|it| if let Event::Host(kind) = it.event { Some(kind) } else { None });
         let handled = handled.fold(HostEvents::NONE, |all, it| all.with(HostEvents::of(&[it])));
-        let missing: Vec<String> = self.meta.missing_kinds(handled).map(str::to_owned).collect();
+        let missing: Vec<String> = self.meta.missing_kinds(handled).map(|it| it.name().to_owned()).collect();
         let record = self.plan.sources.record_command();
         let text =
             || format!("the recording has no {} events: what the script shows of them is missing", few(&missing));

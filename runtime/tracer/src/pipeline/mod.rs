@@ -44,7 +44,7 @@ use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Activity, Call, Place, Plan, ProbeId};
+use xputrace_model::plan::{Activity, Call, HostEvents, Place, Plan, ProbeId};
 use xputrace_model::stack::StackKey;
 use xputrace_wire::events::host::Common;
 use xputrace_wire::record::{HostEventRecord, Launch};
@@ -276,6 +276,12 @@ impl Pipeline {
     /// neither joined nor lost.
     pub fn account(&self) -> Account {
         self.ledger.account
+    }
+
+    /// Leaves kinds of host events out of the account: none of them being known is not none of them having been.
+    pub(crate) fn has_no_account_of(&mut self, kinds: HostEvents) {
+        let account = self.ledger.account;
+        self.ledger.account = account.with_host_events(account.host_events.without(kinds));
     }
 
     /// Returns how many kernels were handled, and the sum of their durations.

@@ -4,7 +4,7 @@ use super::schema::Schema;
 use crate::pipeline::CollectorTotals;
 use serde::{Deserialize, Serialize};
 use xputrace_model::loss::Losses;
-use xputrace_model::plan::{ContextWord, HostDemand, HostEvents};
+use xputrace_model::plan::{ContextWord, HostDemand, HostEvent, HostEvents};
 use xputrace_model::stack::{Frame, StackKey};
 use xputrace_wire::cuda_calls::{Function, FunctionId};
 
@@ -79,7 +79,7 @@ impl Meta {
     /// Names the host events and functions that a script asks for and that were not recorded.
     pub(crate) fn missing_host_events(&self, wanted: &HostDemand) -> Vec<String> {
         let has = |list: &[String], name: &str| list.iter().any(|it| it == name);
-        let kinds = self.missing_kinds(wanted.required);
+        let kinds = self.missing_kinds(wanted.required).map(HostEvent::name);
         let functions = wanted.api.iter().filter_map(FunctionId::function).map(Function::name);
         let functions = functions.filter(|it| has(&self.host_events, "api") && !has(&self.api, it));
         let nested = (wanted.nested && !self.nested_calls).then_some("nested");
@@ -87,9 +87,9 @@ impl Meta {
         kinds.chain(functions).chain(nested).chain(ranges).map(str::to_owned).collect()
     }
 
-    /// Names the kinds of host events, of these, that were not recorded.
-    pub(crate) fn missing_kinds(&self, wanted: HostEvents) -> impl Iterator<Item = &'static str> {
-        wanted.iter().map(|it| it.name()).filter(|it| !self.host_events.iter().any(|has| has == it))
+    /// Returns the kinds of host events, of these, that were not recorded.
+    pub(crate) fn missing_kinds(&self, wanted: HostEvents) -> impl Iterator<Item = HostEvent> {
+        wanted.iter().filter(|it| !self.host_events.iter().any(|has| has == it.name()))
     }
 }
 
