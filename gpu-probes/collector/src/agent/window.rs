@@ -123,7 +123,7 @@ impl Window {
 
     /// Takes the right to change it; `None` if another thread is doing so.
     fn change(&self) -> Option<Change<'_>> {
-        (!self.is_changing.swap(true, Ordering::SeqCst)).then_some(Change(self))
+        (!self.is_changing.swap(true, Ordering::SeqCst)).then(|| Change(self))
     }
 }
 
@@ -161,15 +161,17 @@ impl Agent {
         }
     }
 
-    /// Opens or closes the window as its conditions say. If another thread is doing so, waits for
-    /// it a while.
+    /// Opens or closes the window as its conditions say. If another thread is doing so, waits for it a while, and looks
+    /// again: what the caller does next may belong to the window, which the other thread may only be about to open.
     ///
     /// # Errors
     /// The backend refuses to record.
     pub(super) fn settle(&'static self) -> Result<(), Refusal> {
         while self.is_recording() && self.window.is_due() != self.window.is_open() {
             let Some(_change) = self.window.change() else {
-                self.wait_for_change();
+                if self.wait_for_change() {
+                    continue;
+                }
                 return Ok(());
             };
             match self.window.is_due() {
@@ -188,11 +190,16 @@ impl Agent {
         Some(run(self.window.is_resumed.load(Ordering::Acquire)))
     }
 
-    fn wait_for_change(&self) {
+    /// Waits while another thread opens or closes the window; returns false if that takes too long.
+    fn wait_for_change(&self) -> bool {
         let until = Instant::now() + PATIENCE;
-        while self.window.is_changing.load(Ordering::SeqCst) && Instant::now() < until {
+        while self.window.is_changing.load(Ordering::SeqCst) {
+            if Instant::now() >= until {
+                return false;
+            }
             std::thread::sleep(Duration::from_micros(20));
         }
+        true
     }
 
     fn open(&'static self) -> Result<(), Refusal> {
@@ -265,5 +272,21 @@ impl Agent {
 pub(crate) fn ranges_changed() {
     if let Some(agent) = super::current().filter(|it| it.window.conditions & window::NVTX != 0 && it.is_ours()) {
         agent.guarded(|| agent.settle_or_leave());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_get_the_right_to_change_it_takes_it_from_nobody() {
+        let window = Window::new(window::PROFILER);
+        let holder = window.change();
+        assert!(holder.is_some());
+        assert!(window.change().is_none());
+        assert!(window.change().is_none(), "the first attempt has released the holder's right");
+        drop(holder);
+        assert!(window.change().is_some());
     }
 }
