@@ -1,5 +1,7 @@
 //! Where each handler runs and why, where maps live, and their overhead.
 
+mod measured;
+
 use crate::account::place;
 use crate::cells::{padded, wrapped};
 use std::fmt::Write;
@@ -126,6 +128,7 @@ fn payers(plan: &Plan, text: &mut String) {
             parts if parts.is_empty() => "program: the collector records nothing at first".into(),
             parts => format!("program: the collector records {}", parts.join(", ")),
         });
+        all.extend(measured::costs(&first));
         all.extend(SwitchId::each(&plan.switches).filter_map(|(id, it)| added(plan, id, it)));
     }
     if plan.demand.launch_marker {

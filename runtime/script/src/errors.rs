@@ -305,3 +305,9 @@ fn plain(text: &str) -> String {
         None => text,
     }
 }
+
+/// Names an event with its article: "a `kernel` event", "an `api` event".
+pub(crate) fn an_event(name: &str) -> String {
+    let article = if name.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" };
+    format!("{article} `{name}` event")
+}

@@ -1,7 +1,7 @@
 // Does something odd to itself, then launches 400 kernels, half of them from a second thread, and prints how many launches failed:
 //   closes     closes every descriptor from 3 on, between launches too
 //   no-files   leaves itself no descriptors (RLIMIT_NOFILE is 3)
-//   little     may not have more memory than now and 64 MiB (RLIMIT_AS)
+//   little     may not have more memory than now and 256 MiB (RLIMIT_AS): glibc reserves up to 128 for a thread that allocates
 //   blocked    blocks all signals
 //   handler    launches from a signal handler on a stack of its own
 //   user       becomes nobody
@@ -69,7 +69,7 @@ static void forbid(void) {
 static void be_odd(char *how) {
   if (!strcmp(how, "closes")) closes = 1, close_all();
   if (!strcmp(how, "no-files")) limit(RLIMIT_NOFILE, 3);
-  if (!strcmp(how, "little")) limit(RLIMIT_AS, virtual_bytes() + (64 << 20));
+  if (!strcmp(how, "little")) limit(RLIMIT_AS, virtual_bytes() + (256 << 20));
   if (!strcmp(how, "blocked")) { sigset_t all; sigfillset(&all); sigprocmask(SIG_SETMASK, &all, 0); }
   if (!strcmp(how, "handler")) { struct sigaction it = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK}; in_handler = 1; sigaction(SIGUSR1, &it, 0); }
   if (!strcmp(how, "user") && (setgid(65534) || setuid(65534))) exit(4);

@@ -4,6 +4,7 @@
 
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
 use super::reads::Reads;
+use crate::errors::an_event;
 use crate::handler::{Captured, Function, Handler, Staged};
 use crate::{declare, lexer, maps, units};
 use rhai::{Expr, FnCallExpr, Position, Stmt};
@@ -258,7 +259,7 @@ impl<'a> Scan<'a> {
             self.tests_launch |= chain.safe;
             return self.path("a launch".into(), schema::LAUNCH, &chain.links, chain.safe);
         }
-        self.path(format!("a `{}` event", self.event.name()), self.fields, &chain.links, chain.safe);
+        self.path(an_event(self.event.name()), self.fields, &chain.links, chain.safe);
     }
 
     /// Notes what links on something with these fields read.

@@ -2,7 +2,7 @@
 
 use super::typed::{Base, Expr, Kind, Source, Type};
 use super::{Checker, missing};
-use crate::errors::no_field;
+use crate::errors::{an_event, no_field};
 use rhai::Position;
 use xputrace_bytecode::insn::Alu;
 use xputrace_bytecode::probe::pt_regs;
@@ -351,7 +351,7 @@ impl Checker<'_> {
     fn event_noun(&self) -> String {
         match &self.handler.target {
             Target::Tracepoint { category, name } => format!("the tracepoint `{category}:{name}`"),
-            _ => format!("a `{}` event", self.handler.event.name()),
+            _ => an_event(self.handler.event.name()),
         }
     }
 
