@@ -32,9 +32,11 @@ impl Agent {
         }
         let start = now();
         let wants_stack = demand & (demand::HOST_STACKS | demand::HOST_PYTHON) != 0;
-        // SAFETY: the caller's promise.
-        let taken =
-            if wants_stack { unsafe { launch::stack_of_driver_call(self, registers) } } else { StackTaken::Empty };
+        let taken = match wants_stack {
+            // SAFETY: the caller's promise.
+            true => unsafe { launch::stack_of_driver_call(self, registers) },
+            false => StackTaken::Empty,
+        };
         let lost = if matches!(taken, StackTaken::Lost) { Common::NO_STACK } else { 0 };
         let record = Module {
             start,

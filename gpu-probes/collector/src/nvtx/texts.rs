@@ -183,10 +183,11 @@ impl Name {
                 payload_type::UNSIGNED_64 | payload_type::SIGNED_64 => Some(it.payload as i64),
                 payload_type::UNSIGNED_32 => Some((it.payload as u32).into()),
                 payload_type::SIGNED_32 => Some((it.payload as i32).into()),
-                // SAFETY: the caller's promise.
                 payload_type::WITH_SCHEMAS => {
-                    unsafe { size_in(domain, it.payload as *const _, usize::try_from(it.payload_count).unwrap_or(0)) }
-                        .map(|size| size as i64)
+                    let count = usize::try_from(it.payload_count).unwrap_or(0);
+                    // SAFETY: the caller's promise.
+                    let size = unsafe { size_in(domain, it.payload as *const _, count) };
+                    size.map(|it| it as i64)
                 }
                 _ => None,
             },
