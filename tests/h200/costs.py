@@ -9,7 +9,7 @@ import csv
 import statistics
 import sys
 
-from h200 import BIN, OUT, collector, interval, trace
+from h200 import BIN, OUT, collector, interval, rotated, trace
 from paired import Program
 
 # In the order of costs.cu.
@@ -46,9 +46,8 @@ def main(rounds):
     samples = {way: [] for way in WAYS}
     for way in WAYS:
         program.measure(way)
-    names = list(WAYS)
     for r in range(rounds):
-        for way in names[r % len(names) :] + names[: r % len(names)]:
+        for way in rotated(list(WAYS), r):
             samples[way].append(program.measure(way))
     with open(OUT / "costs.csv", "w") as file:
         rows = csv.writer(file)

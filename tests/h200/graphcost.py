@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from h200 import BIN, XPUTRACE, interval
+from h200 import BIN, XPUTRACE, interval, rotated
 
 SCRIPTS = {"graph": "graph(|g| @n.count());", "kernel": "kernel(|k| @n.count());"}
 # The numbers of CUPTI's activity kinds GRAPH_TRACE and CONCURRENT_KERNEL.
@@ -37,7 +37,7 @@ def main(rounds):
     for nodes in LAUNCHES:
         samples = {way: [] for way in WAYS}
         for r in range(rounds):
-            for way in WAYS[r % len(WAYS) :] + WAYS[: r % len(WAYS)]:
+            for way in rotated(WAYS, r):
                 samples[way].append(once(way, nodes))
         for at, what in enumerate(["the call", "the call and the wait"]):
             medians = {way: statistics.median(it[at] for it in samples[way]) for way in WAYS}

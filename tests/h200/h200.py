@@ -462,6 +462,11 @@ def collector():
     return str(next(it for place in places for it in sorted(place.glob("collector-*.so"))))
 
 
+def rotated(ways, r):
+    """Returns all ways, beginning with another one in each round."""
+    return ways[r % len(ways):] + ways[:r % len(ways)]
+
+
 def interval(differences):
     """Returns the 95 % bootstrap interval of the median of paired differences."""
     pick = random.Random(1)
@@ -511,7 +516,7 @@ def measure():
             continue
         samples = {how: [] for how in hows}
         for r in range(n):
-            for how in hows[r % len(hows):] + hows[: r % len(hows)]:
+            for how in rotated(hows, r):
                 samples[how].append(figures(command, how, min if part == "dormant" else statistics.median))
         result[title] = samples
         print(f"{title} ({n} rounds)")

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 
-from h200 import BIN, OUT, PYTHON, figures, interval
+from h200 import BIN, OUT, PYTHON, figures, interval, rotated
 
 PROFILERS = ["kineto", "kineto with CPU", "proton"]
 EVERYTHING = ["bare", "floor", "no stacks", "native stacks", "stacks", *PROFILERS]
@@ -25,7 +25,7 @@ def once(way):
 def main(rounds, ways):
     samples, missing = {way: [] for way in ways}, {}
     for r in range(rounds):
-        for way in ways[r % len(ways) :] + ways[: r % len(ways)]:
+        for way in rotated(ways, r):
             if way in missing:
                 continue
             try:

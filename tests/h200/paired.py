@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from h200 import BEFORE, BIN, NO_STACKS, PYTHON, STACKS, XPUTRACE, interval
+from h200 import BEFORE, BIN, NO_STACKS, PYTHON, STACKS, XPUTRACE, interval, rotated
 
 # Nothing is printed, so that no time goes into the names of stacks.
 QUIETLY = " end(|| @time.clear());"
@@ -75,7 +75,7 @@ def main(rounds):
     for how in hows:
         program.measure(how)
     for r in range(rounds):
-        for how in hows[r % len(hows):] + hows[: r % len(hows)]:
+        for how in rotated(hows, r):
             samples[how] += program.measure(how)
         print("  round", r + 1, {how: values[-1] for how, values in samples.items()}, flush=True)
     print(f"PyTorch forward, ms, in one process ({rounds} rounds)")

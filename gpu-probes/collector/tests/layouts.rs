@@ -29,9 +29,36 @@ const BUFFERS: [(&[u8], &str); 2] = [
     ),
 ];
 
+/// Where kernel records have their fields, in every version.
+const KERNEL_FIELDS: [(&str, usize); 16] = [
+    ("Kernel.kind", offset::KIND),
+    ("Kernel.registersPerThread", offset::REGISTERS),
+    ("Kernel.start", offset::START),
+    ("Kernel.end", offset::END),
+    ("Kernel.deviceId", offset::DEVICE),
+    ("Kernel.contextId", offset::CONTEXT),
+    ("Kernel.streamId", offset::STREAM),
+    ("Kernel.gridX", offset::GRID),
+    ("Kernel.blockX", offset::BLOCK),
+    ("Kernel.staticSharedMemory", offset::STATIC_SHARED),
+    ("Kernel.dynamicSharedMemory", offset::DYNAMIC_SHARED),
+    ("Kernel.localMemoryPerThread", offset::LOCAL_MEMORY),
+    ("Kernel.correlationId", offset::CORRELATION),
+    ("Kernel.name", offset::NAME),
+    ("Kernel.graphNodeId", offset::GRAPH_NODE),
+    ("Kernel.graphId", offset::GRAPH),
+];
+
 /// Parses the `field NAME offset size`, `struct` and `value` lines, by name.
 fn facts() -> HashMap<&'static str, usize> {
     facts_of(LAYOUTS)
+}
+
+/// Compares our numbers, and those of kernel records, with the headers'.
+fn assert_agree(facts: &HashMap<&str, usize>, ours: &[(&str, usize)]) {
+    for (name, number) in ours.iter().chain(&KERNEL_FIELDS) {
+        assert_eq!(facts.get(name), Some(number), "{name}");
+    }
 }
 
 fn facts_of(layouts: &'static str) -> HashMap<&'static str, usize> {
@@ -67,28 +94,10 @@ fn subscribers_that_share_cupti_are_those_of_the_headers() {
         ("CUPTI_ACTIVITY_ATTR_ENABLE_MULTI_SUBSCRIBER_GRAPH_TRACE", cupti::ATTRIBUTE_WHOLE_GRAPHS as usize),
         ("CUPTI_ACTIVITY_ATTR_THREAD_ID_TYPE", cupti::ATTRIBUTE_THREAD_ID_TYPE as usize),
         ("CUPTI_ACTIVITY_ATTR_TIMESTAMP_CALLBACK", cupti::ATTRIBUTE_TIMESTAMP_CALLBACK as usize),
-        ("Kernel.kind", offset::KIND),
-        ("Kernel.registersPerThread", offset::REGISTERS),
-        ("Kernel.start", offset::START),
-        ("Kernel.end", offset::END),
-        ("Kernel.deviceId", offset::DEVICE),
-        ("Kernel.contextId", offset::CONTEXT),
-        ("Kernel.streamId", offset::STREAM),
-        ("Kernel.gridX", offset::GRID),
-        ("Kernel.blockX", offset::BLOCK),
-        ("Kernel.staticSharedMemory", offset::STATIC_SHARED),
-        ("Kernel.dynamicSharedMemory", offset::DYNAMIC_SHARED),
-        ("Kernel.localMemoryPerThread", offset::LOCAL_MEMORY),
-        ("Kernel.correlationId", offset::CORRELATION),
-        ("Kernel.name", offset::NAME),
-        ("Kernel.graphNodeId", offset::GRAPH_NODE),
-        ("Kernel.graphId", offset::GRAPH),
         ("Memset", records::memset_record_bytes(130_500)),
         ("GraphTrace", records::GRAPH_RECORD_BYTES),
     ];
-    for (name, number) in ours {
-        assert_eq!(facts.get(name), Some(&number), "{name}");
-    }
+    assert_agree(&facts, &ours);
     assert!(
         facts["Kernel"] <= records::MOST_KERNEL_RECORD_BYTES && facts["Memcpy"] <= records::MOST_MEMCPY_RECORD_BYTES
     );
@@ -160,26 +169,10 @@ fn offsets_are_those_of_the_headers() {
         ("CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR", attribute::REGISTERS_PER_SM as usize),
         ("CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR", attribute::BLOCKS_PER_SM as usize),
         ("CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK", attribute::RESERVED_SHARED_PER_BLOCK as usize),
-        ("Kernel.kind", offset::KIND),
-        ("Kernel.registersPerThread", offset::REGISTERS),
-        ("Kernel.start", offset::START),
-        ("Kernel.end", offset::END),
-        ("Kernel.deviceId", offset::DEVICE),
-        ("Kernel.contextId", offset::CONTEXT),
-        ("Kernel.streamId", offset::STREAM),
-        ("Kernel.gridX", offset::GRID),
-        ("Kernel.blockX", offset::BLOCK),
-        ("Kernel.staticSharedMemory", offset::STATIC_SHARED),
-        ("Kernel.dynamicSharedMemory", offset::DYNAMIC_SHARED),
-        ("Kernel.localMemoryPerThread", offset::LOCAL_MEMORY),
-        ("Kernel.correlationId", offset::CORRELATION),
-        ("Kernel.name", offset::NAME),
         ("Kernel.queued", offset::QUEUED),
         ("Kernel.submitted", offset::SUBMITTED),
         ("CUPTI_TIMESTAMP_UNKNOWN", 0),
         ("CU_EVENT_RECORD_EXTERNAL", cupti::host_calls::EVENT_RECORD_EXTERNAL as usize),
-        ("Kernel.graphNodeId", offset::GRAPH_NODE),
-        ("Kernel.graphId", offset::GRAPH),
         ("Memset.kind", offset::KIND),
         ("Memset.value", memset_offset::VALUE),
         ("Memset.bytes", memset_offset::BYTES),
@@ -276,9 +269,7 @@ fn offsets_are_those_of_the_headers() {
         ("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", cupti::ERROR_INSUFFICIENT_PRIVILEGES as usize),
         ("CUPTI_ERROR_HARDWARE_BUSY", cupti::ERROR_HARDWARE_BUSY as usize),
     ];
-    for (name, ours) in ours {
-        assert_eq!(facts.get(name), Some(&ours), "{name}");
-    }
+    assert_agree(&facts, &ours);
 }
 
 /// Each kind of overhead of the headers has a name, and the names are in the order of the kinds.

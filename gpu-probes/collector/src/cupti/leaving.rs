@@ -96,10 +96,7 @@ impl CuptiBackend {
         if self.teardown.is(WANTED) && !agent.is_exiting() {
             self.finalize_by_own_call(agent);
         }
-        // A call of the program is perhaps just doing it.
-        while self.teardown.is(RUNNING) && !agent.is_exiting() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.wait_while_finalizing(agent);
         self.teardown.is(DONE)
     }
 
@@ -130,6 +127,11 @@ impl CuptiBackend {
         if self.teardown.step(NOT_WANTED, DONE) || self.teardown.step(WANTED, DONE) {
             self.give_subscription_up();
         }
+        self.wait_while_finalizing(agent);
+    }
+
+    /// Waits where a call of the program is just unloading CUPTI.
+    fn wait_while_finalizing(&self, agent: &Agent) {
         while self.teardown.is(RUNNING) && !agent.is_exiting() {
             std::thread::sleep(Duration::from_millis(1));
         }
