@@ -3,7 +3,7 @@
     costs.py [ROUNDS]
 
 One program runs all the time, and every way takes its turn (see paired.py). Prints medians of nanoseconds a call: what a way adds
-to the bare call, with the 95 % interval of the paired differences."""
+to the bare call just before, with the 95 % interval of these differences."""
 
 import csv
 import statistics
@@ -34,36 +34,39 @@ SWITCHED = {
     "kernel, enabled stacks": STACKS + " interval(20.ms, || stacks.enable());",
     "kernel, stacks disabled again": STACKS + " interval(20.ms, || { @t += 1; if @t == 1 { stacks.enable(); } else { stacks.disable(); } });",
 }
-WAYS = {"bare": None, "CUPTI's kernel records": None, **SCRIPTS, **SWITCHED, "all of these": ALL}
+FLOOR = "CUPTI's kernel records"
+WAYS = {FLOOR: None, **SCRIPTS, **SWITCHED, "all of these": ALL}
 
 
 def main(rounds):
     trace("kernel(|k| @n.count());", [BIN / "requests", 1, 1, 1])
     # NVTX's tool must be known as the program starts. The collector is dormant until a tracer comes.
     env = {"CUDA_INJECTION64_PATH": collector(), "NVTX_INJECTION64_PATH": collector(), "XPUTRACE_SOCKET": "@xputrace-nobody-listens"}
-    ways = {name: [script] for name, script in WAYS.items() if script}
-    program = Program([str(BIN / "costs"), str(BIN / "libfloor.so")], ways, floor="CUPTI's kernel records", env=env)
+    scripts = {name: [script] for name, script in WAYS.items() if script}
+    program = Program([str(BIN / "costs"), str(BIN / "libfloor.so")], scripts, floor=FLOOR, env=env)
+    # (bare, armed) of each round: the machine changes its speed, so each way has a bare stretch right before it.
     samples = {way: [] for way in WAYS}
     for way in WAYS:
         program.measure(way)
     for r in range(rounds):
         for way in rotated(list(WAYS), r):
-            samples[way].append(program.measure(way))
+            samples[way].append((program.measure("bare"), program.measure(way)))
     with open(OUT / "costs.csv", "w") as file:
         rows = csv.writer(file)
-        rows.writerow(["way", "round", *OPERATIONS])
-        rows.writerows([way, r + 1, *values] for way, them in samples.items() for r, values in enumerate(them))
-    print(f"ns a call, medians of {rounds} rounds; bare, then what is added")
+        rows.writerow(["armed", "round", "state", *OPERATIONS])
+        for way, pairs in samples.items():
+            for r, (bare, armed) in enumerate(pairs):
+                rows.writerows([[way, r + 1, "bare", *bare], [way, r + 1, "armed", *armed]])
+    print(f"ns a call: medians of all bare stretches; then what is added, medians of {rounds} rounds")
     print("| armed | " + " | ".join(OPERATIONS) + " |\n|---|" + "---|" * len(OPERATIONS))
-    for way in WAYS:
-        print(f"| {way} | " + " | ".join(cell(way, samples, at) for at in range(len(OPERATIONS))) + " |", flush=True)
+    every = [bare for pairs in samples.values() for bare, _ in pairs]
+    print("| nothing | " + " | ".join(f"{statistics.median(column):.0f}" for column in zip(*every)) + " |")
+    for way, pairs in samples.items():
+        print(f"| {way} | " + " | ".join(added(pairs, at) for at in range(len(OPERATIONS))) + " |", flush=True)
 
 
-def cell(way, samples, at):
-    values = [it[at] for it in samples[way]]
-    if way == "bare":
-        return f"{statistics.median(values):.0f}"
-    differences = [value - bare[at] for value, bare in zip(values, samples["bare"])]
+def added(pairs, at):
+    differences = [armed[at] - bare[at] for bare, armed in pairs]
     low, high = interval(differences)
     return f"{statistics.median(differences):+.0f} [{low:+.0f}, {high:+.0f}]"
 

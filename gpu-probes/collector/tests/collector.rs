@@ -1028,6 +1028,15 @@ fn an_untested_cupti_is_not_finalized_and_that_is_said() {
     assert!(bye.text.contains("0.4 us"), "{}", bye.text);
 }
 
+#[test]
+fn cupti_is_unloaded_also_after_a_run_with_callbacks_alone() {
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm::<OverCupti>(demand::LAUNCHES, SHAPE);
+    cupti::launch(c"_Z1fv", 7, 0);
+    let bye = disarm::<OverCupti>(&mut tracer);
+    assert_eq!((bye.kind, bye.text.as_str(), cupti::FINALIZED.load(SeqCst)), (BYE, "", 1));
+}
+
 fn a_forked_child_touches_nothing<M: Machine>() {
     let _alone = alone::<M>();
     let mut tracer = arm::<M>(ALL | demand::STACKS, SHAPE);
