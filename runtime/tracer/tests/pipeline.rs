@@ -17,6 +17,7 @@ use xputrace_tracer::{CollectorTotals, Limits, Made, Pipeline, ProcessIndex, Pro
 use xputrace_wire::events::Realtime;
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{self, Clock, Graph, Kernel, Launch, Memset, Node, kind};
+use xputrace_wire::region::Lost;
 
 const P: ProcessIndex = ProcessIndex(0);
 
@@ -251,8 +252,8 @@ fn launches_are_joined_failed_captured_or_lost() {
     let mut totals = CollectorTotals::default()
         .with_call(Call::Kernel, Made { made: 6, captured: 1, ..Made::default() })
         .with_activity(Activity::Kernel, 4, 99);
-    totals.lost[xputrace_wire::region::Lost::LaunchRingFull as usize] = 2;
-    totals.lost[xputrace_wire::region::Lost::ActivityRingFull as usize] = 1;
+    totals.lost[Lost::LaunchRingFull as usize] = 2;
+    totals.lost[Lost::ActivityRingFull as usize] = 1;
     pipeline.end_process(P, totals, &mut sink);
     let it = pipeline.account();
     assert_eq!(it.launches(), Balance { made: 5, joined: 1, failed: 1, lost: 3, captured: 1, ..Balance::default() });
@@ -262,12 +263,50 @@ fn launches_are_joined_failed_captured_or_lost() {
     let of = |it| losses.of(it);
     assert_eq!(
         (of(Loss::LostAtExit), of(Loss::Unreconciled), of(Loss::LaunchRingFull), of(Loss::ActivityRingFull)),
-        (1, 2, 2, 1)
+        (0, 2, 2, 1)
     );
     let lost: Vec<_> = pipeline.lost_by_name().into_iter().map(|(name, n)| (name.to_string(), n)).collect();
     assert_eq!(lost, [("(launch record lost)".into(), 2), ("b".into(), 1)]);
     pipeline.end_process(P, totals, &mut sink);
     assert_eq!(pipeline.account(), it, "a process ends once");
+}
+
+/// Three launches lack a record. The collector knows of lost records, and the launches beyond these are lost at exit.
+#[test]
+fn each_launch_without_a_record_is_lost_under_one_name() {
+    let name_losses = |lost: &[(Lost, u64)]| {
+        let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+        let launches = (1..=4).fold(Ring::default().names(), |ring, n| ring.launch(launch(n, u64::from(n) * 100)));
+        feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(1).kernel(kernel(4, 450, 460)).flush(1_000)]);
+        let mut totals = CollectorTotals::default().with_call(Call::Kernel, made(4));
+        lost.iter().for_each(|(kind, n)| totals.lost[*kind as usize] = *n);
+        pipeline.end_process(P, totals, &mut sink);
+        assert_eq!(pipeline.account().launches(), Balance { made: 4, joined: 1, lost: 3, ..Balance::default() });
+        pipeline.losses().iter().map(|(loss, _, n)| format!("{} {n}", loss.name())).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(name_losses(&[]), "lost_at_exit 3");
+    assert_eq!(name_losses(&[(Lost::CuptiDropped, 2)]), "cupti_dropped 2, lost_at_exit 1");
+    assert_eq!(name_losses(&[(Lost::CuptiDropped, 3)]), "cupti_dropped 3");
+    assert_eq!(
+        name_losses(&[(Lost::ActivityRingFull, 1), (Lost::Unread, 1), (Lost::CuptiDropped, u64::MAX)]),
+        format!("activity_ring_full 1, activity_unread 1, cupti_dropped {}", u64::MAX)
+    );
+}
+
+#[test]
+fn a_dropped_record_of_an_evicted_launch_is_counted_once() {
+    let limits = Limits { pending_launches: 16, ..Limits::default() };
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()).with_limits(limits), Recorder::default());
+    let launches = (1..=20).fold(Ring::default().names(), |ring, n| ring.launch(launch(n, u64::from(n) * 100)));
+    feed(&mut pipeline, &mut sink, &[launches]);
+    let evicted = pipeline.losses().of(Loss::LaunchEvicted);
+    assert_eq!(evicted, 5, "4 too many, and a sixteenth more");
+    let mut totals = CollectorTotals::default().with_call(Call::Kernel, made(20));
+    totals.lost[Lost::CuptiDropped as usize] = evicted + 3;
+    pipeline.end_process(P, totals, &mut sink);
+    let (losses, lost) = (pipeline.losses(), pipeline.account().launches().lost);
+    let of = |it| losses.of(it);
+    assert_eq!((of(Loss::LaunchEvicted), of(Loss::CuptiDropped), of(Loss::LostAtExit), lost), (0, 8, 12, 20));
 }
 
 #[test]
@@ -328,7 +367,7 @@ fn a_kernel_without_times_is_joined_and_not_handled() {
         &[Ring::default().names().launch(launch(1, 100)), Ring::default().clock(1).kernel(untimed)],
     );
     let mut totals = CollectorTotals::default().with_call(Call::Kernel, made(1)).with_activity(Activity::Kernel, 1, 0);
-    totals.lost[xputrace_wire::region::Lost::NoTimestamps as usize] = 1;
+    totals.lost[Lost::NoTimestamps as usize] = 1;
     pipeline.end_process(P, totals, &mut sink);
     assert!(sink.events.is_empty());
     assert_eq!((pipeline.account().launches().joined, pipeline.losses().of(Loss::NoTimestamps)), (1, 1));
@@ -524,8 +563,7 @@ fn counts_that_a_target_made_up_stay_at_their_greatest() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
     pipeline.add_process(ProcessInfo::default());
     let most = u64::MAX;
-    let totals =
-        CollectorTotals { lost: [most; xputrace_wire::region::Lost::COUNT], broken_rings: most, ..Default::default() };
+    let totals = CollectorTotals { lost: [most; Lost::COUNT], broken_rings: most, ..Default::default() };
     let totals = totals.with_call(Call::Kernel, made(most)).with_activity(Activity::Kernel, most, most);
     let long = |id| Kernel { start: Realtime(1), end: Realtime(most), ..kernel(id, 0, 0) };
     feed(

@@ -19,6 +19,8 @@ pub(super) struct Ledger {
     lost_by_name: FxHashMap<StringId, u64>,
     /// Calls whose records another tool got.
     yielded: u64,
+    /// Calls that were dropped because too many waited, except those whose records are known to be lost.
+    evicted: u64,
     /// As in [`Wanted`].
     expected: Calls,
 }
@@ -32,6 +34,24 @@ pub(super) struct Counts {
     pub(super) host_events: [u64; HostEvent::COUNT],
     pub(super) activities: u64,
     pub(super) untimed: u64,
+    pub(super) in_vain: InVain,
+}
+
+/// Launches of one process that were waited for in vain.
+#[derive(Clone, Copy, Default)]
+pub(super) struct InVain {
+    /// Until too many waited.
+    pub(super) evicted: u64,
+    /// Until the process ended.
+    pub(super) at_exit: u64,
+}
+
+impl InVain {
+    /// Takes `n` away, first of those that were evicted: they are the oldest.
+    fn without(self, n: u64) -> InVain {
+        let rest = n.saturating_sub(self.evicted);
+        InVain { evicted: self.evicted.saturating_sub(n), at_exit: self.at_exit.saturating_sub(rest) }
+    }
 }
 
 impl Ledger {
@@ -41,6 +61,7 @@ impl Ledger {
             losses: Losses::default(),
             lost_by_name: FxHashMap::default(),
             yielded: 0,
+            evicted: 0,
             expected: wanted.expected,
         }
     }
@@ -51,6 +72,11 @@ impl Ledger {
         balance.lost = balance.lost.saturating_add(n);
         let of_name = self.lost_by_name.entry(name).or_default();
         *of_name = of_name.saturating_add(n);
+    }
+
+    /// Counts calls that are waited for no longer, because too many are.
+    pub(super) fn evicted(&mut self, n: u64) {
+        self.evicted += n;
     }
 
     /// Counts a call without a record of which it is unknown whether it should have one.
@@ -78,6 +104,7 @@ impl Ledger {
     pub(super) fn losses(&self) -> Losses {
         let mut losses = self.losses.clone();
         losses.add(Loss::Yielded, self.yielded);
+        losses.add(Loss::LaunchEvicted, self.evicted);
         losses
     }
 
@@ -111,7 +138,17 @@ impl Ledger {
             let counts = self.account.host_event_mut(kind);
             counts.lost = counts.lost.saturating_add(lost);
         }
+        self.name_in_vain(arrived.in_vain, told);
         self.add_losses(arrived, told, wanted);
+    }
+
+    /// Names the launches without a record. One whose record is counted as lost itself has that name already. Which
+    /// launch a lost record was of is unknown: as many launches as there are lost records are taken for theirs.
+    fn name_in_vain(&mut self, in_vain: InVain, told: &CollectorTotals) {
+        let lost_records = LOST_RECORDS.iter().map(|it| told.lost[*it as usize]).fold(0, u64::saturating_add);
+        let unexplained = in_vain.without(lost_records);
+        self.evicted -= in_vain.evicted - unexplained.evicted;
+        self.losses.add(Loss::LostAtExit, unexplained.at_exit);
     }
 
     fn add_losses(&mut self, arrived: Counts, told: &CollectorTotals, wanted: &Wanted) {
@@ -125,6 +162,9 @@ impl Ledger {
         }
     }
 }
+
+/// The collector's losses of activity records, whose launches are waited for in vain.
+const LOST_RECORDS: [Lost; 3] = [Lost::ActivityRingFull, Lost::CuptiDropped, Lost::Unread];
 
 /// Under which name the collector's loss is reported.
 fn loss(lost: Lost) -> Loss {

@@ -59,7 +59,8 @@ impl Intake<'_> {
 
     /// Counts the launches whose activities never arrived.
     pub(super) fn count_lost_launches(&mut self) {
-        self.forget_launches(usize::MAX, Loss::LostAtExit);
+        let lost = self.forget_launches(usize::MAX);
+        self.process.counts.in_vain.at_exit += lost;
     }
 
     /// Takes all records except those of GPU activities.
@@ -378,7 +379,9 @@ impl Intake<'_> {
         self.shrink_orphans(self.limits.orphans);
         let over = self.process.launches.n_waiting().saturating_sub(self.limits.pending_launches);
         if over > 0 {
-            self.forget_launches(over + self.limits.pending_launches / 16, Loss::LaunchEvicted);
+            let lost = self.forget_launches(over + self.limits.pending_launches / 16);
+            self.process.counts.in_vain.evicted += lost;
+            self.ledger.evicted(lost);
         }
     }
 
@@ -406,16 +409,19 @@ impl Intake<'_> {
         }
     }
 
-    fn forget_launches(&mut self, n: usize, loss: Loss) {
+    /// Stops waiting for the `n` oldest launches; returns how many of them are lost.
+    fn forget_launches(&mut self, n: usize) -> u64 {
+        let mut lost = 0;
         for launch in self.process.launches.evict(n) {
             let Some(call) = launch.call().filter(|_| launch.flags & Launch::OUTSIDE == 0) else { continue };
             if launch.flags & Launch::MAYBE_NO_RECORD != 0 {
                 self.ledger.without_record(call);
             } else {
                 self.ledger.lose(call, self.process.facts.launch_symbol(&launch).name as StringId, 1);
-                self.ledger.losses.add(loss, 1);
+                lost += 1;
             }
         }
+        lost
     }
 }
 
