@@ -17,6 +17,7 @@ use crate::abi::{self, kind};
 use crate::callback;
 use crate::device;
 use crate::faults::faults;
+use crate::forks;
 use crate::users::{MOST_USERS, UserId};
 
 /// `CUpti_BuffersCallbackRequestFunc`.
@@ -346,7 +347,7 @@ pub(crate) fn with_overhead<R>(overhead_kind: u32, run: impl FnOnce() -> R) -> R
 
 /// Delivers complete buffers of all users, or all buffers if `forced`.
 pub(crate) fn flush(forced: bool) {
-    if device::is_forked_child() {
+    if forks::is_forked_child() {
         // After fork the buffers belong to the parent, and their lock may have been held at the
         // time.
         return;

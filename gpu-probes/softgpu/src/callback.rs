@@ -10,6 +10,7 @@ use crate::abi::{Api, CallbackData, CuResult, ResourceData, Status, error, kind}
 use crate::activity;
 use crate::device;
 use crate::faults::{explain, faults};
+use crate::forks::{self, say};
 use crate::users::{MOST_USERS, UserId};
 
 pub(crate) const DRIVER: u32 = 1;
@@ -138,7 +139,7 @@ pub(crate) fn call(
     symbol: *const c_char,
     body: impl FnOnce() -> Status,
 ) -> CuResult {
-    if device::is_forked_child() {
+    if forks::is_forked_child() {
         explain(|| {
             format!("{}: this process was forked from one that uses CUDA", name_with_nul.trim_end_matches('\0'))
         });
@@ -192,9 +193,7 @@ fn fire_call(domain: u32, id: u32, event: &mut CallbackData) {
         return;
     }
     if CONTEXTS.load(Ordering::Acquire) == MISSED {
-        eprintln!(
-            "softgpu: kinds were enabled before any callback, in a context that existed: CUPTI 13.0 crashes here"
-        );
+        say(format_args!("kinds were enabled before any callback, in a context that existed: CUPTI 13.0 crashes here"));
         std::process::abort();
     }
     (event.context, event.context_uid) = device::current_ids();
@@ -310,7 +309,7 @@ pub(crate) fn tear() {
 
 pub(crate) fn crash_if_torn() {
     if IS_TORN.load(Ordering::Acquire) {
-        eprintln!("softgpu: cuptiFinalize was called while several subscribers shared CUPTI: CUPTI 13.5 crashes here");
+        say(format_args!("cuptiFinalize was called while several subscribers shared CUPTI: CUPTI 13.5 crashes here"));
         std::process::abort();
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_char, c_void};
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
@@ -13,6 +13,7 @@ use crate::activity;
 use crate::callback;
 use crate::devices;
 use crate::faults::explain;
+use crate::forks;
 use crate::graph::Capture;
 use crate::kernel::{Function, Image};
 use crate::stream::{Mark, Role, Stream, spawn};
@@ -54,7 +55,6 @@ static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(FIRST_CONTEXT);
 static NEXT_STREAM: AtomicU32 = AtomicU32::new(FIRST_STREAM);
 static NEXT_GRAPH: AtomicU32 = AtomicU32::new(1);
 static NEXT_EVENT: AtomicU32 = AtomicU32::new(1);
-static FORKED: AtomicBool = AtomicBool::new(false);
 /// By device.
 static PRIMARIES: [Mutex<Primary>; devices::MOST] =
     [const { Mutex::new(Primary { handle: 0, users: 0 }) }; devices::MOST];
@@ -165,6 +165,7 @@ enum InitState {
 /// `cuInit`: runs once and loads the tool named in `CUDA_INJECTION64_PATH`, as the real driver
 /// does.
 pub(crate) fn initialize() {
+    forks::begin();
     let me = std::thread::current().id();
     let mut state = DRIVER.state.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
@@ -178,25 +179,13 @@ pub(crate) fn initialize() {
     }
     *state = InitState::By(me);
     drop(state);
-    // SAFETY: the handler only stores to an atomic.
-    unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
     inject();
     *DRIVER.state.lock().unwrap_or_else(PoisonError::into_inner) = InitState::Done;
     DRIVER.changed.notify_all();
 }
 
 pub(crate) fn require_initialized() -> Status {
-    let state = *DRIVER.state.lock().unwrap_or_else(PoisonError::into_inner);
-    if state == InitState::Not { Err(error::NOT_INITIALIZED) } else { Ok(()) }
-}
-
-/// Whether this is a child of a process that used CUDA: every call fails there.
-pub(crate) fn is_forked_child() -> bool {
-    FORKED.load(Ordering::Relaxed)
-}
-
-extern "C" fn after_fork_in_child() {
-    FORKED.store(true, Ordering::Relaxed);
+    if forks::has_begun() { Ok(()) } else { Err(error::NOT_INITIALIZED) }
 }
 
 fn inject() {

@@ -3,9 +3,8 @@
 //! `SOFTGPU_DEVICES` says how many there are. `CUDA_VISIBLE_DEVICES` selects and orders them as NVIDIA's
 //! driver does: numbers of the machine or beginnings of UUIDs, up to the first that names none.
 
-use std::sync::OnceLock;
-
 use crate::abi::{Status, error};
+use crate::forks::Lazy;
 
 /// Maximum number of GPUs.
 pub(crate) const MOST: usize = 16;
@@ -15,8 +14,8 @@ const FIRST_UUID: [u8; 16] = *b"xputrace-softgpu";
 
 /// Returns the GPUs that the process sees, by their numbers on the machine, in its order.
 fn visible() -> &'static [usize] {
-    static VISIBLE: OnceLock<Vec<usize>> = OnceLock::new();
-    VISIBLE.get_or_init(|| {
+    static VISIBLE: Lazy<Vec<usize>> = Lazy::new();
+    VISIBLE.get_or_make(|| {
         let count = std::env::var("SOFTGPU_DEVICES").ok().and_then(|it| it.parse().ok());
         let count = count.unwrap_or(1).clamp(1, MOST);
         match std::env::var("CUDA_VISIBLE_DEVICES") {

@@ -200,6 +200,10 @@ calls! { DRIVER, TABLE;
         if pool != DEFAULT_POOL { return Err(error::INVALID_VALUE); }
         allocate(dptr, bytesize, Some(&*device::stream(hStream, false)?))
     }
+    612 fn cuMemAllocFromPoolAsync_ptsz(dptr: *mut DevicePtr, bytesize: usize, pool: Handle, hStream: Handle) {
+        if pool != DEFAULT_POOL { return Err(error::INVALID_VALUE); }
+        allocate(dptr, bytesize, Some(&*device::stream(hStream, true)?))
+    }
     600 fn cuMemFreeAsync(dptr: DevicePtr, hStream: Handle) { release_later(dptr, device::stream(hStream, false)?) }
     601 fn cuMemFreeAsync_ptsz(dptr: DevicePtr, hStream: Handle) { release_later(dptr, device::stream(hStream, true)?) }
     246 fn cuMemGetAddressRange_v2(pbase: *mut DevicePtr, psize: *mut usize, dptr: DevicePtr) {
@@ -332,6 +336,11 @@ calls! { DRIVER, TABLE;
     587 fn cuEventRecordWithFlags(hEvent: Handle, hStream: Handle, flags: c_uint) {
         let _ = flags;
         EVENTS.find(hEvent)?.record(&device::stream(hStream, false)?);
+        Ok(())
+    }
+    588 fn cuEventRecordWithFlags_ptsz(hEvent: Handle, hStream: Handle, flags: c_uint) {
+        let _ = flags;
+        EVENTS.find(hEvent)?.record(&device::stream(hStream, true)?);
         Ok(())
     }
     120 fn cuEventQuery(hEvent: Handle) {

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::env;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::forks::{Lazy, say};
 
 /// The fault settings, read once.
 pub(crate) struct Faults {
@@ -51,8 +52,8 @@ impl Faults {
 }
 
 pub(crate) fn faults() -> &'static Faults {
-    static FAULTS: OnceLock<Faults> = OnceLock::new();
-    FAULTS.get_or_init(|| Faults {
+    static FAULTS: Lazy<Faults> = Lazy::new();
+    FAULTS.get_or_make(|| Faults {
         late_ms: number("SOFTGPU_LATE_MS").unwrap_or(0),
         cupti_version: number("SOFTGPU_CUPTI_VERSION").unwrap_or(130_001) as u32,
         busy_ns: number("SOFTGPU_BUSY_NS").unwrap_or(0),
@@ -71,7 +72,7 @@ pub(crate) fn faults() -> &'static Faults {
 /// Explains a failing call on stderr if the user asked for it.
 pub(crate) fn explain(text: impl FnOnce() -> String) {
     if faults().verbose {
-        eprintln!("softgpu: {}", text());
+        say(format_args!("{}", text()));
     }
 }
 
@@ -97,7 +98,7 @@ fn number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
     let parsed = text.strip_prefix("1/").unwrap_or(&text).trim().parse().ok();
     if parsed.is_none() {
-        eprintln!("softgpu: {name}={text}: expected a number or 1/number; ignored");
+        say(format_args!("{name}={text}: expected a number or 1/number; ignored"));
     }
     parsed
 }
@@ -109,7 +110,7 @@ fn failing(text: &str) -> HashMap<String, i32> {
             let parsed =
                 pair.trim().rsplit_once(':').and_then(|(name, code)| Some((name.to_owned(), code.parse().ok()?)));
             if parsed.is_none() {
-                eprintln!("softgpu: SOFTGPU_FAIL={pair}: expected function:code; ignored");
+                say(format_args!("SOFTGPU_FAIL={pair}: expected function:code; ignored"));
             }
             parsed
         })

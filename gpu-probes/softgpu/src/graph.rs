@@ -13,6 +13,7 @@ use crate::abi::{GraphData, Handle, error, kind};
 use crate::activity;
 use crate::callback;
 use crate::device::{self, Registry};
+use crate::forks::say;
 use crate::kernel::Launch;
 use crate::operation::Operation;
 
@@ -124,9 +125,9 @@ impl Exec {
     /// CUPTI 13.0 crashes a process that launches a graph which was instantiated before whole graphs were recorded.
     pub(crate) fn crash_if_unprepared(&self) {
         if !self.is_whole && activity::enabled(kind::GRAPH_TRACE) {
-            eprintln!(
-                "softgpu: this graph was instantiated before CUPTI_ACTIVITY_KIND_GRAPH_TRACE was enabled: CUPTI 13.0 crashes"
-            );
+            say(format_args!(
+                "this graph was instantiated before CUPTI_ACTIVITY_KIND_GRAPH_TRACE was enabled: CUPTI 13.0 crashes"
+            ));
             // SAFETY: no memory is touched.
             unsafe { libc::raise(libc::SIGSEGV) };
         }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use crate::abi::{Dim3, Handle, Kernel10, SoftLaunch, error};
 use crate::activity;
 use crate::callback::text;
-use crate::device::{FUNCTIONS, MODULES, is_forked_child};
+use crate::device::{FUNCTIONS, MODULES};
 use crate::faults::{explain, faults};
+use crate::forks::is_forked_child;
 use crate::stream::Stream;
 
 /// A kernel, called once per block; `args[i]` points to a copy of the i-th argument.

@@ -54,7 +54,6 @@
 //! They follow CUDA's public headers, and tests compare them with `gpu-probes/layouts`, dumped by a
 //! program on a real GPU. The nesting of calls, the sharing of correlation ids and what a flush
 //! holds back were measured there too.
-#![allow(clippy::print_stderr, reason = "what stands in for a driver is asked to speak by its variables")]
 
 mod abi;
 mod activity;
@@ -65,6 +64,7 @@ mod device;
 mod devices;
 pub mod driver;
 mod faults;
+mod forks;
 mod graph;
 mod install;
 mod kernel;

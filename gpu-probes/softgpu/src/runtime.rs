@@ -17,6 +17,7 @@ use crate::callback::{RUNTIME, calls, text};
 use crate::device::{self, MEMORY};
 use crate::devices;
 use crate::driver;
+use crate::forks;
 use crate::kernel::symbol;
 
 thread_local! {
@@ -74,12 +75,8 @@ calls! { RUNTIME, TABLE;
     200 fn cudaDeviceGetAttribute(value: *mut c_int, attr: c_int, device: c_int) { start()?; done(driver::cuDeviceGetAttribute(value, attr, device)) }
     16 fn cudaSetDevice(device: c_int) { select(device) }
     17 fn cudaGetDevice(device: *mut c_int) { put(device, DEVICE.get()) }
-    165 fn cudaDeviceSynchronize() {
-        start()?;
-        let mut context = 0;
-        done(driver::cuCtxGetCurrent(&mut context))?;
-        done(driver::cuCtxSynchronize_v2(context))
-    }
+    165 fn cudaDeviceSynchronize() { synchronize() }
+    126 fn cudaThreadSynchronize() { synchronize() }
     171 fn cudaProfilerStart() { start()?; done(driver::cuProfilerStart()) }
     172 fn cudaProfilerStop() { start()?; done(driver::cuProfilerStop()) }
     164 fn cudaDeviceReset() { start()?; done(driver::cuCtxSynchronize()) }
@@ -104,6 +101,8 @@ calls! { RUNTIME, TABLE;
     22 fn cudaFree(devPtr: usize) { start()?; if devPtr == 0 { Ok(()) } else { done(driver::cuMemFree_v2(devPtr)) } }
     373 fn cudaMallocAsync(devPtr: *mut usize, size: usize, hStream: Handle) { start()?; done(driver::cuMemAllocAsync(devPtr, size, hStream)) }
     374 fn cudaMallocAsync_ptsz(devPtr: *mut usize, size: usize, hStream: Handle) { start()?; done(driver::cuMemAllocAsync_ptsz(devPtr, size, hStream)) }
+    391 fn cudaMallocFromPoolAsync(ptr: *mut usize, size: usize, memPool: Handle, stream: Handle) { start()?; done(driver::cuMemAllocFromPoolAsync(ptr, size, memPool, stream)) }
+    392 fn cudaMallocFromPoolAsync_ptsz(ptr: *mut usize, size: usize, memPool: Handle, stream: Handle) { start()?; done(driver::cuMemAllocFromPoolAsync_ptsz(ptr, size, memPool, stream)) }
     375 fn cudaFreeAsync(devPtr: usize, hStream: Handle) { start()?; done(driver::cuMemFreeAsync(devPtr, hStream)) }
     376 fn cudaFreeAsync_ptsz(devPtr: usize, hStream: Handle) { start()?; done(driver::cuMemFreeAsync_ptsz(devPtr, hStream)) }
     152 fn cudaHostRegister(ptr: usize, size: usize, flags: c_uint) { start()?; done(driver::cuMemHostRegister_v2(ptr, size, flags)) }
@@ -129,11 +128,16 @@ calls! { RUNTIME, TABLE;
         start()?;
         done(driver::cuMemcpy2DUnaligned_v2(&CuMemcpy2D::of((dst, dpitch), (src, spitch), (width, height), kind)))
     }
+    216 fn cudaMemcpy2D_ptds(dst: usize, dpitch: usize, src: usize, spitch: usize, width: usize, height: usize, kind: c_int) {
+        start()?;
+        done(driver::cuMemcpy2DUnaligned_v2_ptds(&CuMemcpy2D::of((dst, dpitch), (src, spitch), (width, height), kind)))
+    }
     44 fn cudaMemcpy2DAsync(dst: usize, dpitch: usize, src: usize, spitch: usize, width: usize, height: usize, kind: c_int, stream: Handle) {
         start()?;
         done(driver::cuMemcpy2DAsync_v2(&CuMemcpy2D::of((dst, dpitch), (src, spitch), (width, height), kind), stream))
     }
     144 fn cudaMemcpy3D(p: *const Memcpy3DParms) { start()?; done(driver::cuMemcpy3D_v2(&CuMemcpy3D::of(&*p))) }
+    245 fn cudaMemcpy3D_ptds(p: *const Memcpy3DParms) { start()?; done(driver::cuMemcpy3D_v2_ptds(&CuMemcpy3D::of(&*p))) }
     145 fn cudaMemcpy3DAsync(p: *const Memcpy3DParms, stream: Handle) { start()?; done(driver::cuMemcpy3DAsync_v2(&CuMemcpy3D::of(&*p), stream)) }
     509 fn cudaMemcpyBatchAsync(dsts: *const usize, srcs: *const usize, sizes: *const usize, count: usize, attrs: *mut c_void, attrsIdxs: *mut usize, numAttrs: usize, stream: Handle) {
         start()?;
@@ -218,6 +222,8 @@ calls! { RUNTIME, TABLE;
     242 fn cudaEventRecord_ptsz(event: Handle, stream: Handle) { start()?; done(driver::cuEventRecord_ptsz(event, stream)) }
     138 fn cudaEventQuery(event: Handle) { start()?; done(driver::cuEventQuery(event)) }
     137 fn cudaEventSynchronize(event: Handle) { start()?; done(driver::cuEventSynchronize(event)) }
+    370 fn cudaEventRecordWithFlags(event: Handle, stream: Handle, flags: c_uint) { start()?; done(driver::cuEventRecordWithFlags(event, stream, flags)) }
+    371 fn cudaEventRecordWithFlags_ptsz(event: Handle, stream: Handle, flags: c_uint) { start()?; done(driver::cuEventRecordWithFlags_ptsz(event, stream, flags)) }
     139 fn cudaEventElapsedTime(ms: *mut f32, start_event: Handle, end: Handle) { start()?; done(driver::cuEventElapsedTime(ms, start_event, end)) }
 
     211 fn cudaLaunchKernel(func: usize, gridDim: Dim3, blockDim: Dim3, args: *mut *mut c_void, sharedMem: usize, stream: Handle) symbol symbol(lookup(func)) => {
@@ -417,6 +423,16 @@ fn slices(memory: &PitchedPtr, extent: &Extent, mut each: impl FnMut(usize, usiz
     (0..extent.depth).try_for_each(|slice| each(memory.ptr + slice * memory.pitch * memory.ysize, extent.height))
 }
 
+/// Waits for the thread's device.
+fn synchronize() -> Status {
+    start()?;
+    let mut context = 0;
+    // SAFETY: the pointer is valid.
+    done(unsafe { driver::cuCtxGetCurrent(&mut context) })?;
+    // SAFETY: the context is the current one.
+    done(unsafe { driver::cuCtxSynchronize_v2(context) })
+}
+
 /// Turns a result code into a `Status` and remembers a failure as the thread's last error.
 fn done(result: c_int) -> Status {
     match result {
@@ -519,7 +535,7 @@ fn kernel(host: usize) -> Result<Handle, c_int> {
 }
 
 fn resolve(host: usize) -> Result<Handle, c_int> {
-    if device::is_forked_child() {
+    if forks::is_forked_child() {
         return Err(error::NOT_INITIALIZED);
     }
     start()?;

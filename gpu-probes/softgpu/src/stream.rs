@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::error;
+use crate::forks::say;
 use crate::graph::Capture;
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -191,7 +192,7 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> bool {
     // SAFETY: `old` was written above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut()) };
     if !started {
-        eprintln!("softgpu: no thread for {name}: the system refused one");
+        say(format_args!("no thread for {name}: the system refused one"));
     }
     started
 }

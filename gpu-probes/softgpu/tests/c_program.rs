@@ -166,3 +166,74 @@ fn knobs_make_the_faults_they_name() {
     assert_eq!(counted("SOFTGPU_FAIL", "cuptiSubscribe:39"), all.replace("subscribed 0", "subscribed 39"));
     assert_eq!(counted("SOFTGPU_BUSY_NS", "1000000"), all);
 }
+
+const FORKER: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int cuInit(unsigned), cuDriverGetVersion(int *);
+static int inside[2], leave[2], parent, caller;
+/* The parent's first call stays in the tool until it is told to leave. */
+void loaded(void) { char c; if (getpid() == parent) { write(inside[1], "i", 1); read(leave[0], &c, 1); } }
+static void *first_call(void *unused) { int version; caller = gettid(); cuDriverGetVersion(&version); return (void *)(long)cuInit(0); }
+static void fork_child(const char *when) {
+  int status; pid_t child = fork();
+  if (child == 0) { dup2(open("/dev/null", O_WRONLY), 2); alarm(60); _exit(cuInit(0)); }
+  waitpid(child, &status, 0);
+  printf("%s: %s %d\n", when, WIFSIGNALED(status) ? "killed by" : "answer", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+}
+static void wait_for_complaint(void) {
+  char path[64], text[64] = "";
+  while (strncmp(text, "1 0x2 ", 6)) {
+    usleep(1000);
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", *(volatile int *)&caller);
+    FILE *file = fopen(path, "r");
+    if (file) { fgets(text, sizeof text, file); fclose(file); }
+  }
+}
+int main(void) {
+  pthread_t thread; int complaints[2]; char c, text[4096] = ""; void *result;
+  signal(SIGPIPE, SIG_IGN);
+  pipe(inside); pipe(leave); pipe(complaints); parent = getpid();
+  /* Standard error is a pipe that is full, so that complaints about variables block. */
+  dup2(complaints[1], 2); fcntl(2, F_SETFL, O_NONBLOCK);
+  while (write(2, text, sizeof text) > 0);
+  fcntl(2, F_SETFL, 0);
+  pthread_create(&thread, 0, first_call, 0);
+  wait_for_complaint();
+  fork_child("while variables are read");
+  close(complaints[0]);
+  read(inside[0], &c, 1);
+  fork_child("while a tool is loaded");
+  write(leave[1], "l", 1);
+  pthread_join(thread, &result);
+  printf("parent: answer %ld\n", (long)result);
+  fork_child("later");
+  return 0;
+}
+"#;
+
+const FORKERS_TOOL: &str = "void loaded(void); int InitializeInjection(void) { loaded(); return 1; }";
+
+/// NVIDIA's driver answers 3 (not initialized) in a child of a process that uses CUDA.
+#[test]
+fn a_child_forked_amid_the_first_call_of_another_thread_gets_an_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    xputrace_softgpu::install(directory).unwrap();
+    let Some(program) = compile(directory, FORKER, "forker", &["-rdynamic", "-pthread", "-lcuda"]) else {
+        return;
+    };
+    let tool = compile(directory, FORKERS_TOOL, "tool.so", &["-shared", "-fPIC"]).unwrap();
+    let text =
+        output(&program, directory, &[("CUDA_INJECTION64_PATH", &tool), ("SOFTGPU_LATE_MS", Path::new("no number"))]);
+    assert_eq!(
+        text,
+        "while variables are read: answer 0\nwhile a tool is loaded: answer 3\nparent: answer 0\nlater: answer 3\n"
+    );
+}

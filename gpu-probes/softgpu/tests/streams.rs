@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use xputrace_softgpu::{SoftLaunch, driver::*, runtime::cudaSetDevice, softgpu_register_kernel};
+use xputrace_softgpu::{SoftLaunch, driver::*, runtime::*, softgpu_register_kernel};
 
 const PTX: &CStr = c".version 7.0\n.target sm_52\n.visible .entry wait() { ret; }\n.visible .entry put(.param .u64 p, .param .u32 v) { ret; }\n";
 const NOT_READY: i32 = 600;
@@ -163,6 +163,48 @@ fn an_event_orders_two_streams() {
     }
     synchronize(second);
     assert_eq!(value(word), 2);
+}
+
+#[test]
+fn every_way_to_record_an_event_orders_two_streams() {
+    type Record = unsafe extern "C" fn(usize, usize, u32) -> i32;
+    let ways: [Record; 4] =
+        [cudaEventRecordWithFlags, cudaEventRecordWithFlags_ptsz, cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz];
+    for record in ways {
+        let turn = turn();
+        let (first, second, word, done) = (stream(NON_BLOCKING), stream(NON_BLOCKING), memory(), event());
+        turn.hold(first);
+        turn.put(first, word, 1);
+        // SAFETY: valid handles.
+        unsafe {
+            assert_eq!(record(done, first, 0), 0);
+            assert_eq!((cuStreamWaitEvent(second, done, 0), cuEventQuery(done)), (0, NOT_READY));
+            turn.put(second, word, 2);
+            turn.release();
+            assert_eq!(cudaThreadSynchronize(), 0);
+        }
+        assert_eq!((query(second), value(word)), (0, 2));
+    }
+}
+
+#[test]
+fn memory_comes_from_a_pool_in_every_default_stream() {
+    type Allocate = unsafe extern "C" fn(*mut usize, usize, usize, usize) -> i32;
+    let ways: [Allocate; 4] =
+        [cudaMallocFromPoolAsync, cudaMallocFromPoolAsync_ptsz, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz];
+    let _turn = turn();
+    let mut pool = 0;
+    // SAFETY: the pointer is valid.
+    assert_eq!(unsafe { cuDeviceGetDefaultMemPool(&mut pool, 0) }, 0);
+    for allocate in ways {
+        let mut address = 0;
+        // SAFETY: the pointer is valid.
+        unsafe {
+            assert_eq!(allocate(&mut address, 4, pool, 0), 0);
+            assert_eq!((cuMemsetD8_v2(address, 1, 4), cuMemsetD8_v2(address, 1, 5)), (0, 1));
+            assert_eq!(cuMemFree_v2(address), 0);
+        }
+    }
 }
 
 #[test]
