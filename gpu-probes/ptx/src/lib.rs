@@ -1,0 +1,35 @@
+//! PTX, NVIDIA's assembly language, as text: a parser, a printer, and a weaver that puts statements into
+//! kernels. "PTX ISA" in this crate is NVIDIA's "Parallel Thread Execution ISA", version 9.0.
+//!
+//! ```text
+//! text ──Module::parse──▶ Module ──weave──▶ Module ──Display──▶ text
+//! ```
+//!
+//! The tree keeps all that a text says but comments and white space, so that an instruction which this crate has
+//! never heard of is printed as it was. Of the meaning of instructions it knows only what weaving needs: where
+//! control goes, and what memory is accessed.
+//!
+//! This crate knows nothing of eBPF, scripts or CUDA's functions, and does no I/O.
+#![forbid(unsafe_code)]
+
+mod instruction;
+mod lex;
+mod parse;
+mod print;
+mod tree;
+mod weave;
+
+pub use parse::parse_statements;
+pub use tree::*;
+pub use weave::{Point, Site, WeaveError};
+
+/// A text that is not PTX.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("PTX, line {line}, column {column}: {what}")]
+pub struct ParseError {
+    /// From 1 on.
+    pub line: usize,
+    /// In bytes, from 1 on.
+    pub column: usize,
+    pub what: String,
+}

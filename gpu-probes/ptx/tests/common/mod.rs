@@ -1,0 +1,90 @@
+//! What several tests need: the fixtures, PTX without its layout, and NVIDIA's assembler.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub fn tests_directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+/// The name and the text of every PTX file of ours.
+pub fn fixtures() -> Vec<(String, String)> {
+    let mut fixtures: Vec<_> = fs::read_dir(tests_directory().join("fixtures"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "ptx"))
+        .map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(path).unwrap()))
+        .collect();
+    fixtures.sort();
+    assert!(!fixtures.is_empty(), "no fixtures");
+    fixtures
+}
+
+pub fn fixture(name: &str) -> String {
+    fs::read_to_string(tests_directory().join("fixtures").join(name).with_extension("ptx")).unwrap()
+}
+
+/// The names, numbers, strings and signs of a text, without comments and white space. Written apart from the
+/// parser's own lexer, which it checks.
+pub fn normalised(text: &str) -> Vec<&str> {
+    let bytes = text.as_bytes();
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte == b'%';
+    let end_of = |from: usize, what: &str| text[from..].find(what).map_or(text.len(), |at| from + at);
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let rest = &text[at..];
+        let end = match bytes[at] {
+            _ if rest.starts_with("//") => end_of(at, "\n"),
+            _ if rest.starts_with("/*") => end_of(at + 2, "*/") + 2,
+            b'"' => end_of(at + 1, "\"") + 1,
+            byte if is_name(byte) => rest.bytes().position(|byte| !is_name(byte)).map_or(text.len(), |n| at + n),
+            _ => at + rest.chars().next().map_or(1, char::len_utf8),
+        };
+        let token = &text[at..end];
+        if !token.starts_with("//")
+            && !token.starts_with("/*")
+            && !token.trim_matches(['\0', ' ', '\t', '\n', '\r']).is_empty()
+        {
+            tokens.push(token);
+        }
+        at = end;
+    }
+    tokens
+}
+
+/// NVIDIA's assembler, if this machine has one: `PTXAS` names it, or the PATH has it.
+fn ptxas() -> Option<PathBuf> {
+    let candidates = std::env::var_os("PTXAS").map(PathBuf::from).into_iter().chain([PathBuf::from("ptxas")]);
+    candidates.into_iter().find(|path| Command::new(path).arg("--version").output().is_ok())
+}
+
+/// Fails if the assembler refuses a text. Does nothing where there is none.
+#[track_caller]
+#[allow(clippy::print_stdout, reason = "tests/run.sh counts what was skipped by this line")]
+pub fn assert_assembles(name: &str, text: &str) {
+    let Some(ptxas) = ptxas() else {
+        println!("skipped: no GPU toolkit (ptxas)");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let input = directory.path().join("woven.ptx");
+    fs::write(&input, text).unwrap();
+    let output = Command::new(ptxas)
+        .arg(format!("-arch={}", architecture(text)))
+        .arg(&input)
+        .arg("-o")
+        .arg(directory.path().join("woven.cubin"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: ptxas refuses it: {said}\n{text}");
+}
+
+/// The first target of a module: `sm_90a`.
+fn architecture(text: &str) -> &str {
+    let rest = text.split_once(".target ").map_or("sm_90a", |(_, rest)| rest);
+    rest.split([',', '\n', ' ']).next().unwrap_or(rest)
+}
