@@ -1,0 +1,117 @@
+//! The helper functions, written into the program where they are called.
+
+use xputrace_bytecode::helper as id;
+
+use super::memory::Reached;
+use super::{Emitter, RESULT, put};
+use crate::Refusal;
+use crate::analyse::State;
+use crate::layout::header;
+use crate::value::{Place, Value};
+
+/// Special registers of PTX by axis (sections 10.1 to 10.6).
+const AXES: [&str; 3] = ["x", "y", "z"];
+
+/// Returns what a helper writes: the argument that holds the address, and the bytes there.
+pub(crate) fn writes(helper: i32, _args: [Value; 6]) -> Vec<(u8, usize)> {
+    match helper {
+        id::GET_BLOCK_IDX | id::GET_BLOCK_DIM | id::GET_THREAD_IDX | id::GET_GRID_DIM => {
+            (1..=3).map(|arg| (arg, size_of::<u64>())).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl Emitter<'_> {
+    pub(super) fn call(&mut self, helper: i32, state: &State) -> Result<(), Refusal> {
+        match helper {
+            id::MAP_LOOKUP_ELEM => self.lookup(state),
+            id::MAP_UPDATE_ELEM => self.update(state),
+            id::MAP_DELETE_ELEM => self.delete(state),
+            id::TRACE_PRINTK => self.trace_printk(state),
+            id::PERF_EVENT_OUTPUT => self.perf_event_output(state),
+            id::RINGBUF_OUTPUT => self.ringbuf_output(state),
+            id::RINGBUF_RESERVE => self.ringbuf_reserve(state),
+            id::RINGBUF_SUBMIT => self.ringbuf_end(true, state),
+            id::RINGBUF_DISCARD => self.ringbuf_end(false, state),
+            id::PUTS => self.puts(state),
+            id::GET_BLOCK_IDX => self.axes("%ctaid", state),
+            id::GET_BLOCK_DIM => self.axes("%ntid", state),
+            id::GET_THREAD_IDX => self.axes("%tid", state),
+            id::GET_GRID_DIM => self.axes("%nctaid", state),
+            _ => self.simple(helper),
+        }
+    }
+
+    /// Helpers without memory.
+    fn simple(&mut self, helper: i32) -> Result<(), Refusal> {
+        match helper {
+            id::KTIME_GET_NS => {
+                let offset = self.header(header::CLOCK_OFFSET_NS);
+                put!(self, "mov.u64 {RESULT}, %globaltimer");
+                put!(self, "add.s64 {RESULT}, {RESULT}, {offset}");
+            }
+            id::GET_GLOBALTIMER => put!(self, "mov.u64 {RESULT}, %globaltimer"),
+            id::GET_CURRENT_PID_TGID => put!(self, "ld.global.nc.u64 {RESULT}, [%xpt_table+{}]", header::PID_TGID),
+            id::GET_SM_ID | id::GET_SMP_PROCESSOR_ID => self.special("%smid"),
+            id::GET_WARP_ID => self.special("%warpid"),
+            id::GET_LANE_ID => self.special("%laneid"),
+            id::MEMBAR => {
+                put!(self, "membar.sys");
+                put!(self, "mov.b64 {RESULT}, 0");
+            }
+            id::EXIT_THREAD if self.request.options.allow_exit => put!(self, "exit"),
+            id::EXIT_THREAD => return self.refuse("ends the kernel's thread, which is not allowed here"),
+            helper => {
+                let name = id::name(helper).unwrap_or("of an unknown name");
+                return self.refuse(format!("calls helper {helper} ({name}), which the device lacks"));
+            }
+        }
+        Ok(())
+    }
+
+    fn special(&mut self, register: &str) {
+        let narrow = self.word();
+        put!(self, "mov.u32 {narrow}, {register}");
+        put!(self, "cvt.u64.u32 {RESULT}, {narrow}");
+    }
+
+    /// Writes the three parts of a special register to where R1 to R3 point.
+    fn axes(&mut self, register: &str, state: &State) -> Result<(), Refusal> {
+        for (arg, axis) in (1..).zip(AXES) {
+            let to = self.reach(arg, 0, 8, state)?;
+            let (narrow, value) = (self.word(), self.long());
+            put!(self, "mov.u32 {narrow}, {register}.{axis}");
+            put!(self, "cvt.u64.u32 {value}, {narrow}");
+            self.store_from(&value, &to, 0, 8)?;
+        }
+        put!(self, "mov.b64 {RESULT}, 0");
+        Ok(())
+    }
+
+    /// Returns an argument that has to be a number known now.
+    pub(super) fn known(&self, arg: u8, what: &str, state: &State) -> Result<u64, Refusal> {
+        match state.reg(self.node.frame, arg).scalar().known {
+            Some(known) => Ok(known),
+            None => self.refuse(format!("r{arg}, {what}, is not the same number on every path")),
+        }
+    }
+
+    /// Returns the bytes between a pointer and the end of what it points into.
+    pub(super) fn bytes_left(&self, arg: u8, state: &State) -> Result<u32, Refusal> {
+        let left = match state.reg(self.node.frame, arg) {
+            Value::Stack { at: Place::Fixed(at), .. } => -i64::from(at),
+            Value::Element { map, at: Place::Fixed(at), .. } => {
+                i64::from(self.request.maps[map.index()].value_bytes) - i64::from(at)
+            }
+            other => return self.refuse(format!("r{arg} is {}, not a constant place in memory", other.name())),
+        };
+        Ok(u32::try_from(left).unwrap_or(0))
+    }
+
+    /// Returns the words of `n_bytes` bytes that an argument points to.
+    pub(super) fn argument(&mut self, arg: u8, n_bytes: u32, state: &State) -> Result<Vec<String>, Refusal> {
+        let from: Reached = self.reach(arg, 0, n_bytes, state)?;
+        self.load_words(&from, n_bytes)
+    }
+}

@@ -1,0 +1,146 @@
+//! Programs and the PTX that becomes of them: `BLESS=1` accepts changes. NVIDIA's assembler has to accept every one.
+
+mod common;
+
+use std::path::Path;
+
+use common::{assemble, map, module, program, ptxas};
+use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
+use xputrace_bytecode::{Assembler, BpfMapId, Home, Image, MapKind, MapSpec, Program, disasm, helper};
+use xputrace_device::{DeviceMap, Kind, Options, Request, Word, translate};
+
+const ARRAY: BpfMapId = BpfMapId(0);
+const HASH: BpfMapId = BpfMapId(1);
+const THREADS: BpfMapId = BpfMapId(2);
+const RING: BpfMapId = BpfMapId(3);
+
+fn maps() -> Vec<DeviceMap> {
+    vec![
+        map(Kind::Array, 4, 8, 16),
+        map(Kind::Hash, 16, 24, 1000),
+        map(Kind::PerThreadArray, 4, 8, 2),
+        map(Kind::Ring, 0, 0, 0),
+    ]
+}
+
+fn context() -> Vec<Word> {
+    vec![
+        Word::Narrow("%tid.x".into()),
+        Word::Wide("%globaltimer".into()),
+        Word::Constant(42),
+        Word::Statements("cvta.to.global.u64 {d}, %result;".into()),
+        Word::Absent,
+    ]
+}
+
+/// An image that names the maps, for the listing.
+fn image(program: &Program) -> Image {
+    let named = |name: &str| MapSpec { home: Home::Tracer, ..MapSpec::number(name, MapKind::Hash) };
+    Image {
+        maps: ["array", "hash", "threads", "ring"].map(named).to_vec(),
+        programs: vec![program.clone()],
+        sources: vec![],
+    }
+}
+
+/// Compares a program's block with a file, and assembles a kernel that has it twice.
+fn check(name: &str, write: impl FnOnce(&mut Assembler)) {
+    check_program(name, &program(write));
+}
+
+fn check_program(name: &str, program: &Program) {
+    let options = Options { annotate: true, result: Some("%result".into()), ..Options::default() };
+    let (maps, context) = (maps(), context());
+    let request = Request { program, maps: &maps, context: &context, options: &options };
+    let block = translate(request).unwrap_or_else(|it| panic!("{name}: {it}"));
+    let sites: String = block.sites.iter().map(|it| format!("// site: {it:?}\n")).collect();
+    let text = format!("{}\n{}{sites}", disasm::text(program, &image(program)), block.text);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.txt"));
+    xputrace_golden::assert(&path, &text);
+    if let Some(ptxas) = ptxas(name) {
+        assemble(&ptxas, &module(&[&block.text, &block.text])).unwrap_or_else(|it| panic!("{name}: {it}\n{text}"));
+    }
+}
+
+/// Calls a map helper with the key in the stack's first word.
+fn with_key(asm: &mut Assembler, map: BpfMapId, key: i16, helper: i32) {
+    asm.ld_map(Reg::R1, map);
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, key.into());
+    asm.call(helper);
+}
+
+#[test]
+fn a_counter_per_thread_in_an_array() {
+    check("count", |asm| {
+        let done = asm.label();
+        asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
+        asm.alu_imm(Alu::And, Reg::R6, 15);
+        asm.stx(Size::W, Reg::FP, -4, Reg::R6);
+        with_key(asm, ARRAY, -4, helper::MAP_LOOKUP_ELEM);
+        asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+        asm.mov_imm(Reg::R1, 1);
+        asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+        asm.place(done);
+        asm.mov_imm(Reg::R0, 0);
+        asm.exit();
+    });
+}
+
+#[test]
+fn an_element_of_a_hash_is_found_or_made() {
+    check("hash", |asm| {
+        let (hit, done) = (asm.label(), asm.label());
+        asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
+        asm.stx(Size::Dw, Reg::FP, -16, Reg::R6);
+        asm.st_imm(Size::Dw, Reg::FP, -8, 7);
+        with_key(asm, HASH, -16, helper::MAP_LOOKUP_ELEM);
+        asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
+        for at in [-40, -32, -24] {
+            asm.st_imm(Size::Dw, Reg::FP, at, 0);
+        }
+        asm.mov(Reg::R3, Reg::FP);
+        asm.alu_imm(Alu::Add, Reg::R3, -40);
+        asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
+        with_key(asm, HASH, -16, helper::MAP_UPDATE_ELEM);
+        with_key(asm, HASH, -16, helper::MAP_LOOKUP_ELEM);
+        asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+        asm.place(hit);
+        asm.mov_imm(Reg::R1, 1);
+        asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 8, Reg::R1);
+        asm.place(done);
+        with_key(asm, HASH, -16, helper::MAP_DELETE_ELEM);
+        asm.exit();
+    });
+}
+
+#[test]
+fn a_value_per_thread() {
+    check("per-thread", |asm| {
+        let done = asm.label();
+        asm.ldx(Size::Dw, Reg::R6, Reg::R1, 8);
+        asm.st_imm(Size::W, Reg::FP, -4, 1);
+        with_key(asm, THREADS, -4, helper::MAP_LOOKUP_ELEM);
+        asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+        asm.stx(Size::Dw, Reg::R0, 0, Reg::R6);
+        asm.place(done);
+        asm.exit();
+    });
+}
+
+#[test]
+fn a_record_of_two_slots() {
+    check("record", |asm| {
+        asm.ldx(Size::Dw, Reg::R6, Reg::R1, 8);
+        asm.ldx(Size::W, Reg::R7, Reg::R1, 16);
+        asm.stx(Size::Dw, Reg::FP, -64, Reg::R6);
+        asm.stx(Size::W, Reg::FP, -56, Reg::R7);
+        asm.ld_map(Reg::R1, RING);
+        asm.mov(Reg::R2, Reg::FP);
+        asm.alu_imm(Alu::Add, Reg::R2, -64);
+        asm.mov_imm(Reg::R3, 64);
+        asm.mov_imm(Reg::R4, 0);
+        asm.call(helper::RINGBUF_OUTPUT);
+        asm.exit();
+    });
+}
