@@ -23,7 +23,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracer::{Listener, Tracer, listen, memory, message};
 use xputrace_collector::cupti::records;
 use xputrace_collector::rendezvous::Trust;
@@ -57,12 +57,29 @@ static ALLOCATOR: Counting = Counting;
 const ALL: u64 = demand::LAUNCHES | demand::KERNELS | demand::OUTERMOST;
 const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
 
-/// Runs one test at a time: CUPTI and the collector are per process.
-fn alone<M: Machine>() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(|it| it.into_inner());
+/// Runs one test at a time: CUPTI and the collector are per process. The run of a test that failed is ended first.
+fn alone<M: Machine>() -> MutexGuard<'static, Option<fn()>> {
+    static END_OF_LAST: Mutex<Option<fn()>> = Mutex::new(None);
+    let mut guard = END_OF_LAST.lock().unwrap_or_else(|it| it.into_inner());
+    if let Some(end) = guard.replace(end_run::<M>) {
+        end();
+    }
     M::reset();
     guard
+}
+
+/// Waits until the run of a tracer that is gone has ended: the library is let go within calls.
+fn end_run<M: Machine>() {
+    let until = Instant::now() + Duration::from_secs(60);
+    while is_armed::<M>() {
+        assert!(Instant::now() < until, "a test that failed has left the collector armed");
+        M::launch(c"_Z4last", 1, 0);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn is_armed<M: Machine>() -> bool {
+    xputrace_collector::arm("", Trust::RootAndThisUser, M::world) == Err(Dormant::AlreadyArmed)
 }
 
 fn arm<M: Machine>(demand: u64, shape: Shape) -> Tracer {
@@ -176,6 +193,19 @@ fn kernels_without_times_are_counted<M: Machine>() {
     M::spoil_last_kernel();
     tracer.until("the kernel", |it| it.lost(Lost::NoTimestamps) == 1 && !it.kernels().is_empty());
     disarm::<M>(&mut tracer);
+}
+
+#[test]
+fn a_test_that_fails_leaves_no_run_to_the_next_one() {
+    let failed = std::panic::catch_unwind(|| {
+        let _alone = alone::<OverCupti>();
+        let _tracer = arm::<OverCupti>(ALL, SHAPE);
+        std::panic::resume_unwind(Box::new("on purpose"))
+    });
+    assert!(failed.is_err());
+    let _alone = alone::<Plain>();
+    let mut tracer = arm::<Plain>(ALL, SHAPE);
+    disarm::<Plain>(&mut tracer);
 }
 
 /// What it submitted may have ended, and be in a buffer that the flush leaves out.
@@ -1006,9 +1036,7 @@ fn a_killed_tracer_disarms_and_the_next_one_arms_again<M: Machine>() {
     M::launch(c"_Z1fv", 7, 0);
     assert_eq!(tracer.launches().len(), before, "nothing is recorded any more");
     // The old run releases the process shortly after it unsubscribed.
-    tracer.until("letting go", |_| {
-        xputrace_collector::arm("", Trust::RootAndThisUser, M::world) != Err(Dormant::AlreadyArmed)
-    });
+    tracer.until("letting go", |_| !is_armed::<M>());
     M::reset();
     let mut again = arm::<M>(ALL, SHAPE);
     M::launch(c"_Z1fv", 7, 0);

@@ -10,6 +10,9 @@ use xputrace_wire::record::{ActivityRecord, Flush, Kernel, Launch, Memset, Recor
 use xputrace_wire::region::{Control, Lost, PAGE, Shape};
 use xputrace_wire::ring::{Reader, RingHeader};
 
+/// How long anything is waited for: much longer than it takes on a machine with other work.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 pub struct Listener {
     socket: OwnedFd,
     pub address: String,
@@ -29,6 +32,10 @@ pub fn listen() -> Listener {
         let len = (2 + address.len()) as u32;
         assert_eq!(libc::bind(fd, (&raw const name).cast(), len), 0);
         assert_eq!(libc::listen(fd, 4), 0);
+        let patience = libc::timeval { tv_sec: PATIENCE.as_secs() as i64, tv_usec: 0 };
+        let size = size_of_val(&patience) as u32;
+        let value = (&raw const patience).cast();
+        assert_eq!(libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, value, size), 0);
         Listener { socket: OwnedFd::from_raw_fd(fd), address }
     }
 }
@@ -38,7 +45,7 @@ impl Listener {
         let fd = unsafe {
             libc::accept4(self.socket.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
         };
-        assert!(fd >= 0);
+        assert!(fd >= 0, "no collector connected: {}", std::io::Error::last_os_error());
         Socket::from_connected(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
@@ -70,7 +77,7 @@ impl Listener {
 }
 
 pub fn message(socket: &Socket) -> Message {
-    match socket.receive(Duration::from_secs(120)) {
+    match socket.receive(PATIENCE) {
         Received::Message(message, _) => message,
         other => panic!("{other:?}"),
     }
@@ -236,9 +243,9 @@ impl Tracer {
         })
     }
 
-    /// Reads until `done`, for at most ten seconds.
+    /// Reads until `done`; fails if that takes too long.
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
-        let end = Instant::now() + Duration::from_secs(120);
+        let end = Instant::now() + PATIENCE;
         while !done(self) {
             assert!(Instant::now() < end, "waited in vain: {what}");
             std::thread::sleep(Duration::from_millis(5));
