@@ -107,6 +107,27 @@ def occupancy():
     return f"{len(wanted)} kernels of different shape"
 
 
+CONTEXTS = """
+context(|c| { @n[c.kind].count(); @ids[c.context].count() });
+context(|c| if c.device == 0 && c.gpu.sms != () && (c.null_stream != () || c.kind == "destroy") { @sane.count() });
+context(|c| if c.kind == "create" { @by[c.ustack].count() });
+"""
+
+
+@case("contexts that are created and destroyed")
+def contexts():
+    objects, done = trace(CONTEXTS, [BIN / "contexts", 4])
+    found, own = maps(objects), account(done)
+    # What is left at the end may be destroyed while the process exits.
+    expect("created", found["@n"]["create"], own["created"])
+    assert own["destroyed"] <= found["@n"]["destroy"] <= own["created"], found["@n"]
+    expect("with ids and a GPU", found["@sane"], sum(found["@n"].values()))
+    expect("contexts", len(found["@ids"]), own["created"])
+    made = sum(n for stack, n in found["@by"].items() if "creates_a_context" in stack)
+    expect("by the function that creates them", made, own["created"] - 1)
+    return f"{own['created']} created, {found['@n']['destroy']} destroyed"
+
+
 @case("C++, shared cudart")
 def shared():
     return exact([BIN / "requests", 4, 250, 4])[0]

@@ -140,6 +140,8 @@ fn offsets_are_those_of_the_headers() {
         ("CUpti_GraphData.dependency", offset_of!(GraphData, dependency)),
         ("CUpti_GraphData.graphExec", offset_of!(GraphData, executable)),
         ("CUPTI_CBID_RESOURCE_STREAM_CREATED", cupti::RESOURCE_STREAM_CREATED as usize),
+        ("CUPTI_CBID_RESOURCE_CONTEXT_CREATED", cupti::RESOURCE_CONTEXT_CREATED as usize),
+        ("CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING", cupti::RESOURCE_CONTEXT_DESTROYING as usize),
         ("CUPTI_CBID_RESOURCE_MODULE_LOADED", cupti::RESOURCE_MODULE_LOADED as usize),
         ("CUPTI_CBID_RESOURCE_MODULE_UNLOAD_STARTING", cupti::RESOURCE_MODULE_UNLOADING as usize),
         ("CUpti_ModuleResourceData", size_of::<ModuleData>()),

@@ -86,6 +86,19 @@ const OF_MODULE: &[Field] = &[
     RANGES[1],
 ];
 
+/// Fields of a context that the tracer computes.
+const OF_CONTEXT: &[Field] = &[
+    Field { doc: "when it had been created, or began to be destroyed", ..OF_CALL[0] },
+    OF_MODULE[1],
+    OF_MODULE[2],
+    OF_MODULE[3],
+    OF_MODULE[4],
+    OF_MODULE[5],
+    COMMON[3],
+    OF_MODULE[6],
+    OF_MODULE[7],
+];
+
 /// Fields of CUPTI's overhead that the tracer computes.
 const OF_OVERHEAD: &[Field] = &[
     Field { doc: "when it began", ..OF_CALL[0] },
@@ -224,7 +237,7 @@ macro_rules! host_events {
                     start: it.start, end: it.end, function: it.function, nested: it.nested, tid: it.tid,
                     stack: it.stack, ranges: it.ranges, result: it.result, flags: it.flags,
                     device: if it.has_context == 0 { table::UNKNOWN } else { it.device },
-                }, )* $( HostEventRecord::$Other(it) => Common { device: table::UNKNOWN, ..it.common() }, )* }
+                }, )* $( HostEventRecord::$Other(it) => it.common(), )* }
             }
         }
 
@@ -309,6 +322,20 @@ impl Common {
     /// Before this call, the record of one that recorded a CUDA event was lost.
     pub const EVENTS_MISSING: u32 = 2;
     pub const DEMANDED_AT: u32 = 16;
+
+    /// Of an event that is no call.
+    const NO_CALL: Common = Common {
+        start: 0,
+        end: 0,
+        function: 0,
+        nested: 0,
+        tid: 0,
+        stack: 0,
+        ranges: 0,
+        result: 0,
+        device: table::UNKNOWN,
+        flags: 0,
+    };
 }
 
 const IS_ASYNC: Meaning = boolean(call::IS_ASYNC, "whether it happens in a stream, and not during the call");
@@ -449,6 +476,32 @@ host_events! {
         unused: u32, Kept;
     }
 
+    /// A context that was created or is about to be destroyed.
+    ContextChange "context" { record: 56, also: OF_CONTEXT } {
+        /// CLOCK_MONOTONIC nanoseconds.
+        start: u64, Previous, hidden(word::LAUNCH_START);
+        /// A [`ContextChangeKind`].
+        kind: u32, Kept, choice(Choice::ContextChangeKind, call::KIND, "\"create\" or \"destroy\"");
+        context: u32, Previous,
+            int(word::LAUNCH_CONTEXT, "CUPTI's context id; `()` if CUPTI does not tell it").unless_0(call::HAS_CONTEXT);
+        device: u32, Previous,
+            int(word::LAUNCH_DEVICE, "CUPTI's device id; `()` if CUPTI does not tell it").unless_0(call::HAS_CONTEXT);
+        /// Whether `context` and `device` are known.
+        has_context: u32, Previous, hidden(call::HAS_CONTEXT);
+        null_stream: u32, Previous,
+            int(call::NULL_STREAM, "CUPTI's id of its default stream; `()` where it is destroyed, or if CUPTI does not tell it")
+                .unless_0(call::HAS_STREAM);
+        has_null_stream: u32, Previous, hidden(call::HAS_STREAM);
+        /// Thread id as the target sees it.
+        tid: u32, Previous;
+        /// Stack id; 0 if no stack was requested or none could be taken.
+        stack: u32, Kept;
+        /// Name id of the path of NVTX ranges that the thread is in; 0 outside ranges.
+        ranges: u32, Kept;
+        /// As of a CUDA call.
+        flags: u32, Previous;
+    }
+
     /// Time that CUPTI, or the driver's bookkeeping, took from the program.
     Overhead "overhead" { record: 54, also: OF_OVERHEAD } {
         /// CUPTI's times, CLOCK_REALTIME; the tracer turns them into CLOCK_MONOTONIC when it takes the record.
@@ -468,20 +521,28 @@ host_events! {
 
 impl Nvtx {
     fn common(&self) -> Common {
-        Common { start: self.start, end: self.end, tid: self.tid, ..Common::default() }
+        Common { start: self.start, end: self.end, tid: self.tid, ..Common::NO_CALL }
     }
 }
 
 impl Module {
     fn common(&self) -> Common {
         let Module { start, tid, stack, ranges, flags, .. } = *self;
-        Common { start, end: start, tid, stack, ranges, flags, ..Common::default() }
+        Common { start, end: start, tid, stack, ranges, flags, ..Common::NO_CALL }
+    }
+}
+
+impl ContextChange {
+    fn common(&self) -> Common {
+        let ContextChange { start, tid, stack, ranges, flags, .. } = *self;
+        let device = if self.has_context == 0 { table::UNKNOWN } else { self.device };
+        Common { start, end: start, tid, stack, ranges, flags, device, ..Common::NO_CALL }
     }
 }
 
 impl Overhead {
     fn common(&self) -> Common {
-        Common { start: self.start, end: self.end, tid: self.tid, ..Common::default() }
+        Common { start: self.start, end: self.end, tid: self.tid, ..Common::NO_CALL }
     }
 }
 
@@ -556,6 +617,14 @@ texts! {
     StreamMode {
         Blocking = 1 "blocking",
         NonBlocking = 2 "non-blocking",
+    }
+}
+
+texts! {
+    /// What happens to a context.
+    ContextChangeKind {
+        Create = 1 "create",
+        Destroy = 2 "destroy",
     }
 }
 

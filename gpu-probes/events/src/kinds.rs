@@ -95,8 +95,12 @@ set_of! {
 
 impl HostEvents {
     /// Those that are CUDA calls.
-    pub const OF_CUDA: HostEvents =
-        HostEvents::ALL.without(HostEvents::of(&[HostEvent::Nvtx, HostEvent::Module, HostEvent::Overhead]));
+    pub const OF_CUDA: HostEvents = HostEvents::ALL
+        .without(HostEvents::of(&[HostEvent::Nvtx, HostEvent::Overhead]))
+        .without(HostEvents::OF_RESOURCES);
+
+    /// What CUPTI tells of in calls, without saying which.
+    pub const OF_RESOURCES: HostEvents = HostEvents::of(&[HostEvent::Module, HostEvent::ContextChange]);
 }
 
 impl Activities {

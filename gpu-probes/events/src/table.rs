@@ -653,6 +653,7 @@ pub enum Choice {
     OverheadKind,
     StreamChangeKind,
     StreamMode,
+    ContextChangeKind,
 }
 
 impl Choice {
@@ -666,6 +667,7 @@ impl Choice {
         Choice::OverheadKind,
         Choice::StreamChangeKind,
         Choice::StreamMode,
+        Choice::ContextChangeKind,
     ];
 
     /// Returns the strings by number; 0 means none of them.
@@ -680,6 +682,7 @@ impl Choice {
             Choice::OverheadKind => crate::host::OverheadKind::NAMES,
             Choice::StreamChangeKind => crate::host::StreamChangeKind::NAMES,
             Choice::StreamMode => crate::host::StreamMode::NAMES,
+            Choice::ContextChangeKind => crate::host::ContextChangeKind::NAMES,
         }
     }
 }

@@ -200,6 +200,8 @@ pub mod call {
     pub const MODE: usize = OWN + 16;
     pub const PRIORITY: usize = OWN + 17;
     pub const IS_CREATED: usize = OWN + 18;
+    /// CUPTI's id of a context's default stream.
+    pub const NULL_STREAM: usize = OWN + 19;
 
     /// Of an `api` event: whether the parameters that its handler reads are there, and what they are. Both have
     /// [`crate::host::MOST_ARGUMENTS`] words.

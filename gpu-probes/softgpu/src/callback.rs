@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::abi::{Api, CallbackData, CuResult, ResourceData, Status, error, kind};
+use crate::abi::{Api, CallbackData, CuResult, Handle, ResourceData, Status, error, kind};
 use crate::activity;
 use crate::device;
 use crate::faults::{explain, faults};
@@ -203,12 +203,16 @@ fn fire_call(domain: u32, id: u32, event: &mut CallbackData) {
     }
 }
 
-/// Tells the subscribers that enabled this callback about a resource.
+/// Tells the subscribers that enabled this callback about a resource of the current context.
 pub(crate) fn resource(id: u32, resource_handle: usize, descriptor: *const c_void) {
+    resource_of(device::current_handle(), id, resource_handle, descriptor);
+}
+
+/// Tells the subscribers that enabled this callback about a resource of a context, or the context itself.
+pub(crate) fn resource_of(context: Handle, id: u32, resource_handle: usize, descriptor: *const c_void) {
     if IN_CALLBACK.get() || !anyone_enabled(RESOURCE, id) {
         return;
     }
-    let (context, _) = device::current_ids();
     let data = ResourceData { context, resource_handle, resource_descriptor: descriptor };
     for subscription in SUBSCRIPTIONS.iter().filter(|it| it.is_enabled(RESOURCE, id)) {
         subscription.fire(RESOURCE, id, (&raw const data).cast());

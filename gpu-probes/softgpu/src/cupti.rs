@@ -80,12 +80,10 @@ cupti! {
         put(contextId, CONTEXTS.get(context).ok_or(INVALID_CONTEXT)?.uid)
     }
     fn cuptiGetStreamIdEx(context: Handle, stream: Handle, perThreadStream: u8, streamId: *mut u32) {
-        known(context)?;
-        stream_id(stream, perThreadStream != 0, streamId)
+        stream_id(context, (stream, perThreadStream != 0), streamId)
     }
     fn cuptiGetStreamId(context: Handle, stream: Handle, streamId: *mut u32) {
-        known(context)?;
-        stream_id(stream, false, streamId)
+        stream_id(context, (stream, false), streamId)
     }
     fn cuptiGetGraphId(graph: Handle, pId: *mut u32) { put(pId, GRAPHS.get(graph).ok_or(INVALID_PARAMETER)?.id) }
     fn cuptiGetGraphNodeId(node: Handle, nodeId: *mut u64) { put(nodeId, graph::node_id(node).ok_or(INVALID_PARAMETER)?) }
@@ -324,14 +322,15 @@ unsafe fn put<T>(to: *mut T, value: T) -> Result<(), CuptiResult> {
 }
 
 /// Null means the current context.
-fn known(context: Handle) -> Result<(), CuptiResult> {
-    if context == 0 || CONTEXTS.get(context).is_some() { Ok(()) } else { Err(INVALID_CONTEXT) }
-}
-
-unsafe fn stream_id(stream: Handle, per_thread: bool, to: *mut u32) -> Result<(), CuptiResult> {
-    let stream = device::stream(stream, per_thread).map_err(|_| INVALID_OPERATION)?;
+/// Stores the id of a stream of this context, or of the current one if it is 0.
+unsafe fn stream_id(context: Handle, (stream, per_thread): (Handle, bool), to: *mut u32) -> Result<(), CuptiResult> {
+    let id = match CONTEXTS.get(context) {
+        None if context != 0 => return Err(INVALID_CONTEXT),
+        Some(context) if (stream, per_thread) == (0, false) => context.legacy.id,
+        _ => device::stream(stream, per_thread).map_err(|_| INVALID_OPERATION)?.id,
+    };
     // SAFETY: the caller's contract.
-    unsafe { put(to, stream.id) }
+    unsafe { put(to, id) }
 }
 
 unsafe fn size_at(record: *const u8) -> Result<usize, CuptiResult> {

@@ -28,6 +28,7 @@ const FIRST_STREAM: u32 = 13;
 
 // `CUpti_CallbackIdResource`.
 const CONTEXT_CREATED: u32 = 1;
+const CONTEXT_DESTROY_STARTING: u32 = 2;
 const STREAM_CREATED: u32 = 3;
 const MODULE_LOADED: u32 = 6;
 const MODULE_UNLOAD_STARTING: u32 = 7;
@@ -117,7 +118,7 @@ pub(crate) struct Context {
     pub(crate) uid: u32,
     /// The device's number in the process.
     pub(crate) device: i32,
-    legacy: Arc<Stream>,
+    pub(crate) legacy: Arc<Stream>,
 }
 
 /// A loaded image.
@@ -245,8 +246,20 @@ fn start_event_thread() {
 }
 
 pub(crate) fn announce_context(handle: Handle) {
-    callback::resource(CONTEXT_CREATED, 0, std::ptr::null());
+    callback::resource_of(handle, CONTEXT_CREATED, 0, std::ptr::null());
     explain(|| format!("context {handle:#x} created"));
+}
+
+/// Destroys a context, after CUPTI has told of that.
+pub(crate) fn destroy_context(handle: Handle) -> Status {
+    CONTEXTS.find(handle).map_err(|_| error::INVALID_CONTEXT)?;
+    callback::resource_of(handle, CONTEXT_DESTROY_STARTING, 0, std::ptr::null());
+    let context = CONTEXTS.remove(handle).map_err(|_| error::INVALID_CONTEXT)?;
+    if current_handle() == handle {
+        pop_current()?;
+    }
+    streams_of(context.uid).iter().for_each(|stream| stream.close());
+    Ok(())
 }
 
 fn primary(device: i32) -> MutexGuard<'static, Primary> {

@@ -78,12 +78,7 @@ calls! { DRIVER, TABLE;
         let _ = (ctxCreateParams, flags);
         create_context(pctx, dev)
     }
-    322 fn cuCtxDestroy_v2(ctx: Handle) {
-        let context = CONTEXTS.remove(ctx).map_err(|_| error::INVALID_CONTEXT)?;
-        if device::current_handle() == ctx { device::pop_current()?; }
-        device::streams_of(context.uid).iter().for_each(|stream| stream.close());
-        Ok(())
-    }
+    322 fn cuCtxDestroy_v2(ctx: Handle) { device::destroy_context(ctx) }
     303 fn cuCtxSetCurrent(ctx: Handle) { device::require_initialized()?; device::set_current(ctx) }
     304 fn cuCtxGetCurrent(pctx: *mut Handle) { device::require_initialized()?; put(pctx, device::current_handle()) }
     323 fn cuCtxPushCurrent_v2(ctx: Handle) { device::push_current(ctx) }

@@ -205,6 +205,7 @@ fn demanded_host_events(demand: &HostDemand) -> Vec<String> {
     let kind = |it: HostEvent| match it {
         HostEvent::Nvtx => "NVTX ranges".to_owned(),
         HostEvent::Module => "modules that are loaded and unloaded".to_owned(),
+        HostEvent::ContextChange => "contexts that are created and destroyed".to_owned(),
         HostEvent::Overhead => "CUPTI's own overhead".to_owned(),
         HostEvent::Api => format!("calls of {} CUDA functions", demand.api.iter().count()),
         _ => format!("{} events", it.name()),

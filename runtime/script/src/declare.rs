@@ -154,6 +154,7 @@ impl Call<'_> {
             Event::Host(HostEvent::EventRecord) => "event_record(|r| …)",
             Event::Host(HostEvent::StreamChange) => "stream(|s| …)",
             Event::Host(HostEvent::Module) => "module(|m| …)",
+            Event::Host(HostEvent::ContextChange) => "context(|c| …)",
             Event::Host(HostEvent::Overhead) => "overhead(|o| …)",
             Event::Host(HostEvent::Nvtx) => "nvtx(|n| …)",
             Event::Host(HostEvent::Api) => "api(\"cudaMalloc*\", |a| …)",

@@ -155,8 +155,8 @@ pub(crate) fn fill_range(
     ctx[word::range::DOMAIN] = domain.name;
 }
 
-/// Fills the words of a module, of which all are 0, with the native and the Python stack.
-pub(crate) fn fill_module(
+/// Fills the words of a module or a context, of which all are 0, with the native and the Python stack.
+pub(crate) fn fill_resource(
     ctx: &mut GpuContext,
     record: &HostEventRecord,
     [ustack, pystack]: [u64; 2],

@@ -377,8 +377,8 @@ impl Recorded<'_> {
                 });
                 out.write(record_kind, &record, &[])
             }
-            // No calls (`super::ranges`, `super::loading`, `super::delivery`).
-            HostEvent::Nvtx | HostEvent::Module | HostEvent::Overhead => true,
+            // No calls (`super::ranges`, `super::resources`, `super::delivery`).
+            HostEvent::Nvtx | HostEvent::Module | HostEvent::ContextChange | HostEvent::Overhead => true,
         }
     }
 }

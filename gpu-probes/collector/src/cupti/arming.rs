@@ -5,9 +5,10 @@ use super::host_calls::Watched;
 use super::others::{OTHER, OURS};
 use super::records::Recorded;
 use super::{
-    ATTRIBUTE_WHOLE_GRAPHS, CuptiBackend, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, POOL, Pool,
-    RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED,
-    RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, yielding,
+    ATTRIBUTE_WHOLE_GRAPHS, CuptiBackend, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, POOL, Pool, RESOURCE_CONTEXT_CREATED,
+    RESOURCE_CONTEXT_DESTROYING, RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING,
+    RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS,
+    domain, yielding,
 };
 use crate::agent::{Agent, Order, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,12 +74,15 @@ impl CuptiBackend {
         Ok(())
     }
 
-    /// Returns the callbacks that say who made graphs and their nodes, and who loads modules.
+    /// Returns the callbacks that say who made graphs and their nodes, who loads modules, and who creates contexts.
     fn resource_ids(&self, agent: &Agent) -> impl Iterator<Item = u32> {
-        const OF_MODULES: &[u32] = &[RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING];
-        let has_modules = demand::host_events_of(agent.demand()).contains(HostEvent::Module);
-        let of_modules = if has_modules { OF_MODULES } else { &[] };
-        self.graph_ids(agent).iter().chain(of_modules).copied()
+        const OF_EVENTS: [(HostEvent, [u32; 2]); 2] = [
+            (HostEvent::Module, [RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING]),
+            (HostEvent::ContextChange, [RESOURCE_CONTEXT_CREATED, RESOURCE_CONTEXT_DESTROYING]),
+        ];
+        let wanted = demand::host_events_of(agent.demand());
+        let of_events = OF_EVENTS.into_iter().filter(move |it| wanted.contains(it.0)).flat_map(|it| it.1);
+        self.graph_ids(agent).iter().copied().chain(of_events)
     }
 
     fn graph_ids(&self, agent: &Agent) -> &'static [u32] {
@@ -98,9 +102,8 @@ impl CuptiBackend {
     /// exist. If kinds are enabled first in a process that has contexts, and launch callbacks later, as for
     /// unloading CUPTI, then the next launch reads a null pointer inside CUPTI (seen with 13.0).
     fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, Refusal> {
-        let modules = HostEvents::of(&[HostEvent::Module]);
         let is_recorded = !demand::calls_of(agent.demand()).is_empty()
-            || demand::host_events_of(agent.demand()).intersects(HostEvents::OF_CUDA.with(modules));
+            || demand::host_events_of(agent.demand()).intersects(HostEvents::OF_CUDA.with(HostEvents::OF_RESOURCES));
         let needs_calls = is_recorded || agent.follows_profiler() || agent.wants(demand::CAPTURES);
         self.forget_earlier_use();
         match self.subscribe() {

@@ -5,11 +5,12 @@ use super::leaving::on_other_call;
 use super::others::{OTHER, OURS};
 use super::pool::Origin;
 use super::{
-    CallbackData, CallbackFunction, GraphData, Handle, ModuleData, POOL, RESOURCE_EXECUTABLE_CREATED,
-    RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED,
-    RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, ResourceData, Run, current_run, domain,
+    CallbackData, CallbackFunction, GraphData, Handle, ModuleData, POOL, RESOURCE_CONTEXT_CREATED,
+    RESOURCE_CONTEXT_DESTROYING, RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING,
+    RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, ResourceData,
+    Run, current_run, domain,
 };
-use crate::agent::loading::Change;
+use crate::agent::resources::{ContextChange, ModuleChange};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use xputrace_unwind::{Pushed, push_registers};
@@ -90,7 +91,14 @@ unsafe fn on_resource(run: &'static Run, id: u32, data: Option<&ResourceData>, r
             };
             let bytes = (id == RESOURCE_MODULE_LOADED).then_some(module.cubin_size as u64);
             // SAFETY: the caller's promise.
-            unsafe { run.agent.module_changed(Change { module: module.id, bytes }, registers) };
+            unsafe { run.agent.module_changed(ModuleChange { module: module.id, bytes }, registers) };
+        }
+        RESOURCE_CONTEXT_CREATED | RESOURCE_CONTEXT_DESTROYING => {
+            let Some(data) = data else { return };
+            let is_created = id == RESOURCE_CONTEXT_CREATED;
+            let change = ContextChange { is_created, ids: run.backend.ids_of_context(data.context, is_created) };
+            // SAFETY: the caller's promise.
+            unsafe { run.agent.context_changed(change, registers) };
         }
         RESOURCE_NODE_CREATED => {
             if let Some(node) = graph().and_then(|it| run.backend.id_of_node(it.node)) {

@@ -38,8 +38,10 @@ pub mod domain {
     pub const RESOURCE: u32 = 3;
 }
 
-/// `CUpti_CallbackIdResource`: a stream was created; a module was loaded, or is about to be unloaded; a node of a graph was
+/// `CUpti_CallbackIdResource`: a context was created, or is about to be destroyed; a stream was created; a module was loaded, or is about to be unloaded; a node of a graph was
 /// created; a graph was instantiated; a node was copied; a node of an executable graph became what another one is.
+pub const RESOURCE_CONTEXT_CREATED: u32 = 1;
+pub const RESOURCE_CONTEXT_DESTROYING: u32 = 2;
 pub const RESOURCE_STREAM_CREATED: u32 = 3;
 pub const RESOURCE_MODULE_LOADED: u32 = 6;
 pub const RESOURCE_MODULE_UNLOADING: u32 = 7;
@@ -225,6 +227,7 @@ table! {
     get_attribute = c"cuptiActivityGetAttribute" (u32, *mut usize, *mut c_void);
     set_attribute = c"cuptiActivitySetAttribute" (u32, *mut usize, *mut c_void);
     get_device_id = c"cuptiGetDeviceId" (Handle, *mut u32);
+    get_context_id = c"cuptiGetContextId" (Handle, *mut u32);
     /// The third argument says whether the default stream is per-thread.
     get_stream_id = c"cuptiGetStreamIdEx" (Handle, Handle, u8, *mut u32);
     get_graph_node_id = c"cuptiGetGraphNodeId" (Handle, *mut u64);

@@ -29,6 +29,7 @@ pub use functions::*;
 
 use crate::agent::host_call;
 use crate::agent::presence::Held;
+use crate::agent::resources::ContextIds;
 use crate::agent::{Agent, Backend, Context, Flushing, Layer, Order, Refusal, Stream, StreamKind};
 use driver::Driver;
 use graphs::Graphs;
@@ -149,6 +150,19 @@ impl CuptiBackend {
     #[inline]
     fn records_whole_graphs(&self) -> bool {
         self.whole_graphs.load(Ordering::Relaxed)
+    }
+
+    /// Returns what CUPTI says of a context that it tells of in this callback; `None` if it does not say it. Of one that is
+    /// about to be destroyed, no stream is asked for.
+    fn ids_of_context(&self, handle: Handle, is_created: bool) -> Option<ContextIds> {
+        let (mut id, get) = (0, self.cupti.get_context_id?);
+        // SAFETY: a context that CUPTI told of in this callback, and a live u32.
+        if handle.is_null() || unsafe { get(handle, &mut id) } != SUCCESS {
+            return None;
+        }
+        let context = Context { id, handle };
+        let null_stream = is_created.then(|| self.stream_of(context, Stream::default())).flatten();
+        Some(ContextIds { context: id, device: self.device_of(context)?, null_stream })
     }
 
     /// Returns the id by which records name an executable graph.

@@ -69,6 +69,7 @@ fn why_of_call(handler: &Handler) -> &'static str {
         Event::Host(HostEvent::Api) => "recorded for each call that the pattern matches, when it returns",
         Event::Host(HostEvent::Nvtx) => "recorded when the range is closed",
         Event::Host(HostEvent::Module) => "recorded in the call that loads or unloads it",
+        Event::Host(HostEvent::ContextChange) => "recorded in the call that creates or destroys it",
         Event::Host(HostEvent::Overhead) => "recorded by CUPTI, which delivers it later",
         _ => "recorded when the outermost call returns",
     }
@@ -229,6 +230,7 @@ fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
         Event::Launch => "after the launch has returned",
         Event::Host(HostEvent::Nvtx) => "after the range was closed",
         Event::Host(HostEvent::Module) => "after the module was loaded",
+        Event::Host(HostEvent::ContextChange) => "after the context was created",
         Event::Host(HostEvent::Overhead) => "when CUPTI's record arrives",
         Event::Host(_) => "after the call has returned",
         _ => "when the GPU's record arrives, long after the launch",
@@ -244,7 +246,7 @@ fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
         (Event::Host(HostEvent::Nvtx), _) => {
             "to change it in time, use a CPU probe on the function around the range".into()
         }
-        (Event::Host(HostEvent::Module | HostEvent::Overhead), _) => {
+        (Event::Host(HostEvent::Module | HostEvent::ContextChange | HostEvent::Overhead), _) => {
             "to change it in time, use a CPU probe on the program's own function".into()
         }
         (Event::Host(_), _) => {

@@ -346,9 +346,10 @@ impl Facts {
                 let (path, domain) = (self.symbol(it.path), self.symbol(it.domain));
                 return context::fill_range(ctx, record, (path, domain), thread, strings);
             }
-            HostEventRecord::Module(_) => {
+            HostEventRecord::Module(_) | HostEventRecord::ContextChange(_) => {
                 let stacks = [ustack, pystack].map(StackKey::to_word);
-                return context::fill_module(ctx, record, stacks, self.symbol(common.ranges), thread, strings);
+                context::fill_resource(ctx, record, stacks, self.symbol(common.ranges), thread, strings);
+                return self.fill_gpu_of_call(ctx, common.device, strings);
             }
             HostEventRecord::Overhead(_) => return context::fill_host_event(ctx, record, thread, strings),
             _ => {}
@@ -365,8 +366,13 @@ impl Facts {
             thread,
         };
         context::fill_host_call(ctx, &facts, strings);
+        self.fill_gpu_of_call(ctx, common.device, strings);
+    }
+
+    #[inline]
+    fn fill_gpu_of_call(&self, ctx: &mut GpuContext, device: u32, strings: &Strings) {
         if strings.reads.gpus {
-            context::fill_gpu(ctx, (word::LAUNCH_GPU, word::LAUNCH_GPU_LIMITS), self.gpus.of(common.device));
+            context::fill_gpu(ctx, (word::LAUNCH_GPU, word::LAUNCH_GPU_LIMITS), self.gpus.of(device));
         }
     }
 
@@ -397,9 +403,7 @@ impl Facts {
             thread,
         };
         context::fill_launch(ctx, &facts, strings);
-        if strings.reads.gpus {
-            context::fill_gpu(ctx, (word::LAUNCH_GPU, word::LAUNCH_GPU_LIMITS), self.gpus.of(launch.device));
-        }
+        self.fill_gpu_of_call(ctx, launch.device, strings);
         if strings.reads.streams {
             let stream = (launch.context, launch.stream);
             self.fill_stream(ctx, stream, (word::LAUNCH_STREAM_KIND, word::LAUNCH_STREAM_PRIORITY));

@@ -54,6 +54,7 @@ const EVERYTHING: Demand = Demand {
             HostEvent::StreamChange,
             HostEvent::Nvtx,
             HostEvent::Module,
+            HostEvent::ContextChange,
         ]),
         required: HostEvents::NONE,
         api: Functions::NONE,
