@@ -13,26 +13,26 @@ from h200 import BIN, OUT, collector, interval, rotated, trace
 from paired import Program
 
 # In the order of costs.cu.
-OPERATIONS = ["launch", "copy", "set", "wait", "malloc, free", "range", "cudaGetDevice"]
+OPERATIONS = ["launch", "copy", "set", "wait", "malloc and free", "range", "cudaGetDevice"]
 SCRIPTS = {
     "kernel": "kernel(|k| @n.sum(k.duration));",
     "launch": "launch(|l| @n[l.api].count());",
-    "kernel, its launch": "kernel(|k| @n.hist(k.start - k.launch.time));",
-    "kernel, its stack": "kernel(|k| @n[k.launch.ustack].sum(k.duration));",
+    "kernel with its launch": "kernel(|k| @n.hist(k.start - k.launch.time));",
+    "kernel with its stack": "kernel(|k| @n[k.launch.ustack].sum(k.duration));",
     "memcpy": "memcpy(|m| @n.sum(m.bytes));",
-    "memcpy, its stack": "memcpy(|m| @n[m.launch.ustack].sum(m.bytes));",
+    "memcpy with its stack": "memcpy(|m| @n[m.launch.ustack].sum(m.bytes));",
     "memset": "memset(|m| @n.sum(m.bytes));",
     "wait": "wait(|w| @n.sum(w.duration));",
-    "alloc, free": "alloc(|a| @n.sum(a.bytes)); free(|f| @m.count());",
+    "alloc and free": "alloc(|a| @n.sum(a.bytes)); free(|f| @m.count());",
     "nvtx": "nvtx(|r| @n[r.name].count());",
-    'api("cudaGetDevice")': 'api("cudaGetDevice", |c| @n.count());',
+    "api(cudaGetDevice)": 'api("cudaGetDevice", |c| @n.count());',
 }
 ALL = "".join(script.replace("@n", f"@n{i}") for i, script in enumerate(SCRIPTS.values()))
 STACKS = "let stacks = kernel(|k| @s[k.launch.ustack].count()); stacks.disable(); kernel(|k| @n.sum(k.duration));"
 SWITCHED = {
-    "kernel, disabled stacks": STACKS,
-    "kernel, enabled stacks": STACKS + " interval(20.ms, || stacks.enable());",
-    "kernel, stacks disabled again": STACKS + " interval(20.ms, || { @t += 1; if @t == 1 { stacks.enable(); } else { stacks.disable(); } });",
+    "kernel and stacks that are disabled": STACKS,
+    "kernel and stacks that a handler has enabled": STACKS + " interval(20.ms, || stacks.enable());",
+    "kernel and stacks disabled again": STACKS + " interval(20.ms, || { @t += 1; if @t == 1 { stacks.enable(); } else { stacks.disable(); } });",
 }
 FLOOR = "CUPTI's kernel records"
 WAYS = {FLOOR: None, **SCRIPTS, **SWITCHED, "all of these": ALL}

@@ -1,5 +1,5 @@
-//! What recording adds to a program's calls, as measured on an H200. The figures are those of `docs/data/costs.csv`, the
-//! best of seven rounds less those of the bare program; a test compares them.
+//! What recording adds to a program's calls, as measured on an H200: medians of the rounds in `docs/data/costs.csv`, each less
+//! the bare stretch right before it. Tests compare the figures here, and those of docs/BENCHMARKS.md, with that file.
 
 use std::fmt::Write;
 use xputrace_model::plan::{Activity, Calls, Demand, HostEvent};
@@ -17,17 +17,17 @@ const fn cost(way: &'static str, operation: &'static str, nanos: u32, per: &'sta
     Cost { measured: (way, operation), nanos, per }
 }
 
-const KERNEL: Cost = cost("kernel", "launch", 998, "launch");
-const LAUNCH: Cost = cost("launch", "launch", 1033, "launch");
-const JOINED: Cost = cost("kernel, its launch", "launch", 1724, "launch");
-const STACK: Cost = cost("kernel, its stack", "launch", 1762, "launch");
-const COPY: Cost = cost("memcpy", "copy", 517, "copy");
-const COPY_STACK: Cost = cost("memcpy, its stack", "copy", 1109, "copy");
-const SET: Cost = cost("memset", "set", 466, "memory set");
-const WAIT: Cost = cost("wait", "wait", 690, "wait");
-const ALLOCATION: Cost = cost("alloc, free", "malloc, free", 1141, "allocation with its free");
-const RANGE: Cost = cost("nvtx", "range", 39, "NVTX range");
-const CALL: Cost = cost("api(\"cudaGetDevice\")", "cudaGetDevice", 270, "call of `api`");
+const KERNEL: Cost = cost("kernel", "launch", 902, "launch");
+const LAUNCH: Cost = cost("launch", "launch", 855, "launch");
+const JOINED: Cost = cost("kernel with its launch", "launch", 1518, "launch");
+const STACK: Cost = cost("kernel with its stack", "launch", 1807, "launch");
+const COPY: Cost = cost("memcpy", "copy", 667, "copy");
+const COPY_STACK: Cost = cost("memcpy with its stack", "copy", 1064, "copy");
+const SET: Cost = cost("memset", "set", 481, "memory set");
+const WAIT: Cost = cost("wait", "wait", 654, "wait");
+const ALLOCATION: Cost = cost("alloc and free", "malloc and free", 1222, "allocation with its free");
+const RANGE: Cost = cost("nvtx", "range", 70, "NVTX range");
+const CALL: Cost = cost("api(cudaGetDevice)", "cudaGetDevice", 302, "call of `api`");
 
 /// Says what this demand costs, for what was measured.
 pub(super) fn costs(demand: &Demand) -> Option<String> {
@@ -88,45 +88,82 @@ fn has(demand: &Demand, event: HostEvent) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashMap;
 
-    /// Returns the least figure of each way and operation.
-    fn best() -> HashMap<(String, String), f64> {
-        let mut lines = include_str!("../../../../docs/data/costs.csv").lines().map(cells);
-        let names = lines.next().unwrap();
-        let mut best = HashMap::new();
-        for row in lines {
-            for (operation, value) in names.iter().zip(&row).skip(2) {
-                let least = best.entry((row[0].clone(), operation.clone())).or_insert(f64::MAX);
-                *least = f64::min(*least, value.parse().unwrap());
-            }
-        }
-        best
+    /// The rounds that were measured, as `tests/h200/costs.py` writes them.
+    struct Measured {
+        operations: Vec<&'static str>,
+        rows: Vec<Row>,
     }
 
-    /// Splits a row of CSV, in which `"` quotes.
-    fn cells(line: &str) -> Vec<String> {
-        let (mut cells, mut is_quoted) = (vec![String::new()], false);
-        let mut characters = line.chars().peekable();
-        while let Some(it) = characters.next() {
-            match it {
-                '"' if is_quoted && characters.peek() == Some(&'"') => {
-                    cells.last_mut().unwrap().extend(characters.next())
-                }
-                '"' => is_quoted = !is_quoted,
-                ',' if !is_quoted => cells.push(String::new()),
-                other => cells.last_mut().unwrap().push(other),
-            }
+    struct Row {
+        armed: &'static str,
+        round: &'static str,
+        is_armed: bool,
+        nanos: Vec<f64>,
+    }
+
+    impl Measured {
+        fn read() -> Self {
+            let mut lines = include_str!("../../../../docs/data/costs.csv").lines().map(|it| it.split(','));
+            let operations = lines.next().unwrap().skip(3).collect();
+            let row = |mut cells: std::str::Split<'static, char>| {
+                let mut cell = || cells.next().unwrap();
+                let (armed, round, is_armed) = (cell(), cell(), cell() == "armed");
+                Row { armed, round, is_armed, nanos: cells.map(|it| it.parse().unwrap()).collect() }
+            };
+            Measured { operations, rows: lines.map(row).collect() }
         }
-        cells
+
+        fn ways(&self) -> Vec<&'static str> {
+            let mut ways: Vec<_> = self.rows.iter().map(|it| it.armed).collect();
+            ways.dedup();
+            ways
+        }
+
+        /// Returns what arming adds to each operation: the median of its rounds.
+        fn added(&self, way: &str) -> Vec<f64> {
+            let of = |is_armed| self.rows.iter().filter(move |it| it.armed == way && it.is_armed == is_armed);
+            let pairs = of(false).zip(of(true)).inspect(|(bare, armed)| assert_eq!(bare.round, armed.round));
+            let added: Vec<Vec<f64>> =
+                pairs.map(|(bare, armed)| armed.nanos.iter().zip(&bare.nanos).map(|(a, b)| a - b).collect()).collect();
+            self.medians(&added.iter().collect::<Vec<_>>())
+        }
+
+        fn bare(&self) -> Vec<f64> {
+            self.medians(&self.rows.iter().filter(|it| !it.is_armed).map(|it| &it.nanos).collect::<Vec<_>>())
+        }
+
+        fn medians(&self, rows: &[&Vec<f64>]) -> Vec<f64> {
+            (0..self.operations.len()).map(|at| median(rows.iter().map(|it| it[at]).collect())).collect()
+        }
+    }
+
+    fn median(mut values: Vec<f64>) -> f64 {
+        values.sort_by(f64::total_cmp);
+        f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2]).round()
     }
 
     #[test]
     fn figures_are_those_that_were_measured() {
-        let best = best();
+        let measured = Measured::read();
         for it in [KERNEL, LAUNCH, JOINED, STACK, COPY, COPY_STACK, SET, WAIT, ALLOCATION, RANGE, CALL] {
-            let of = |way: &str| best[&(way.to_owned(), it.measured.1.to_owned())];
-            assert_eq!(f64::from(it.nanos), (of(it.measured.0) - of("bare")).round(), "{:?}", it.measured);
+            let at = measured.operations.iter().position(|name| *name == it.measured.1).unwrap();
+            assert_eq!(f64::from(it.nanos), measured.added(it.measured.0)[at], "{:?}", it.measured);
         }
+    }
+
+    #[test]
+    fn the_table_in_the_docs_is_what_was_measured() {
+        let measured = Measured::read();
+        let row = |name: &str, cells: Vec<String>| format!("| {name} | {} |\n", cells.join(" | "));
+        let signed = |value: &f64| format!("{:+}", value + 0.0);
+        let mut table = row("armed", measured.operations.iter().map(ToString::to_string).collect());
+        table += &format!("|{}\n", "---|".repeat(measured.operations.len() + 1));
+        table += &row("nothing", measured.bare().iter().map(ToString::to_string).collect());
+        for way in measured.ways() {
+            table += &row(way, measured.added(way).iter().map(signed).collect());
+        }
+        let docs = include_str!("../../../../docs/BENCHMARKS.md");
+        assert!(docs.contains(&table), "docs/BENCHMARKS.md should have this table:\n{table}");
     }
 }
