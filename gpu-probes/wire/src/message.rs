@@ -10,6 +10,9 @@
 //!   … records in the rings …
 //!          ◀───────────────────────  RECORD      (where ARM said to wait for it)
 //!          ◀───────────────────────  SWITCH      (as often as something else is to be recorded)
+//!   IMAGE  ───────────────────────▶             (with demand::DEVICE: code that the program has loaded)
+//!          ◀───────────────────────  TWIN        (to each IMAGE)
+//!          ◀───────────────────────  READ_DEVICE (as often as the blocks are to be read)
 //!          ◀───────────────────────  DISARM      (or the socket closes)
 //!   BYE (after the last flush) ───▶
 //!
@@ -36,9 +39,10 @@ pub const HELLO: u32 = 1;
 /// Words: the demand ([`demand`]) with everything that may be asked for during the run, number of rings, bytes per ring, milliseconds between flushes,
 /// index of this process in the run, when to record ([`window`]), what to do when another tool in the
 /// process uses CUPTI ([`conflict`]), the bits of the demand to record at first. Descriptors: the region, then the tag array if the demand has
-/// [`demand::MARKER`]. Text: three lines: the functions whose calls may be `api` events
-/// ([`xputrace_cuda_calls::Functions`]); the GPUs whose launches are recorded, separated by commas, each as
-/// [`crate::record::Gpu::is_called`] reads it, empty for all; the functions whose calls are `api` events at first.
+/// [`demand::MARKER`], then the device region if it has [`demand::DEVICE`]. Text: four lines: the functions whose calls
+/// may be `api` events ([`xputrace_cuda_calls::Functions`]); the GPUs whose launches are recorded, separated by commas,
+/// each as [`crate::record::Gpu::is_called`] reads it, empty for all; the functions whose calls are `api` events at first;
+/// with [`demand::DEVICE`] the size of a block in decimal ([`crate::device::Shape`]).
 pub const ARM: u32 = 2;
 /// Nothing to record in this process. Words and text: empty.
 pub const DORMANT: u32 = 3;
@@ -61,6 +65,18 @@ pub const RECORD: u32 = 9;
 /// Record this from now on, and nothing else. Words: demand bits, among those of ARM. Text: the functions whose calls are
 /// `api` events, among those of ARM.
 pub const SWITCH: u32 = 12;
+
+/// The program has loaded code, and its thread waits for TWIN. Words: a number of the image that begins at 1 and is not used
+/// again, how many PTX modules are in it, size of the memory. Descriptor: a sealed memfd ([`crate::device::decode_image`]).
+/// Text: empty.
+pub const IMAGE: u32 = 13;
+/// What runs in place of the image's kernels. Words: the number of the image, a [`crate::device::twin_status`], size of
+/// the memory. Descriptor, if it is woven: a memfd of that size, sealed against shrinking, with a
+/// [`crate::device::Twin`]. Text: empty.
+pub const TWIN: u32 = 14;
+/// Copy the blocks of all contexts into the device region. Words: a number, which
+/// [`answered`](crate::device::Control::answered) is set to when that is done. Text: empty.
+pub const READ_DEVICE: u32 = 15;
 
 /// To a dormant collector: connect to a tracer. Words: empty. Text: the tracer's address, as in
 /// [`crate::SOCKET_VARIABLE`].
@@ -142,6 +158,9 @@ pub mod demand {
 
     /// Ask for the times at which kernels are queued and submitted: before CUDA starts.
     pub const LATENCIES: u64 = 1 << 30;
+
+    /// Run twins in place of kernels ([`crate::device`]), with the device region. For the whole run.
+    pub const DEVICE: u64 = 1 << 29;
 
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;

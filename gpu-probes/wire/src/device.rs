@@ -1,0 +1,445 @@
+//! Code inside the GPU's kernels: what collector and tracer exchange to run a *twin* in place of a kernel.
+//!
+//! ```text
+//! collector                                      tracer
+//! module is loaded ── IMAGE: the PTX in it ────▶ weaves
+//! loads it         ◀─ TWIN: code, kernels ─────  (or: nothing to probe in it)
+//! launch of a kernel ─▶ its twin
+//!                  ◀─ READ_DEVICE ─────────────
+//! block ─▶ slot of its context ────────────────▶ interprets it
+//! ```
+//! All device maps of a process are in one *block* of bytes, whose offsets are relative to its beginning. The collector
+//! allocates one in each context, fills it with the initial bytes, and knows nothing of it but its size and [`ENABLED`].
+//!
+//! What a twin has, besides its kernels:
+//!
+//! ```text
+//! .visible .global .align 8 .u64 xpt_device;        the block's address; 0 until there is one: the twin then does nothing
+//! .visible .global .align 8 .u64 xpt_globals[N];    addresses of the original's variables, where the twin names any
+//! ```
+//! Both are set in each context before a twin is launched there.
+//!
+//! The device region is a sealed memfd of the tracer's: [`Control`] in one page, the initial bytes, and a copy of the
+//! block of each context. Sizes come with messages, never from this memory.
+
+use crate::region::PAGE;
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The twin's variable for the block's address: 8 bytes.
+pub const BLOCK_VARIABLE: &str = "xpt_device";
+/// The twin's variable for addresses of the original's variables: 8 bytes each, in the order of [`Twin::variables`].
+pub const GLOBALS_VARIABLE: &str = "xpt_globals";
+/// Offset in the block of the word that says whether twins do anything: 1, or 0 for nothing. The tracer's initial bytes
+/// set it, and the collector clears it when the run ends: twins stay in graphs that the program has made.
+pub const ENABLED: usize = 0;
+
+/// What a twin's symbol has behind the original's. C++ compilers make no such names, and PTX accepts them.
+const TWIN_SUFFIX: &str = "$xpt";
+
+/// Returns the symbol of a kernel's twin.
+pub fn twin_symbol(original: &str) -> String {
+    format!("{original}{TWIN_SUFFIX}")
+}
+
+/// Returns the symbol of the kernel that a symbol is the twin of; the symbol itself if it is no twin's.
+pub fn original_symbol(symbol: &[u8]) -> &[u8] {
+    symbol.strip_suffix(TWIN_SUFFIX.as_bytes()).unwrap_or(symbol)
+}
+
+/// Contexts of a process that can have a block.
+pub const MOST_CONTEXTS: usize = 16;
+/// Size of the largest block.
+pub const MOST_BLOCK_BYTES: u64 = 1 << 30;
+/// Size of the largest memory with an image or a twin.
+pub const MOST_IMAGE_BYTES: u64 = 64 << 20;
+
+/// Lists the variants once: their positions follow from it.
+macro_rules! counted {
+    ($(#[$of:meta])* $Name:ident { $( $(#[$doc:meta])* $Kind:ident, )* }) => {
+        $(#[$of])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum $Name { $( $(#[$doc])* $Kind, )* }
+
+        impl $Name {
+            /// Every variant, by position.
+            pub const ALL: &'static [$Name] = &[$( $Name::$Kind ),*];
+            pub const COUNT: usize = $Name::ALL.len();
+        }
+    };
+}
+
+counted! {
+    /// Why a launch of a kernel that has a twin ran the original. New reasons come last.
+    Unprobed {
+        /// The context was not prepared in time, or could not be.
+        NotReady,
+        /// A cooperative launch: a twin may not fit on the GPU at once.
+        Cooperative,
+        /// CUPTI names no context, or there are more than [`MOST_CONTEXTS`].
+        NoContext,
+        /// The twin did not take an attribute of the original, such as its dynamic shared memory.
+        AttributeRefused,
+        /// The parameters of the call were not as expected.
+        Unexpected,
+    }
+}
+
+counted! {
+    /// What became of an image that the program loaded. New outcomes come last.
+    ImageOutcome {
+        /// Its twin is loaded.
+        Twinned,
+        /// The tracer has nothing to probe in it.
+        NothingToProbe,
+        /// It has no PTX.
+        NoPtx,
+        /// Its PTX is larger than [`MOST_IMAGE_BYTES`].
+        TooLarge,
+        /// Its memory could not be read, or is not as its headers say.
+        Unreadable,
+        /// The tracer could not make a twin.
+        NotWoven,
+        /// The tracer did not answer in time, or what it sent could not be used.
+        NoAnswer,
+        /// The driver did not load the twin, or lacks something that it needs.
+        NotLoaded,
+        /// A file, which is not read.
+        File,
+        /// The collector has no room for more kernels.
+        TableFull,
+    }
+}
+
+/// The device region's first page.
+#[repr(C, align(64))]
+#[derive(Default, Debug)]
+pub struct Control {
+    /// Size of a block, for readers of the memory; the collector takes it from ARM.
+    pub block_bytes: AtomicU64,
+    /// The number of the last READ_DEVICE that is done in all contexts.
+    pub answered: AtomicU64,
+    /// Number of contexts that have had a block so far: the first of `slots` are theirs.
+    pub contexts: AtomicU32,
+    unused: u32,
+    /// Launches that ran the original, indexed by [`Unprobed`].
+    pub unprobed: [AtomicU64; Unprobed::COUNT],
+    /// Images, indexed by [`ImageOutcome`].
+    pub images: [AtomicU64; ImageOutcome::COUNT],
+    pub slots: [Slot; MOST_CONTEXTS],
+}
+
+/// A context that has a block, or had one.
+#[repr(C, align(64))]
+#[derive(Default, Debug)]
+pub struct Slot {
+    /// CUPTI's id of the context.
+    pub context: AtomicU32,
+    /// The ordinal of its GPU in the process.
+    pub device: AtomicU32,
+    /// Odd while the block is being copied; grows by two with each copy. Whoever reads the copy reads this before and
+    /// after.
+    pub generation: AtomicU64,
+    /// Launches that ran a twin.
+    pub swapped: AtomicU64,
+    /// 1 once the context is gone: there will be no other copy.
+    pub is_last: AtomicU32,
+    unused: u32,
+}
+
+const _: () = assert!(size_of::<Control>() <= PAGE);
+
+/// Sizes that define a device region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Size of a block: a multiple of 8.
+    pub block_bytes: u64,
+}
+
+impl Shape {
+    /// Whether both sides can work with these sizes.
+    pub const fn is_sound(self) -> bool {
+        self.block_bytes >= 8 && self.block_bytes.is_multiple_of(8) && self.block_bytes <= MOST_BLOCK_BYTES
+    }
+
+    /// Returns the size of the whole region.
+    pub const fn size(self) -> usize {
+        PAGE + (1 + MOST_CONTEXTS) * self.stride()
+    }
+
+    /// Returns the offset of the initial bytes.
+    pub const fn initial_offset(self) -> usize {
+        PAGE
+    }
+
+    /// Returns the offset of the copy for slot `index`, below [`MOST_CONTEXTS`].
+    pub const fn copy_offset(self, index: usize) -> usize {
+        PAGE + (1 + index) * self.stride()
+    }
+
+    const fn stride(self) -> usize {
+        (self.block_bytes as usize).next_multiple_of(PAGE)
+    }
+}
+
+/// Status of a TWIN message.
+pub mod twin_status {
+    /// The image has nothing to probe. No descriptor.
+    pub const NOTHING: u64 = 0;
+    /// The descriptor is a memfd with a [`Twin`](super::Twin).
+    pub const WOVEN: u64 = 1;
+    /// The tracer could not make a twin. No descriptor.
+    pub const FAILED: u64 = 2;
+}
+
+/// How an image's PTX is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    /// As text; bytes from the first 0 on are padding.
+    Plain,
+    /// An LZ4 block, without a frame.
+    Lz4,
+    /// A zstd frame.
+    Zstd,
+}
+
+impl Codec {
+    const ALL: [Codec; 3] = [Codec::Plain, Codec::Lz4, Codec::Zstd];
+}
+
+/// Which GPUs beside those of its number PTX is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Portability {
+    /// That and later ones.
+    Later,
+    /// Exactly that one (`sm_90a`).
+    Exact,
+    /// Those of its family (`sm_100f`).
+    Family,
+}
+
+impl Portability {
+    const ALL: [Portability; 3] = [Portability::Later, Portability::Exact, Portability::Family];
+}
+
+/// One PTX module of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ptx<'a> {
+    pub codec: Codec,
+    pub portability: Portability,
+    /// The GPU's number, such as 90; 0 if only the text says it.
+    pub sm: u32,
+    /// Size of the text when decompressed; 0 if it is not known.
+    pub text_bytes: u64,
+    pub stored: Cow<'a, [u8]>,
+}
+
+/// Precedes the bytes of each PTX module in the memory that an IMAGE comes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct PtxHead {
+    codec: u32,
+    portability: u32,
+    sm: u32,
+    unused: u32,
+    text_bytes: u64,
+    stored_bytes: u64,
+}
+
+impl PtxHead {
+    /// Describes PTX, of which `stored_bytes` follow, padded to a multiple of 8.
+    pub fn of(ptx: &Ptx<'_>, stored_bytes: u64) -> Self {
+        let Ptx { codec, portability, sm, text_bytes, .. } = *ptx;
+        PtxHead { codec: codec as u32, portability: portability as u32, sm, unused: 0, text_bytes, stored_bytes }
+    }
+}
+
+/// Returns how many bytes are between the end of so many and the next multiple of 8.
+pub const fn padding_of(bytes: u64) -> usize {
+    (bytes.wrapping_neg() % 8) as usize
+}
+
+/// Encodes the PTX of an image.
+pub fn encode_image(all: &[Ptx<'_>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for it in all {
+        out.extend(PtxHead::of(it, it.stored.len() as u64).as_bytes());
+        out.extend(it.stored.iter());
+        out.extend(&[0; 8][..padding_of(it.stored.len() as u64)]);
+    }
+    out
+}
+
+/// Decodes the PTX of an image; `None` if the bytes are malformed.
+pub fn decode_image(mut bytes: &[u8]) -> Option<Vec<Ptx<'_>>> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let (head, rest) = PtxHead::read_from_prefix(bytes).ok()?;
+        let (stored, rest) = rest.split_at_checked(usize::try_from(head.stored_bytes).ok()?)?;
+        bytes = rest.get(padding_of(head.stored_bytes)..)?;
+        all.push(Ptx {
+            codec: *Codec::ALL.get(head.codec as usize)?,
+            portability: *Portability::ALL.get(head.portability as usize)?,
+            sm: head.sm,
+            text_bytes: head.text_bytes,
+            stored: stored.into(),
+        });
+    }
+    Some(all)
+}
+
+/// What runs in place of some kernels of an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Twin {
+    /// PTX or a cubin, as `cuLibraryLoadData` takes it. Its kernels' symbols are those of [`twin_symbol`].
+    pub code: Vec<u8>,
+    /// The symbols of the originals.
+    pub kernels: Vec<String>,
+    /// The original's variables whose addresses are the elements of [`GLOBALS_VARIABLE`].
+    pub variables: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct TwinHead {
+    code_bytes: u64,
+    kernels: u32,
+    variables: u32,
+}
+
+impl Twin {
+    /// Encodes the twin: sizes, the code, then the names with a 0 behind each.
+    ///
+    /// ```
+    /// use xputrace_wire::device::Twin;
+    /// let twin = Twin { code: b".version 8.0".into(), kernels: vec!["scale".into()], variables: vec![] };
+    /// assert_eq!(Twin::decode(&twin.encode()), Some(twin));
+    /// ```
+    pub fn encode(&self) -> Vec<u8> {
+        let head = TwinHead {
+            code_bytes: self.code.len() as u64,
+            kernels: self.kernels.len() as u32,
+            variables: self.variables.len() as u32,
+        };
+        let mut out = head.as_bytes().to_vec();
+        out.extend(&self.code);
+        for name in self.kernels.iter().chain(&self.variables) {
+            out.extend(name.as_bytes());
+            out.push(0);
+        }
+        out
+    }
+
+    /// Inverts [`Twin::encode`]; `None` if the bytes are malformed.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, rest) = TwinHead::read_from_prefix(bytes).ok()?;
+        let (code, names) = rest.split_at_checked(usize::try_from(head.code_bytes).ok()?)?;
+        let mut names = names.split_inclusive(|it| *it == 0).map(|it| it.strip_suffix(&[0]));
+        let mut take = |n: u32| (0..n).map(|_| name_of(names.next()??)).collect::<Option<Vec<String>>>();
+        let (kernels, variables) = (take(head.kernels)?, take(head.variables)?);
+        names.next().is_none().then(|| Twin { code: code.to_vec(), kernels, variables })
+    }
+}
+
+fn name_of(bytes: &[u8]) -> Option<String> {
+    Some(std::str::from_utf8(bytes).ok()?.to_owned()).filter(|it| !it.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_twins_symbol_leads_to_the_originals() {
+        assert_eq!(original_symbol(twin_symbol("_Z5scalePf").as_bytes()), b"_Z5scalePf");
+        assert_eq!(original_symbol(b"_Z5scalePf"), b"_Z5scalePf");
+    }
+
+    #[test]
+    fn copies_do_not_overlap_and_are_inside() {
+        for block_bytes in [8, 4096, 4104, MOST_BLOCK_BYTES] {
+            let shape = Shape { block_bytes };
+            assert!(shape.is_sound());
+            let ends = |from: usize| from + block_bytes as usize;
+            assert!(ends(shape.initial_offset()) <= shape.copy_offset(0));
+            (1..MOST_CONTEXTS).for_each(|it| assert!(ends(shape.copy_offset(it - 1)) <= shape.copy_offset(it)));
+            assert!(ends(shape.copy_offset(MOST_CONTEXTS - 1)) <= shape.size());
+        }
+        for block_bytes in [0, 12, MOST_BLOCK_BYTES + 8, u64::MAX] {
+            assert!(!Shape { block_bytes }.is_sound(), "{block_bytes}");
+        }
+    }
+
+    #[test]
+    fn an_image_round_trips_and_less_of_it_is_refused() {
+        let ptx = |codec, portability, sm, text: &'static [u8]| Ptx {
+            codec,
+            portability,
+            sm,
+            text_bytes: 100,
+            stored: text.into(),
+        };
+        let all = [
+            ptx(Codec::Plain, Portability::Later, 0, b".version 8.0\n"),
+            ptx(Codec::Zstd, Portability::Exact, 90, b"12345678"),
+            ptx(Codec::Lz4, Portability::Family, 100, b""),
+        ];
+        let bytes = encode_image(&all);
+        assert_eq!(decode_image(&bytes).as_deref(), Some(&all[..]));
+        let wholes: Vec<usize> = (0..=bytes.len()).filter(|it| decode_image(&bytes[..*it]).is_some()).collect();
+        assert_eq!(wholes, [0, 48, 88, 120], "after each PTX");
+    }
+
+    #[test]
+    fn a_twin_with_other_names_than_it_says_is_refused() {
+        let twin = Twin { code: vec![0, 1, 2], kernels: vec!["a".into(), "b".into()], variables: vec!["table".into()] };
+        let bytes = twin.encode();
+        assert_eq!(Twin::decode(&bytes), Some(twin));
+        let refused = |at: usize, byte: u8| {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            assert_eq!(Twin::decode(&bytes), None, "{at}");
+        };
+        (8..16).for_each(|at| refused(at, 9));
+        refused(bytes.len() - 1, b'x');
+        (0..bytes.len()).for_each(|it| assert_eq!(Twin::decode(&bytes[..it]), None));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_image_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(all) = decode_image(&bytes) {
+                let again = encode_image(&all);
+                prop_assert_eq!(decode_image(&again), Some(all));
+            }
+        }
+
+        #[test]
+        fn heads_of_any_sizes_are_survived(
+            codec in 0u32..4, sm in any::<u32>(), stored in any::<u64>(), bytes in proptest::collection::vec(any::<u8>(), 0..64)
+        ) {
+            let head = PtxHead { codec, portability: 0, sm, unused: 0, text_bytes: stored, stored_bytes: stored % 80 };
+            let huge = PtxHead { stored_bytes: stored, ..head };
+            for head in [head, huge] {
+                let bytes = [head.as_bytes(), &bytes].concat();
+                if let Some(all) = decode_image(&bytes) {
+                    prop_assert!(all.iter().map(|it| it.stored.len()).sum::<usize>() <= bytes.len());
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_a_twin_or_refused(
+            code in 0u64..80, counts in (0u32..5, 0u32..5), bytes in proptest::collection::vec(0u8..4, 0..80)
+        ) {
+            let head = TwinHead { code_bytes: code, kernels: counts.0, variables: counts.1 };
+            let bytes = [head.as_bytes(), &bytes].concat();
+            if let Some(twin) = Twin::decode(&bytes) {
+                prop_assert_eq!(twin.encode(), bytes);
+            }
+        }
+    }
+}
