@@ -171,6 +171,7 @@ fn jump(insn: &Insn, register: char) -> Option<String> {
         (insn::JA, 'r') => return Some(format!("goto pc{off:+}")),
         (insn::JA, _) => return Some(format!("gotol pc{imm:+}")),
         (insn::CALL, 'r') if *src == 0 => return Some(call(*imm)),
+        (insn::CALL, 'r') if *src == insn::PSEUDO_CALL => return Some(format!("call pc{imm:+}")),
         (insn::EXIT, 'r') => return Some("exit".into()),
         (0x10, _) => "==",
         (0x20, _) => ">",

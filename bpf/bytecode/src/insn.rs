@@ -156,3 +156,10 @@ pub mod atomic {
 
 /// `src` of `ld_imm64` if its immediate is a map (patched by the loader).
 pub const PSEUDO_MAP_FD: u8 = 1;
+/// `src` of `ld_imm64` if its immediate is an address in a map's value; the second half is the offset in it.
+pub const PSEUDO_MAP_VALUE: u8 = 2;
+/// `src` of a call of a function of the program itself; the immediate is the distance to it.
+pub const PSEUDO_CALL: u8 = 1;
+/// Functions that may be inside each other, the entry included (`MAX_CALL_FRAMES` in Linux's
+/// `include/linux/bpf_verifier.h`).
+pub const MAX_FRAMES: usize = 8;

@@ -291,6 +291,38 @@ fn endless_loops_end() {
     assert_eq!(fault(&endless), Fault { insn: 0, reason: FaultReason::InstructionLimit });
 }
 
+/// A program that calls a function twice, by raw instructions: 0x85 with source 1 calls.
+#[test]
+fn functions_have_registers_and_a_stack_of_their_own() {
+    let image = raw(&[
+        (0xb7, 6, 0, 0, 100),
+        (0x7a, 10, 0, -8, 5),
+        (0xbf, 1, 10, 0, 0),
+        (0x07, 1, 0, 0, -8),
+        (0x85, 0, 1, 0, 6),
+        (0xbf, 7, 0, 0, 0),
+        (0xb7, 2, 0, 0, 3),
+        (0x79, 0, 10, -8, 0),
+        (0x0f, 0, 6, 0, 0),
+        (0x0f, 0, 7, 0, 0),
+        (0x95, 0, 0, 0, 0),
+        // Adds 1000 to its caller's word, and returns what it finds in its own, and in R6.
+        (0xb7, 6, 0, 0, 1000),
+        (0x7a, 10, 0, -8, 10000),
+        (0x79, 2, 1, 0, 0),
+        (0x0f, 2, 6, 0, 0),
+        (0x7b, 1, 2, 0, 0),
+        (0x79, 0, 10, -8, 0),
+        (0x95, 0, 0, 0, 0),
+    ]);
+    assert_eq!(engine(&image).run(ProgramId(0), &[], &mut ()), Ok(1005 + 100 + 10000));
+
+    let endless = raw(&[(0x85, 0, 1, 0, -1), (0x95, 0, 0, 0, 0)]);
+    let fault = fault(&endless);
+    assert_eq!((fault.insn, fault.reason), (0, FaultReason::TooManyFrames));
+    assert!(refusal(&raw(&[(0x85, 0, 1, 0, 7), (0x95, 0, 0, 0, 0)])).contains("jumps out of the program"));
+}
+
 #[test]
 fn bad_programs_are_refused() {
     const EXIT: (u8, u8, u8, i16, i32) = (0x95, 0, 0, 0, 0);
@@ -309,7 +341,7 @@ fn bad_programs_are_refused() {
     refused(&[(0x18, 0, 0, 0, 0), EXIT], "second half");
     refused(&[(0x18, 1, 1, 0, 0), (0, 0, 0, 0, 0), EXIT], "does not say which");
     refused(&[(0x85, 0, 0, 0, 9999), EXIT], "no helper 9999");
-    refused(&[(0x85, 0, 1, 0, 0), EXIT], "not of functions");
+    refused(&[(0x85, 0, 2, 0, 0), EXIT], "call of kind 2");
     refused(&[(0x7a, 10, 0, -4, 0), EXIT], "outside of the stack");
     refused(&[(0xff, 0, 0, 0, 0), EXIT], "no instruction 0xff");
 }

@@ -48,6 +48,8 @@ pub(super) enum Op {
     Atomic32, Atomic64,
     LdImm64,
     Lookup, Call,
+    /// Calls a function of the program.
+    CallLocal,
     Exit,
     /// Second half of `LdImm64`; never reached.
     Half,
@@ -55,15 +57,21 @@ pub(super) enum Op {
 
 /// Checks and decodes a program.
 pub(super) fn decode(program: &Program, n_maps: usize) -> Result<Vec<Decoded>, LoadError> {
-    let checked = Decoder { program, n_maps };
+    let has_calls = program.insns.iter().any(|it| it.code == CALL && it.src == insn::PSEUDO_CALL);
+    let checked = Decoder { program, n_maps, has_calls };
     checked
         .run()
         .map_err(|(insn, what)| LoadError { place: format!("program `{}`, instruction {insn}", program.name), what })
 }
 
+/// Code of a call.
+const CALL: u8 = class::JMP | insn::CALL;
+
 struct Decoder<'a> {
     program: &'a Program,
     n_maps: usize,
+    /// Whether functions call each other: then the frame pointer isn't the same everywhere.
+    has_calls: bool,
 }
 
 type Checked<T> = Result<T, String>;
@@ -128,10 +136,10 @@ impl Decoder<'_> {
         }
         match insn.code & 7 {
             class::LD => self.ld_imm64(at, insn),
-            class::LDX => ldx(insn),
-            class::ST => store(insn, false),
+            class::LDX => ldx(insn, !self.has_calls),
+            class::ST => store(insn, false, !self.has_calls),
             class::STX if insn.code & 0xe0 == mode::ATOMIC => atomic(insn),
-            class::STX => store(insn, true),
+            class::STX => store(insn, true, !self.has_calls),
             class::ALU => alu(insn, false),
             class::ALU64 => alu(insn, true),
             class::JMP => jump(at, insn, false),
@@ -164,7 +172,7 @@ impl Decoder<'_> {
 
 impl Op {
     fn jumps(self) -> bool {
-        (Op::Ja as u8..=Op::Jsle32R as u8).contains(&(self as u8))
+        self == Op::CallLocal || (Op::Ja as u8..=Op::Jsle32R as u8).contains(&(self as u8))
     }
 }
 
@@ -202,7 +210,7 @@ fn size_of(code: u8) -> usize {
     }
 }
 
-fn ldx(insn: &Insn) -> Checked<Decoded> {
+fn ldx(insn: &Insn, stack_is_fixed: bool) -> Checked<Decoded> {
     use Op::*;
     writes(insn.dst)?;
     let size = size_of(insn.code);
@@ -220,7 +228,7 @@ fn ldx(insn: &Insn) -> Checked<Decoded> {
         return Err(unknown(insn));
     }
     let stack = match op {
-        _ if insn.src != 10 => None,
+        _ if insn.src != 10 || !stack_is_fixed => None,
         Load8 => Some(StackLoad8),
         Load16 => Some(StackLoad16),
         Load32 => Some(StackLoad32),
@@ -233,20 +241,21 @@ fn ldx(insn: &Insn) -> Checked<Decoded> {
     })
 }
 
-fn store(insn: &Insn, from_register: bool) -> Checked<Decoded> {
+fn store(insn: &Insn, from_register: bool, stack_is_fixed: bool) -> Checked<Decoded> {
     use Op::*;
     let unused = if from_register { insn.imm != 0 } else { insn.src != 0 };
     if insn.code & 0xe0 != mode::MEM || unused {
         return Err(unknown(insn));
     }
     let size = size_of(insn.code);
-    let ops = match (insn.dst == 10, from_register) {
+    let is_fixed = insn.dst == 10 && stack_is_fixed;
+    let ops = match (is_fixed, from_register) {
         (false, false) => [Store8I, Store16I, Store32I, Store64I],
         (false, true) => [Store8R, Store16R, Store32R, Store64R],
         (true, false) => [StackStore8I, StackStore16I, StackStore32I, StackStore64I],
         (true, true) => [StackStore8R, StackStore16R, StackStore32R, StackStore64R],
     };
-    let off = if insn.dst == 10 { stack_place(insn.off, size)? } else { insn.off.into() };
+    let off = if is_fixed { stack_place(insn.off, size)? } else { insn.off.into() };
     Ok(decoded(ops[size.trailing_zeros() as usize], insn, off, insn.imm as i64 as u64))
 }
 
@@ -348,6 +357,9 @@ fn jump(at: usize, insn: &Insn, narrow: bool) -> Checked<Decoded> {
         (insn::JA, _) if insn.code & insn::SRC_REG != 0 => Err(unknown(insn)),
         (insn::JA, true) => Ok(decoded(Op::Ja, insn, target(insn.imm)?, 0)),
         (insn::JA, false) => Ok(decoded(Op::Ja, insn, target(insn.off.into())?, 0)),
+        (insn::CALL, false) if insn.code == CALL && insn.src == insn::PSEUDO_CALL => {
+            Ok(decoded(Op::CallLocal, insn, target(insn.imm)?, 0))
+        }
         (insn::CALL, false) => call(insn),
         (insn::EXIT, false) if insn.code & insn::SRC_REG == 0 => Ok(decoded(Op::Exit, insn, 0, 0)),
         (code, _) => {
@@ -381,7 +393,7 @@ fn jump_op(code: u8, narrow: bool, from_register: bool) -> Option<Op> {
 
 fn call(insn: &Insn) -> Checked<Decoded> {
     if insn.src != 0 || insn.code & insn::SRC_REG != 0 {
-        return Err("the engine runs calls of helpers, not of functions of the program".into());
+        return Err(format!("makes a call of kind {}, which the engine lacks", insn.src));
     }
     match insn.imm {
         helper::MAP_LOOKUP_ELEM => Ok(decoded(Op::Lookup, insn, 0, 0)),

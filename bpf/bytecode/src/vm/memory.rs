@@ -15,6 +15,8 @@ pub(super) struct Memory<'a> {
 /// The memory outside maps: separate, so that it can be read while a map changes.
 pub(super) struct Local<'a> {
     pub(super) stack: [u8; STACK_BYTES],
+    /// Stacks of the functions that are being called, the outermost first. They follow `stack` in the address space.
+    pub(super) called: Vec<u8>,
     pub(super) ctx: &'a [u8],
     pub(super) records: &'a mut Records,
 }
@@ -58,7 +60,10 @@ impl Local<'_> {
     fn bytes(&self, address: u64, len: usize) -> Option<&[u8]> {
         let offset = pointer::offset(address) as usize;
         match pointer::region(address) {
-            STACK => self.stack.get(offset..offset.checked_add(len)?),
+            STACK => match self.stack.get(offset..offset.checked_add(len)?) {
+                None => self.called.get(in_called(offset, len)?),
+                own => own,
+            },
             CTX => self.ctx.get(offset..offset.checked_add(len)?),
             RECORDS => self.records.range(offset, len).map(|(data, range)| &data[range]),
             _ => None,
@@ -69,7 +74,10 @@ impl Local<'_> {
     fn bytes_mut(&mut self, address: u64, len: usize) -> Option<&mut [u8]> {
         let offset = pointer::offset(address) as usize;
         match pointer::region(address) {
-            STACK => self.stack.get_mut(offset..offset.checked_add(len)?),
+            STACK => match self.stack.get_mut(offset..offset.checked_add(len)?) {
+                None => self.called.get_mut(in_called(offset, len)?),
+                own => own,
+            },
             RECORDS => self.records.bytes_mut(offset, len),
             _ => None,
         }
@@ -89,6 +97,14 @@ impl Local<'_> {
         copy.extend_from_slice(maps.get(map)?.bytes(pointer::offset(address), len)?);
         Some(copy)
     }
+}
+
+/// Returns the place in the stacks of called functions, unless it spans two of them.
+#[cold]
+fn in_called(offset: usize, len: usize) -> Option<std::ops::Range<usize>> {
+    let start = offset.checked_sub(STACK_BYTES)?;
+    let end = start.checked_add(len)?;
+    (len == 0 || start / STACK_BYTES == (end - 1) / STACK_BYTES).then_some(start..end)
 }
 
 /// Ring buffer records that a run has reserved and not yet submitted.

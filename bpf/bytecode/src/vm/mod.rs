@@ -75,6 +75,8 @@ pub enum FaultReason {
     TooManyRemoteValues,
     #[error("the engine has no helper {0}")]
     NoHelper(i32),
+    #[error("calls are more than {} functions deep", crate::insn::MAX_FRAMES)]
+    TooManyFrames,
 }
 
 /// Returns the handle of a map that lives elsewhere, or `None`.
@@ -186,8 +188,10 @@ impl Engine {
         }
         self.records.forget();
         // Build it in place: building the stack separately would copy it.
-        let mut memory =
-            Memory { local: Local { stack: [0; STACK_BYTES], ctx, records: &mut self.records }, maps: &mut self.maps };
+        let mut memory = Memory {
+            local: Local { stack: [0; STACK_BYTES], called: Vec::new(), ctx, records: &mut self.records },
+            maps: &mut self.maps,
+        };
         let answer = run::run(code, &mut memory, &mut self.scratch, env, self.instruction_limit);
         for at in &self.remote {
             self.maps[*at].write_back();

@@ -6,10 +6,17 @@ use super::env::Env;
 use super::memory::{Memory, STACK_BYTES};
 use super::pointer::{self, CTX, STACK};
 use super::{Fault, FaultReason};
-use crate::insn::atomic;
+use crate::insn::{MAX_FRAMES, atomic};
 
 /// Registers; five more than exist, so that no 4-bit index needs a check.
 type Registers = [u64; 16];
+
+/// What a called function gives back to its caller.
+struct Caller {
+    /// R6 to R10.
+    saved: [u64; 5],
+    pc: usize,
+}
 
 /// Runs a decoded program to its `exit`; returns R0.
 #[expect(clippy::redundant_closure_call, reason = "the macros take each operation as a closure")]
@@ -24,6 +31,7 @@ pub(super) fn run<E: Env>(
     r[1] = pointer::make(CTX, 0);
     r[10] = pointer::make(STACK, STACK_BYTES as u64);
     let mut pc = 0;
+    let mut callers: Vec<Caller> = Vec::new();
     // Between two backward jumps a program only runs forward, so it is enough to charge those.
     let mut budget = instruction_limit;
 
@@ -288,10 +296,39 @@ pub(super) fn run<E: Env>(
             }
             Op::Lookup => call!(lookup),
             Op::Call => call!(run, imm as i32),
-            Op::Exit => return Ok(r[0]),
+            Op::CallLocal => match enter(&mut callers, memory, &mut r, pc) {
+                Some(()) => jump!(off),
+                None => fail!(FaultReason::TooManyFrames),
+            },
+            Op::Exit => match leave(&mut callers, memory, &mut r) {
+                Some(back) => jump!(back),
+                None => return Ok(r[0]),
+            },
             Op::Half => fail!(FaultReason::NoProgram),
         }
     }
+}
+
+/// Begins a function; `None` if too many are inside each other.
+#[cold]
+fn enter(callers: &mut Vec<Caller>, memory: &mut Memory<'_>, r: &mut Registers, pc: usize) -> Option<()> {
+    if callers.len() + 1 >= MAX_FRAMES {
+        return None;
+    }
+    callers.push(Caller { saved: [r[6], r[7], r[8], r[9], r[10]], pc });
+    let depth = callers.len();
+    memory.local.called.resize(depth * STACK_BYTES, 0);
+    r[10] = pointer::make(STACK, ((depth + 1) * STACK_BYTES) as u64);
+    Some(())
+}
+
+/// Ends a function; returns where its caller goes on.
+#[inline(always)]
+fn leave(callers: &mut Vec<Caller>, memory: &mut Memory<'_>, r: &mut Registers) -> Option<usize> {
+    let Caller { saved, pc } = callers.pop()?;
+    memory.local.called.truncate(callers.len() * STACK_BYTES);
+    r[6..=10].copy_from_slice(&saved);
+    Some(pc)
 }
 
 fn bad_stack(place: i32, write: bool) -> FaultReason {
