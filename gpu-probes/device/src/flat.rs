@@ -5,20 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xputrace_bytecode::insn::{self, Insn, Size, atomic, class, mode};
+use xputrace_bytecode::insn::{self, Insn, MAX_FRAMES, Size, atomic, class, mode};
 use xputrace_bytecode::{BpfMapId, Program};
 
 use crate::{Refusal, access_size};
 
-/// Functions that may be inside each other, the entry included: Linux's own limit (`MAX_CALL_FRAMES` in
-/// `include/linux/bpf_verifier.h`).
-const MAX_FRAMES: u8 = 8;
 /// Nodes of a program with its calls inlined.
 const MAX_NODES: usize = 1 << 16;
-/// `src` of a call of a function of the program (`BPF_PSEUDO_CALL` in `include/uapi/linux/bpf.h`).
-const PSEUDO_CALL: u8 = 1;
-/// `src` of `ld_imm64` if it is an address in the value of a map (`BPF_PSEUDO_MAP_VALUE`).
-const PSEUDO_MAP_VALUE: u8 = 2;
 
 /// A program without calls of functions. It begins with the first node.
 pub(crate) struct Flat {
@@ -198,7 +191,7 @@ struct Decoded {
 impl Flattener<'_> {
     /// Adds the nodes of the function that begins at an instruction. Its exits go on after the nodes, if it was called.
     fn function(&mut self, entry: usize, frame: u8, caller: Option<usize>) -> Result<(), Refusal> {
-        if frame >= MAX_FRAMES {
+        if usize::from(frame) >= MAX_FRAMES {
             let insn = caller.unwrap_or(entry);
             return Err(Refusal { insn, what: format!("calls are more than {MAX_FRAMES} functions deep") });
         }
@@ -322,7 +315,7 @@ impl Flattener<'_> {
         match insn.src {
             0 => Ok(Op::Const { dst, value: u64::from(insn.imm as u32) | u64::from(high as u32) << 32 }),
             insn::PSEUDO_MAP_FD => Ok(Op::LoadMap { dst, map: self.map_at(at)? }),
-            PSEUDO_MAP_VALUE => Ok(Op::LoadMapValue { dst, map: self.map_at(at)?, offset: high }),
+            insn::PSEUDO_MAP_VALUE => Ok(Op::LoadMapValue { dst, map: self.map_at(at)?, offset: high }),
             kind => Err(format!("loads an address of kind {kind}, which the device lacks")),
         }
     }
@@ -446,7 +439,7 @@ fn jump(at: usize, insn: &Insn, wide: bool) -> Result<Decoded, String> {
         (insn::EXIT, true) => Ok(Decoded { next: None, ..straight(Op::Exit) }),
         (insn::CALL, true) => match insn.src {
             0 => Ok(straight(Op::Call(insn.imm))),
-            PSEUDO_CALL => Ok(Decoded { calls: Some(target(insn.imm.into())?), ..straight(Op::Enter) }),
+            insn::PSEUDO_CALL => Ok(Decoded { calls: Some(target(insn.imm.into())?), ..straight(Op::Enter) }),
             kind => Err(format!("makes a call of kind {kind}, which the device lacks")),
         },
         (code, _) => {

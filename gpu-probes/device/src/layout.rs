@@ -81,8 +81,8 @@ pub mod state {
 /// The ring of records: slots of equal size, of which a record takes as many as it needs, in a row.
 ///
 /// A thread takes slots by adding to the head. If the tail says that they are free, it writes its record and then the
-/// first slot's [`WRITTEN`](ring::WRITTEN) mark; otherwise it drops the record, and marks each of the slots
-/// [`DROPPED`](ring::DROPPED). So nobody waits for the reader, and the reader knows of each slot what became of it.
+/// first slot's [`WRITTEN`](ring::WRITTEN) mark; otherwise it drops the record, and counts that in each of the slots'
+/// [`DROPPED`](ring::DROPPED) marks. So nobody waits for the reader, and the reader knows of each slot what became of it.
 pub mod ring {
     pub const SLOT_BYTES: u32 = 64;
     /// Slots after the last one, so that a record that begins there is in one piece.
@@ -92,18 +92,18 @@ pub mod ring {
     pub const MARK_BYTES: u32 = 16;
     /// In a mark: position of the record written here last, plus 1.
     pub const WRITTEN: i64 = 0;
-    /// In a mark: position of the last slot dropped here, plus 1.
+    /// In a mark: how often this slot was taken and dropped.
     pub const DROPPED: i64 = 8;
     /// In a record: number of its site, 32 bits.
     pub const SITE: i64 = 0;
-    /// In a record: bytes of its data, 32 bits. [`DISCARDED`] for one that was taken back.
+    /// In a record: bytes of its data, 32 bits, and [`DISCARDED`] for one that was taken back.
     pub const LEN: i64 = 4;
     /// In a record: its position among all slots taken, 64 bits.
     pub const POSITION: i64 = 8;
     /// Bytes before a record's data.
     pub const RECORD_HEADER_BYTES: u32 = 16;
-    /// Length of a record that the reader skips.
-    pub const DISCARDED: u32 = u32::MAX;
+    /// Bit of the length of a record that the reader skips.
+    pub const DISCARDED: u32 = 1 << 31;
 }
 
 /// Probes of a hash before a key counts as absent, or the map as full. At most half of the slots are in use, so

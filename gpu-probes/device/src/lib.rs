@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod analyse;
+pub mod arena;
 mod emit;
 mod flat;
 pub mod layout;

@@ -182,7 +182,7 @@ impl Emitter<'_> {
         first
     }
 
-    /// Counts a record without room, and marks its slots so that the reader passes them by.
+    /// Counts a record without room, and counts it in its slots, so that the reader passes them by.
     fn drop_record(&mut self, taken: &Taken) {
         self.place(&taken.dropped);
         self.count_loss(taken.site);
@@ -198,7 +198,7 @@ impl Emitter<'_> {
         put!(self, "and.b64 {index}, {index}, {position}");
         put!(self, "mad.lo.u64 {mark}, {index}, {}, {marks}", ring::MARK_BYTES);
         put!(self, "add.s64 {position}, {position}, 1");
-        put!(self, "red.relaxed.sys.global.max.u64 [{mark}+{}], {position}", ring::DROPPED);
+        put!(self, "red.relaxed.sys.global.add.u64 [{mark}+{}], 1", ring::DROPPED);
         put!(self, "setp.lt.u64 {more}, {position}, {end}");
         put!(self, "@{more} bra {next}");
         self.place(&done);
@@ -216,15 +216,15 @@ impl Emitter<'_> {
     }
 
     pub(super) fn ringbuf_end(&mut self, submits: bool, state: &State) -> Result<(), Refusal> {
-        let Value::Record { at: Place::START, null, .. } = state.reg(self.node.frame, 1) else {
+        let Value::Record { n_bytes, at: Place::START, null } = state.reg(self.node.frame, 1) else {
             return self.refuse("r1 is not the start of a reserved record");
         };
         self.require(null, "%xpt_r1");
         let header_bytes = i64::from(ring::RECORD_HEADER_BYTES);
         if !submits {
-            let discarded = self.word();
-            put!(self, "mov.b32 {discarded}, {:#x}", ring::DISCARDED);
-            put!(self, "st.relaxed.sys.global.u32 [%xpt_r1+{}], {discarded}", ring::LEN - header_bytes);
+            let len = self.word();
+            put!(self, "mov.b32 {len}, {:#x}", n_bytes | ring::DISCARDED);
+            put!(self, "st.relaxed.sys.global.u32 [%xpt_r1+{}], {len}", ring::LEN - header_bytes);
         }
         let (position, index, mark) = (self.long(), self.long(), self.long());
         let (capacity, marks) = (self.header(header::RING_CAPACITY), self.header(header::RING_MARKS));

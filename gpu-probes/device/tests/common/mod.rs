@@ -1,6 +1,9 @@
 //! Shared by the tests: programs, the kernels around them, and NVIDIA's assembler.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod generate;
+pub(crate) mod ptx;
+
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -33,7 +36,7 @@ pub(crate) fn module(blocks: &[&str]) -> String {
     let body = blocks.concat();
     format!(
         ".version 7.8\n.target sm_90\n.address_size 64\n{DECLARATION}\n.visible .entry kernel()\n{{\n    \
-         .reg .b64 %result;\n{body}    ret;\n}}\n"
+         .reg .b64 %result, %ctx;\n    mov.b64 %ctx, 0;\n{body}    ret;\n}}\n"
     )
 }
 
