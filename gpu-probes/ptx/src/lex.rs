@@ -166,7 +166,7 @@ impl<'a> Lexer<'a> {
             let rest = &bytes[self.at..];
             match rest {
                 [byte, ..] if is_word(*byte) => self.at += 1,
-                [b':', b':', next, ..] if is_word(*next) => self.at += 2,
+                [b':', b':', next, ..] if next.is_ascii_alphanumeric() => self.at += 2,
                 [b'+' | b'-', digit, ..] if digit.is_ascii_digit() && ends_in_exponent(&bytes[start..self.at]) => {
                     self.at += 1;
                 }

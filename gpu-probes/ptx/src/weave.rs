@@ -1,28 +1,70 @@
-//! Puts a caller's statements into a kernel, at points of its code.
+//! Puts a caller's statements into kernels, at points of their code.
 //!
 //! What is put in stands in a `{ }` scope of its own, so its registers and labels are nobody else's. A caller's text
 //! is parsed first: it can't reach beyond its scope, whatever it says.
+//!
+//! ```text
+//! weave ── which functions, what a point is
+//!   ├ body ── walks a body and finds its points
+//!   ├ build ── the statements around what is put in
+//!   └ flow ── where control goes
+//! ```
+
+mod body;
+mod build;
+mod flow;
 
 use crate::ParseError;
+use crate::access::Access;
 use crate::parse::parse_statements;
 use crate::tree::*;
 use rustc_hash::FxHashSet;
 
-/// A place in a kernel where statements can be put.
+/// The register in which statements at an access find its address, as 64 bits: base and offset, in the state space
+/// of the access. A 32-bit address is extended with zeros.
+pub const ADDRESS: &str = "%xpt_address";
+
+/// A place in a function where statements can be put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     /// Where every thread begins.
     Entry,
-    /// Where a thread ends: before a `ret` or `exit`, if its guard holds, and at the end of the body.
+    /// Where a thread ends: before a `ret` of the kernel or any `exit`, if its guard holds, and at the end of the
+    /// kernel's body. Not at a `trap`, which ends the grid.
     Exit,
+    /// Before an access to memory, if its guard holds; [`ADDRESS`] is its address.
+    BeforeAccess(Access),
+    /// The same, behind it.
+    AfterAccess(Access),
+    /// Before a barrier, if its guard holds.
+    BeforeBarrier,
+    AfterBarrier,
+    /// Where a basic block begins. A block ends at a branch, guarded or not, and where one goes to.
+    BlockBegin,
+    BlockEnd,
+    /// Where code of another source line begins, once in a row of instructions of that line in a basic block.
+    Line,
+}
+
+/// A source line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Line {
+    /// The number that the module gives a file: see [`Module::file`].
+    pub file: u32,
+    /// From 1 on.
+    pub line: u32,
 }
 
 /// What a caller is told of a point.
 #[derive(Clone, Copy, Debug)]
 pub struct Site<'a> {
     pub point: Point,
-    /// The function whose body it is in.
+    /// The function whose body it is in: a kernel, or one that a kernel calls.
     pub function: &'a str,
+    /// What the instructions there were compiled from, if the module says.
+    pub line: Option<Line>,
+    /// The exit, access or barrier.
+    pub instruction: Option<&'a Instruction>,
 }
 
 /// Why nothing was woven.
@@ -34,166 +76,90 @@ pub enum WeaveError {
     Text { point: Point, function: String, error: ParseError },
 }
 
+/// Where a caller's statements come from.
+type Insert<'a> = dyn FnMut(&Site) -> Option<String> + 'a;
+
 impl Module {
-    /// Asks `insert` at every point of a kernel for statements, and puts them in.
-    /// Returns how many times anything was put in.
+    /// Asks `insert` at every point of these kernels, and of the functions that they call, for statements, and puts
+    /// them in. Returns how many times anything was put in.
+    ///
+    /// Entry is a point of kernels only. Functions are woven once, whichever kernel calls them: prune the module
+    /// ([`Module::only`]) and redirect its variables ([`Module::redirect`]) before.
     ///
     /// # Errors
-    /// The module has no such kernel, or a text is not a sequence of statements. The module is as it was then.
-    pub fn weave(
-        &mut self,
-        kernel: &str,
-        insert: &mut dyn FnMut(&Site) -> Option<String>,
-    ) -> Result<usize, WeaveError> {
-        let function = self.kernel_mut(kernel).ok_or_else(|| WeaveError::NoKernel(kernel.to_owned()))?;
-        let mut weaver = Weaver { insert, function: kernel, labels: 0, woven: 0 };
-        let body = weaver.body(function.body.as_deref().unwrap_or_default())?;
-        function.body = Some(body);
-        Ok(weaver.woven)
+    /// The module lacks a kernel, or a text is not a sequence of statements. The module is as it was then.
+    pub fn weave(&mut self, kernels: &[&str], insert: &mut Insert) -> Result<usize, WeaveError> {
+        if let Some(missing) = kernels.iter().find(|name| self.kernel(name).is_none()) {
+            return Err(WeaveError::NoKernel((*missing).to_owned()));
+        }
+        let reached = self.reached(kernels.iter().copied());
+        let mut weaving = Weaving { insert, kernels, woven: 0 };
+        let bodies =
+            self.functions().map(|function| weaving.function(function, &reached)).collect::<Result<Vec<_>, _>>()?;
+        let woven = weaving.woven;
+        for (function, body) in self.functions_mut().zip(bodies) {
+            if body.is_some() {
+                function.body = body;
+            }
+        }
+        Ok(woven)
     }
 
-    fn kernel_mut(&mut self, name: &str) -> Option<&mut Function> {
-        self.items.iter_mut().find_map(|item| match item {
-            Item::Function(function) if function.name == name && function.is_kernel() && function.body.is_some() => {
-                Some(function)
-            }
+    /// The kernel of that name that has a body.
+    pub fn kernel(&self, name: &str) -> Option<&Function> {
+        self.functions().find(|function| function.name == name && function.is_kernel() && function.body.is_some())
+    }
+
+    /// All functions, prototypes included.
+    pub fn functions(&self) -> impl Iterator<Item = &Function> {
+        self.items.iter().filter_map(|item| match item {
+            Item::Function(function) => Some(function),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn functions_mut(&mut self) -> impl Iterator<Item = &mut Function> {
+        self.items.iter_mut().filter_map(|item| match item {
+            Item::Function(function) => Some(function),
             _ => None,
         })
     }
 }
 
-struct Weaver<'a> {
-    insert: &'a mut dyn FnMut(&Site) -> Option<String>,
-    function: &'a str,
-    /// Labels made so far.
-    labels: usize,
+/// One call of [`Module::weave`].
+struct Weaving<'a, 'i> {
+    insert: &'a mut Insert<'i>,
+    kernels: &'a [&'a str],
     woven: usize,
 }
 
-impl Weaver<'_> {
-    fn body(&mut self, statements: &[Statement]) -> Result<Vec<Statement>, WeaveError> {
-        let targets = branch_targets(statements);
-        let start = first_code(statements, &targets);
-        let mut woven = statements[..start].to_vec();
-        woven.extend(self.at(Point::Entry)?);
-        woven.extend(self.scope(&statements[start..])?);
-        if falls_through(statements, &targets) {
-            woven.extend(self.at(Point::Exit)?);
-        }
-        Ok(woven)
-    }
-
-    fn scope(&mut self, statements: &[Statement]) -> Result<Vec<Statement>, WeaveError> {
-        let mut woven = Vec::with_capacity(statements.len());
-        for statement in statements {
-            match statement {
-                Statement::Scope(inner) => woven.push(Statement::Scope(self.scope(inner)?)),
-                Statement::Instruction(instruction) if instruction.ends_thread() => {
-                    self.exit(instruction, &mut woven)?
-                }
-                other => woven.push(other.clone()),
-            }
-        }
-        Ok(woven)
-    }
-
-    fn exit(&mut self, instruction: &Instruction, woven: &mut Vec<Statement>) -> Result<(), WeaveError> {
-        let text = self.at(Point::Exit)?;
-        match (&instruction.guard, text) {
-            (Some(guard), Some(text)) => {
-                let bare = Instruction { guard: None, ..instruction.clone() };
-                let guarded = vec![text, Statement::Instruction(bare)];
-                woven.push(self.guarded(guard, guarded));
-            }
-            (_, text) => {
-                woven.extend(text);
-                woven.push(Statement::Instruction(instruction.clone()));
-            }
-        }
-        Ok(())
-    }
-
-    /// Statements that run only where a guard holds.
-    fn guarded(&mut self, guard: &Guard, statements: Vec<Statement>) -> Statement {
-        self.labels += 1;
-        let label = format!("$xpt_past_{}", self.labels);
-        let skip = Instruction {
-            guard: Some(Guard { is_negated: !guard.is_negated, ..guard.clone() }),
-            opcode: "bra".to_owned(),
-            operands: vec![Operand::Name(label.clone())],
+impl Weaving<'_, '_> {
+    /// The new body of a function; `None` if it stays as it is.
+    fn function(
+        &mut self,
+        function: &Function,
+        reached: &FxHashSet<String>,
+    ) -> Result<Option<Vec<Statement>>, WeaveError> {
+        let Some(statements) = function.body.as_deref().filter(|_| reached.contains(&function.name)) else {
+            return Ok(None);
         };
-        let mut scope = vec![Statement::Instruction(skip)];
-        scope.extend(statements);
-        scope.push(Statement::Label(label));
-        Statement::Scope(scope)
+        let is_kernel = self.kernels.contains(&function.name.as_str());
+        if function.is_kernel() && !is_kernel {
+            return Ok(None);
+        }
+        body::weave(self, function, is_kernel, statements).map(Some)
     }
 
-    fn at(&mut self, point: Point) -> Result<Option<Statement>, WeaveError> {
-        let Some(text) = (self.insert)(&Site { point, function: self.function }) else { return Ok(None) };
+    /// What a caller puts in at a point, as a scope.
+    fn at(&mut self, site: &Site) -> Result<Option<Statement>, WeaveError> {
+        let Some(text) = (self.insert)(site) else { return Ok(None) };
+        let function = || site.function.to_owned();
         let statements = parse_statements(&text).map_err(|error| WeaveError::Text {
-            point,
-            function: self.function.to_owned(),
+            point: site.point,
+            function: function(),
             error,
         })?;
         self.woven += 1;
         Ok(Some(Statement::Scope(statements)))
     }
-}
-
-/// Where the code of a body begins: behind the declarations at its start, and the labels among them that nothing
-/// branches to.
-fn first_code(statements: &[Statement], targets: &FxHashSet<&str>) -> usize {
-    let is_head = |statement: &&Statement| match statement {
-        Statement::Declaration(_) | Statement::Location(_) => true,
-        Statement::Label(label) => !targets.contains(label.as_str()),
-        _ => false,
-    };
-    let head = statements.iter().take_while(is_head).count();
-    let last = statements[..head].iter().rposition(|statement| !matches!(statement, Statement::Location(_)));
-    last.map_or(0, |last| last + 1)
-}
-
-/// The labels that a branch may go to.
-fn branch_targets(statements: &[Statement]) -> FxHashSet<&str> {
-    let mut targets = FxHashSet::default();
-    add_targets(statements, &mut targets);
-    targets
-}
-
-fn add_targets<'a>(statements: &'a [Statement], targets: &mut FxHashSet<&'a str>) {
-    for statement in statements {
-        match statement {
-            Statement::Scope(inner) => add_targets(inner, targets),
-            Statement::Instruction(instruction) if instruction.name() == "bra" => {
-                if let Some(Operand::Name(label)) = instruction.operands.first() {
-                    targets.insert(label);
-                }
-            }
-            Statement::Table(table) if table.directive == ".branchtargets" => {
-                targets.extend(table.arguments.split(',').map(str::trim));
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Whether control can reach the end of a body: its last instruction goes on, or something branches behind it.
-fn falls_through(statements: &[Statement], targets: &FxHashSet<&str>) -> bool {
-    for statement in statements.iter().rev() {
-        match statement {
-            Statement::Instruction(instruction) => return !instruction.never_goes_on(),
-            Statement::Label(label) if targets.contains(label.as_str()) => return true,
-            Statement::Scope(inner) if has_code(inner) => return falls_through(inner, targets),
-            _ => {}
-        }
-    }
-    true
-}
-
-fn has_code(statements: &[Statement]) -> bool {
-    statements.iter().any(|statement| match statement {
-        Statement::Instruction(_) => true,
-        Statement::Scope(inner) => has_code(inner),
-        _ => false,
-    })
 }

@@ -2,34 +2,175 @@
 
 mod common;
 
-use common::{assert_assembles, fixture, tests_directory};
-use xputrace_ptx::{Module, Point, Site, WeaveError};
+use common::{accept, assert_assembles, fixture, fixtures};
+use xputrace_ptx::{ADDRESS, Module, Point, Site, WeaveError};
 
-/// Weaves into a kernel of a fixture, and compares with the text in `woven`.
+/// Counts, at a place of its own in global memory, that a thread came to a point.
+fn count(word: usize) -> Option<String> {
+    Some(format!(".reg .b64 %a; mov.u64 %a, counts; red.global.add.u64 [%a+{}], 1;", 8 * word))
+}
+
+/// Weaves into a kernel of a fixture alone, and compares with a golden text.
 #[track_caller]
 fn check(fixture_name: &str, kernel: &str, golden: &str, insert: &mut dyn FnMut(&Site) -> Option<String>) {
     let mut module = Module::parse(&fixture(fixture_name)).unwrap();
-    let woven = module.weave(kernel, insert).unwrap();
+    module.only(&[kernel]).unwrap();
+    module.declare(".visible .global .align 8 .u64 counts[16];").unwrap();
+    let woven = module.weave(&[kernel], insert).unwrap();
     assert!(woven > 0, "nothing was woven");
     accept(golden, &module);
 }
 
-#[track_caller]
-fn accept(golden: &str, module: &Module) {
-    let text = module.to_string();
-    xputrace_golden::assert(&tests_directory().join("woven").join(golden).with_extension("ptx"), &text);
-    assert_assembles(golden, &text);
+#[test]
+fn entry_and_exits() {
+    check("first", "first", "entry-and-exits", &mut |site| match site.point {
+        Point::Entry => count(0),
+        Point::Exit => count(1),
+        _ => None,
+    });
 }
 
 #[test]
-fn entry_and_exits() {
-    check("first", "first", "entry-and-exits", &mut |site| {
-        let counter = match site.point {
-            Point::Entry => 0,
-            Point::Exit => 1,
-        };
-        Some(format!(".reg .b64 %a; mov.u64 %a, {counter}; bra DONE; DONE: add.u64 %a, %a, 1;"))
+fn exits_of_functions_that_a_kernel_calls() {
+    check("flow", "flow", "exits-in-functions", &mut |site| (site.point == Point::Exit).then(|| count(1))?);
+}
+
+/// Records the address of every access, and its bytes before it, its kind behind it.
+fn record_access(site: &Site) -> Option<String> {
+    match site.point {
+        Point::BeforeAccess(access) => {
+            let bytes = access.bytes.unwrap_or(0);
+            Some(format!("st.global.v2.u64 [counts], {{{ADDRESS}, {bytes}}};"))
+        }
+        Point::AfterAccess(access) => {
+            Some(format!("red.global.xor.b64 [counts+{}], {ADDRESS};", access.kind as u8 * 8))
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn accesses_in_all_spaces() {
+    check("memory", "spaces", "accesses-spaces", &mut record_access);
+}
+
+#[test]
+fn atomics_that_give_something_back() {
+    check("memory", "atomics", "accesses-atomics", &mut |site| match site.point {
+        Point::AfterAccess(access) if access.kind == xputrace_ptx::AccessKind::Atomic => count(0),
+        _ => None,
     });
+}
+
+#[test]
+fn guarded_accesses_and_barriers() {
+    check("memory", "guarded", "accesses-guarded", &mut |site| match site.point {
+        Point::BeforeBarrier => count(8),
+        Point::AfterBarrier => count(9),
+        _ => record_access(site),
+    });
+}
+
+#[test]
+fn copies_have_two_accesses() {
+    check("memory", "copies", "accesses-copies", &mut |site| match site.point {
+        Point::BeforeAccess(access) if access.is_asynchronous => record_access(site),
+        _ => None,
+    });
+}
+
+#[test]
+fn accesses_of_hopper() {
+    check("hopper", "tensor", "accesses-hopper", &mut record_access);
+}
+
+#[test]
+fn basic_blocks() {
+    let mut blocks = 0;
+    check("flow", "table", "blocks", &mut |site| match site.point {
+        Point::BlockBegin => {
+            blocks += 1;
+            Some(format!("/* block {blocks} */ .reg .b32 %begin{blocks}; mov.u32 %begin{blocks}, {blocks};"))
+        }
+        Point::BlockEnd => Some(format!(".reg .b32 %end{blocks}; mov.u32 %end{blocks}, {blocks};")),
+        _ => None,
+    });
+}
+
+#[test]
+fn lines() {
+    check("lines", "lines", "lines", &mut |site| {
+        let line = site.line?.line;
+        (site.point == Point::Line).then(|| format!(".reg .b32 %line; mov.u32 %line, {line};"))
+    });
+}
+
+#[test]
+fn a_line_is_found_with_its_file() {
+    let mut module = Module::parse(&fixture("lines")).unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    let kernel = ["lines"];
+    let woven = module.clone().weave(&kernel, &mut |site| {
+        seen.extend(site.line);
+        None
+    });
+    assert_eq!(woven, Ok(0));
+    let before = module.clone();
+    module.weave(&kernel, &mut |_| None).unwrap();
+    assert!(module == before, "nothing was put in, and yet something changed");
+    let seen: Vec<_> =
+        seen.iter().filter(|line| module.file(line.file) == Some("lines.cu")).map(|it| it.line).collect();
+    // The loop, its branches, the inlined function, and what follows.
+    assert!([4, 9, 10, 16].iter().all(|line| seen.contains(line)), "{seen:?}");
+}
+
+/// Everything at once, in everything that there is.
+#[test]
+fn all_points_of_all_fixtures_assemble() {
+    for (name, text) in fixtures() {
+        let mut module = Module::parse(&text).unwrap();
+        let names: Vec<String> = module.functions().filter(|it| it.is_kernel()).map(|it| it.name.clone()).collect();
+        let kernels: Vec<&str> = names.iter().map(String::as_str).collect();
+        module.only(&kernels).unwrap();
+        module.declare(".visible .global .align 8 .u64 counts[16];").unwrap();
+        let mut points = std::collections::BTreeMap::<&str, usize>::new();
+        module
+            .weave(&kernels, &mut |site| {
+                let (point, text) = match site.point {
+                    Point::Entry => ("entry", count(0)),
+                    Point::Exit => ("exit", count(1)),
+                    Point::BeforeAccess(_) => ("access", record_access(site)),
+                    Point::AfterAccess(_) => ("access", record_access(site)),
+                    Point::BeforeBarrier | Point::AfterBarrier => ("barrier", count(4)),
+                    Point::BlockBegin => ("begin", count(5)),
+                    Point::BlockEnd => ("end", count(6)),
+                    Point::Line => ("line", count(7)),
+                };
+                *points.entry(point).or_default() += 1;
+                text
+            })
+            .unwrap();
+        assert_eq!(points["entry"], kernels.len(), "{name}");
+        assert_eq!(points["begin"], points["end"], "{name}");
+        assert!(points["exit"] >= kernels.len(), "{name}");
+        assert_assembles(&name, &module.to_string());
+    }
+}
+
+#[test]
+fn a_body_that_ends_without_ret_exits_there() {
+    let text = ".version 9.0 .target sm_90 .address_size 64
+        .entry open() { .reg .pred p; setp.eq.s32 p, 1, 2; @p bra END; exit; END: }
+        .entry closed() { LOOP: bra LOOP; UNUSED: }
+        .entry scope() { { .reg .b32 r; mov.b32 r, 1; } }
+        .entry empty() { }";
+    for (kernel, exits) in [("open", 2), ("closed", 0), ("scope", 1), ("empty", 1)] {
+        let mut module = Module::parse(text).unwrap();
+        let woven =
+            module.weave(&[kernel], &mut |site| (site.point == Point::Exit).then(|| ".reg .b32 %x;".to_owned()));
+        assert_eq!(woven, Ok(exits), "{kernel}");
+        assert_assembles(kernel, &module.to_string());
+    }
 }
 
 #[test]
@@ -37,7 +178,7 @@ fn a_text_cannot_leave_its_scope() {
     let before = Module::parse(&fixture("first")).unwrap();
     for text in ["}", "ret", "{", "mov.u32 %r, ; }", ".version 9.0"] {
         let mut module = before.clone();
-        let error = module.weave("first", &mut |_| Some(text.to_owned())).unwrap_err();
+        let error = module.weave(&["first"], &mut |_| Some(text.to_owned())).unwrap_err();
         assert!(matches!(error, WeaveError::Text { .. }), "{text}: {error}");
         assert!(module == before, "{text}");
     }
@@ -46,6 +187,6 @@ fn a_text_cannot_leave_its_scope() {
 #[test]
 fn a_kernel_that_is_not_there_is_named() {
     let mut module = Module::parse(&fixture("first")).unwrap();
-    let error = module.weave("weigh", &mut |_| None).unwrap_err();
+    let error = module.weave(&["weigh"], &mut |_| None).unwrap_err();
     assert_eq!(error.to_string(), "the module has no kernel `weigh` with a body");
 }

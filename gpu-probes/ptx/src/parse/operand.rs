@@ -66,7 +66,10 @@ fn expression(lexer: &mut Lexer) -> Result<Operand, ParseError> {
         }
         return rest(lexer, &[first]);
     }
-    rest(lexer, &[])
+    match first.kind {
+        Kind::Word | Kind::Sign(b'-' | b'+' | b'~' | b'(') => rest(lexer, &[]),
+        _ => Err(lexer.unexpected("an operand")),
+    }
 }
 
 fn not(lexer: &mut Lexer) -> Result<Operand, ParseError> {
@@ -82,6 +85,9 @@ fn after_name(lexer: &mut Lexer, name: Token) -> Result<Operand, ParseError> {
     match sign.kind {
         _ if ends(&sign) => Ok(Operand::Name(name.text.to_owned())),
         Kind::Sign(b'+' | b'-') => match rest(lexer, &[])? {
+            Operand::Expression(offset) if offset.bytes().all(|byte| !byte.is_ascii_alphanumeric()) => {
+                Err(lexer.unexpected("a constant behind a sign"))
+            }
             Operand::Expression(offset) => Ok(Operand::Sum { name: name.text.to_owned(), offset }),
             other => Ok(other),
         },

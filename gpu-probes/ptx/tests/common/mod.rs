@@ -26,6 +26,14 @@ pub fn fixture(name: &str) -> String {
     fs::read_to_string(tests_directory().join("fixtures").join(name).with_extension("ptx")).unwrap()
 }
 
+/// Compares a module with a golden text, which the assembler must accept.
+#[track_caller]
+pub fn accept(golden: &str, module: &xputrace_ptx::Module) {
+    let text = module.to_string();
+    xputrace_golden::assert(&tests_directory().join("woven").join(golden).with_extension("ptx"), &text);
+    assert_assembles(golden, &text);
+}
+
 /// The names, numbers, strings and signs of a text, without comments and white space. Written apart from the
 /// parser's own lexer, which it checks.
 pub fn normalised(text: &str) -> Vec<&str> {

@@ -1,0 +1,71 @@
+//! Where control goes in a body.
+
+use crate::tree::*;
+use rustc_hash::FxHashSet;
+
+/// The labels that a branch may go to, by name: one that has a namesake in another scope counts too.
+pub(super) fn branch_targets(statements: &[Statement]) -> FxHashSet<&str> {
+    let mut targets = FxHashSet::default();
+    add_targets(statements, &mut targets);
+    targets
+}
+
+fn add_targets<'a>(statements: &'a [Statement], targets: &mut FxHashSet<&'a str>) {
+    for statement in statements {
+        match statement {
+            Statement::Scope(inner) => add_targets(inner, targets),
+            Statement::Instruction(instruction) if instruction.name() == "bra" => {
+                if let Some(Operand::Name(label)) = instruction.operands.first() {
+                    targets.insert(label);
+                }
+            }
+            Statement::Table(table) if table.directive == ".branchtargets" => {
+                targets.extend(table.arguments.split(',').map(str::trim));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Where the code of a body begins: behind the declarations at its start, and the labels among them that nothing
+/// branches to.
+pub(super) fn first_code(statements: &[Statement], targets: &FxHashSet<&str>) -> usize {
+    let is_head = |statement: &&Statement| match statement {
+        Statement::Declaration(_) | Statement::Location(_) => true,
+        Statement::Label(label) => !targets.contains(label.as_str()),
+        _ => false,
+    };
+    let head = statements.iter().take_while(is_head).count();
+    let last = statements[..head].iter().rposition(|statement| !matches!(statement, Statement::Location(_)));
+    last.map_or(0, |last| last + 1)
+}
+
+/// Whether control can reach the end of a body: its last instruction goes on, or something branches behind it.
+pub(super) fn falls_through(statements: &[Statement], targets: &FxHashSet<&str>) -> bool {
+    for statement in statements.iter().rev() {
+        match statement {
+            Statement::Instruction(instruction) => return !instruction.never_goes_on(),
+            Statement::Label(label) if targets.contains(label.as_str()) => return true,
+            Statement::Scope(inner) if has_code(inner) => return falls_through(inner, targets),
+            _ => {}
+        }
+    }
+    true
+}
+
+fn has_code(statements: &[Statement]) -> bool {
+    statements.iter().any(|statement| match statement {
+        Statement::Instruction(_) => true,
+        Statement::Label(_) => true,
+        Statement::Scope(inner) => has_code(inner),
+        _ => false,
+    })
+}
+
+/// Whether a scope passes parameters to a call. Nothing may be put in there: `st.param`, `call` and `ld.param` must
+/// stay in one basic block (PTX ISA, §9.7.9.8 "ld", §9.7.9.11 "st": `.param::func`).
+pub(super) fn is_call_sequence(statements: &[Statement]) -> bool {
+    let has_parameter = |it: &Statement| matches!(it, Statement::Declaration(it) if it.has(".param"));
+    let is_call = |it: &Statement| matches!(it, Statement::Instruction(it) if it.name() == "call");
+    statements.iter().any(has_parameter) && statements.iter().any(is_call)
+}
