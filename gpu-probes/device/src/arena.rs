@@ -103,24 +103,24 @@ impl Arena {
         self.n_bytes
     }
 
-    /// Returns the table for memory at an address of the device, with probes switched on.
-    pub fn table(&self, address: u64) -> Vec<u8> {
+    /// Returns the table, with probes switched on.
+    pub fn table(&self) -> Vec<u8> {
         let mut table = vec![0; table_bytes(self.needs.maps.len()) as usize];
         let mut set = |offset: i64, word: u64| {
             table[offset as usize..offset as usize + 8].copy_from_slice(&word.to_le_bytes());
         };
         set(header::ENABLED, 1);
-        set(header::LOSSES, address + self.losses);
-        set(header::RING_SLOTS, address + self.slots);
-        set(header::RING_MARKS, address + self.marks);
-        set(header::RING_HEAD, address + self.head);
-        set(header::RING_TAIL, address + self.tail);
+        set(header::LOSSES, self.losses);
+        set(header::RING_SLOTS, self.slots);
+        set(header::RING_MARKS, self.marks);
+        set(header::RING_HEAD, self.head);
+        set(header::RING_TAIL, self.tail);
         set(header::RING_CAPACITY, self.needs.ring_slots.into());
         for (at, parts) in (0..).zip(&self.maps) {
             let start = header::BYTES + at * descriptor::BYTES;
-            set(start + descriptor::STATES, address + parts.states.start);
-            set(start + descriptor::KEYS, address + parts.keys.start);
-            set(start + descriptor::VALUES, address + parts.values.start);
+            set(start + descriptor::STATES, parts.states.start);
+            set(start + descriptor::KEYS, parts.keys.start);
+            set(start + descriptor::VALUES, parts.values.start);
             set(start + descriptor::THREADS, self.needs.n_threads);
         }
         table

@@ -7,8 +7,9 @@
 //!                          └──▶ losses by site; ring: slots, marks, head, tail
 //! ```
 //!
-//! Addresses are the device's. Shapes (sizes of keys and values, numbers of slots) are constants in the code, so
-//! only addresses and what changes between launches are read from the table. All words are little endian.
+//! All is one piece of memory that can be anywhere: the table tells where things are as offsets from its own address.
+//! Shapes (sizes of keys and values, numbers of slots) are constants in the code, so only offsets and what changes between
+//! launches are read from the table. All words are little endian.
 
 /// The module's variable that holds the table's address, 0 for none.
 pub const VARIABLE: &str = "xpt_device";
@@ -23,15 +24,15 @@ pub mod header {
     pub const PID_TGID: i64 = 8;
     /// What added to `%globaltimer` gives CLOCK_MONOTONIC, in nanoseconds (helper 5).
     pub const CLOCK_OFFSET_NS: i64 = 16;
-    /// Address of the loss counters, a 64-bit word a site.
+    /// Offset of the loss counters, a 64-bit word a site.
     pub const LOSSES: i64 = 24;
-    /// Address of the ring's slots, [`super::ring::SLOT_BYTES`] each.
+    /// Offset of the ring's slots, [`super::ring::SLOT_BYTES`] each.
     pub const RING_SLOTS: i64 = 32;
-    /// Address of the slots' marks, [`super::ring::MARK_BYTES`] each.
+    /// Offset of the slots' marks, [`super::ring::MARK_BYTES`] each.
     pub const RING_MARKS: i64 = 40;
-    /// Address of the word that counts slots taken. Only the device writes it.
+    /// Offset of the word that counts slots taken. Only the device writes it.
     pub const RING_HEAD: i64 = 48;
-    /// Address of the word that counts slots read. Only the host writes it.
+    /// Offset of the word that counts slots read. Only the host writes it.
     pub const RING_TAIL: i64 = 56;
     /// Number of slots, a power of two. 0: there is no ring.
     pub const RING_CAPACITY: i64 = 64;
@@ -42,11 +43,11 @@ pub mod header {
 /// Offsets in a map's descriptor, in bytes. Every field is a 64-bit word. The counters are written by the device,
 /// the words before them by the host.
 pub mod descriptor {
-    /// Address of a hash's states, 4 bytes a slot; see [`super::state`].
+    /// Offset from the table of a hash's states, 4 bytes a slot; see [`super::state`].
     pub const STATES: i64 = 0;
-    /// Address of a hash's keys, [`super::DeviceMap::key_stride`] a slot.
+    /// Offset from the table of a hash's keys, [`super::DeviceMap::key_stride`] a slot.
     pub const KEYS: i64 = 8;
-    /// Address of the values, [`super::DeviceMap::value_stride`] each.
+    /// Offset from the table of the values, [`super::DeviceMap::value_stride`] each.
     pub const VALUES: i64 = 16;
     /// Threads that a per-thread array has room for. The value of thread `t` at key `k` is number `k * threads + t`.
     pub const THREADS: i64 = 24;

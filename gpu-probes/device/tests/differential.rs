@@ -39,7 +39,7 @@ fn actual(case: &Case, block: &xputrace_device::Block) -> Outcome {
     let arena = arena(block.sites.len() as u32);
     let ctx_at = arena.n_bytes();
     let mut memory = vec![0; ctx_at as usize];
-    let mut table = arena.table(GLOBAL);
+    let mut table = arena.table();
     table[header::PID_TGID as usize..][..8].copy_from_slice(&PID_TGID.to_le_bytes());
     memory[..table.len()].copy_from_slice(&table);
     memory.extend(case.ctx.iter().flat_map(|it| it.to_le_bytes()));

@@ -108,7 +108,7 @@ impl Emitter<'_> {
 
     /// Returns a register with the address of the value at a 64-bit index.
     fn value_address(&mut self, target: Target, index: &str) -> String {
-        let values = self.descriptor(target.map, descriptor::VALUES);
+        let values = self.part(target.map, descriptor::VALUES);
         let address = self.long();
         put!(self, "mad.lo.u64 {address}, {index}, {}, {values}", target.shape.value_stride());
         address
@@ -208,7 +208,7 @@ impl Emitter<'_> {
         let Search { slot, state_at, state, fingerprint, retries, .. } = &search;
         let (hash, upper, tries) = (self.hash(key), self.long(), self.word());
         let mask = target.shape.n_slots() - 1;
-        let states = self.descriptor(target.map, descriptor::STATES);
+        let states = self.part(target.map, descriptor::STATES);
         put!(self, "cvt.u32.u64 {slot}, {hash}");
         put!(self, "and.b32 {slot}, {slot}, {mask}");
         put!(self, "shr.u64 {upper}, {hash}, 32");
@@ -263,7 +263,7 @@ impl Emitter<'_> {
 
     /// Goes to `other` unless the slot holds the key.
     fn compare_keys(&mut self, target: Target, key: &[String], slot: &str, other: &str) {
-        let keys = self.descriptor(target.map, descriptor::KEYS);
+        let keys = self.part(target.map, descriptor::KEYS);
         let (key_at, fenced, word, difference) = (self.long(), self.word(), self.long(), self.long());
         let (compare, same, equal, certain) = (self.label(), self.label(), self.predicate(), self.predicate());
         put!(self, "mad.wide.u32 {key_at}, {slot}, {}, {keys}", target.shape.key_stride());
@@ -430,7 +430,7 @@ impl Emitter<'_> {
     /// Writes a claimed slot and gives it to readers.
     fn fill(&mut self, target: Target, search: &Search, key: &[String], value: &[String]) -> Result<(), Refusal> {
         let (keys, key_at, index, full) =
-            (self.descriptor(target.map, descriptor::KEYS), self.long(), self.long(), self.word());
+            (self.part(target.map, descriptor::KEYS), self.long(), self.long(), self.word());
         put!(self, "mad.wide.u32 {key_at}, {}, {}, {keys}", search.slot, target.shape.key_stride());
         for (at, word) in key.iter().enumerate() {
             put!(self, "st.relaxed.{}.global.u64 [{key_at}+{}], {word}", target.scope(), at * 8);

@@ -176,7 +176,7 @@ impl Emitter<'_> {
                 self.check_fixed(i64::from(start) + off, n_bytes, &bounds)?;
             }
             Place::Varies { .. } => {
-                let values = self.descriptor(map, descriptor::VALUES);
+                let values = self.part(map, descriptor::VALUES);
                 let region = self.long();
                 let bytes = u64::from(shape.n_slots()) * u64::from(shape.value_stride());
                 match shape.kind {
@@ -193,6 +193,11 @@ impl Emitter<'_> {
         Ok(Reached::Memory(Memory { space: Space::Global(shape.scope), base: base.into(), off, zeros }))
     }
 
+    /// Returns a register with the address of a part of a map.
+    pub(super) fn part(&mut self, map: BpfMapId, offset: i64) -> String {
+        self.address(descriptor_at(map) + offset)
+    }
+
     /// Returns a register with a word of a map's descriptor that doesn't change while a kernel runs.
     pub(super) fn descriptor(&mut self, map: BpfMapId, offset: i64) -> String {
         self.header(descriptor_at(map) + offset)
@@ -202,7 +207,7 @@ impl Emitter<'_> {
         if self.request.maps[map.index()].kind != Kind::Array {
             return self.refuse("takes the address of a value of a map that is no array");
         }
-        let (values, dst) = (self.descriptor(map, descriptor::VALUES), self.reg(dst));
+        let (values, dst) = (self.part(map, descriptor::VALUES), self.reg(dst));
         put!(self, "add.s64 {dst}, {values}, {offset}");
         Ok(())
     }

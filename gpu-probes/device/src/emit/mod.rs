@@ -166,7 +166,7 @@ impl<'a> Emitter<'a> {
 
     /// Adds 1 to the loss counter of a site.
     fn count_loss(&mut self, site: usize) {
-        let losses = self.header(header::LOSSES);
+        let losses = self.address(header::LOSSES);
         let offset = (self.request.options.first_site as usize + site) * 8;
         put!(self, "red.relaxed.sys.global.add.u64 [{losses}+{offset}], 1");
     }
@@ -176,6 +176,13 @@ impl<'a> Emitter<'a> {
         let value = self.long();
         put!(self, "ld.global.nc.u64 {value}, [%xpt_table+{offset}]");
         value
+    }
+
+    /// Returns a register with the address of what is at an offset that the table tells.
+    fn address(&mut self, offset: i64) -> String {
+        let address = self.header(offset);
+        put!(self, "add.s64 {address}, {address}, %xpt_table");
+        address
     }
 
     fn nodes(&mut self) -> Result<(), Refusal> {

@@ -138,10 +138,10 @@ impl Emitter<'_> {
         };
         let Taken { position, address, mark, dropped, .. } = &taken;
         let (tail_at, capacity, slots, marks) = (
-            self.header(header::RING_TAIL),
+            self.address(header::RING_TAIL),
             self.header(header::RING_CAPACITY),
-            self.header(header::RING_SLOTS),
-            self.header(header::RING_MARKS),
+            self.address(header::RING_SLOTS),
+            self.address(header::RING_MARKS),
         );
         let (tail, used, full, index) = (self.long(), self.long(), self.predicate(), self.long());
         put!(self, "ld.relaxed.sys.global.u64 {tail}, [{tail_at}]");
@@ -159,7 +159,7 @@ impl Emitter<'_> {
     /// Adds to the head, and returns this thread's part.
     fn take_together(&mut self, n_slots: u32) -> String {
         let (together, leader, lane, before) = (self.word(), self.word(), self.word(), self.word());
-        let (head_at, first, total) = (self.header(header::RING_HEAD), self.long(), self.long());
+        let (head_at, first, total) = (self.address(header::RING_HEAD), self.long(), self.long());
         let (low, high, follows, taken) = (self.word(), self.word(), self.predicate(), self.label());
         put!(self, "activemask.b32 {together}");
         put!(self, "bfind.u32 {leader}, {together}");
@@ -186,7 +186,7 @@ impl Emitter<'_> {
     fn drop_record(&mut self, taken: &Taken) {
         self.place(&taken.dropped);
         self.count_loss(taken.site);
-        let (capacity, marks) = (self.header(header::RING_CAPACITY), self.header(header::RING_MARKS));
+        let (capacity, marks) = (self.header(header::RING_CAPACITY), self.address(header::RING_MARKS));
         let (index, mark, position, end) = (self.long(), self.long(), self.long(), self.long());
         let (none, more, next, done) = (self.predicate(), self.predicate(), self.label(), self.label());
         put!(self, "setp.eq.u64 {none}, {capacity}, 0");
@@ -227,7 +227,7 @@ impl Emitter<'_> {
             put!(self, "st.relaxed.sys.global.u32 [%xpt_r1+{}], {len}", ring::LEN - header_bytes);
         }
         let (position, index, mark) = (self.long(), self.long(), self.long());
-        let (capacity, marks) = (self.header(header::RING_CAPACITY), self.header(header::RING_MARKS));
+        let (capacity, marks) = (self.header(header::RING_CAPACITY), self.address(header::RING_MARKS));
         put!(self, "ld.relaxed.sys.global.u64 {position}, [%xpt_r1+{}]", ring::POSITION - header_bytes);
         put!(self, "sub.s64 {index}, {capacity}, 1");
         put!(self, "and.b64 {index}, {index}, {position}");
