@@ -5,7 +5,7 @@ mod measured;
 use crate::account::place;
 use crate::cells::{padded, wrapped};
 use std::fmt::Write;
-use xputrace_model::plan::{Calls, Demand, HostDemand, HostEvent, Place, Plan, Probe, ProbeScope, Switch, SwitchId};
+use xputrace_model::plan::{Calls, Demand, HostDemand, HostEvent, Place, Plan, Probe, ProbeScope, SwitchId};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
 
@@ -129,7 +129,7 @@ fn payers(plan: &Plan, text: &mut String) {
             parts => format!("program: the collector records {}", parts.join(", ")),
         });
         all.extend(measured::costs(&first));
-        all.extend(SwitchId::each(&plan.switches).filter_map(|(id, it)| added(plan, id, it)));
+        all.extend(switched(plan, &first));
     }
     if plan.demand.launch_marker {
         all.push("each launch: a linux handler at the collector's marker function, about 1 us".into());
@@ -167,13 +167,27 @@ fn listed<'a>(probes: impl Iterator<Item = &'a Probe>) -> Option<String> {
     }
 }
 
-/// Says what the collector records only while a switch is on.
-fn added(plan: &Plan, id: SwitchId, switch: &Switch) -> Option<String> {
-    let without = demanded(&plan.demand_while(|_| false));
-    let with = demanded(&plan.demand_while(|it| it == id));
-    let added: Vec<String> = with.into_iter().filter(|it| !without.contains(it)).collect();
-    let name = format!("{} ({})", switch.name, place(switch.site, &plan.sources));
-    (!added.is_empty()).then(|| format!("program: while {name} is enabled, it also records {}", added.join(", ")))
+/// Says what the collector records beyond what it does at first while one more probe is enabled, and what it does not
+/// while one is disabled. Probes for which that is the same share a line.
+fn switched(plan: &Plan, first: &Demand) -> Vec<String> {
+    let first = demanded(first);
+    let mut lines: Vec<(bool, Vec<String>, Vec<String>)> = Vec::new();
+    for (id, switch) in SwitchId::each(&plan.switches) {
+        let turned = demanded(&plan.demand_while(|it| plan.switches[it.index()].begins_on != (it == id)));
+        let (more, less) = if switch.begins_on { (&first, &turned) } else { (&turned, &first) };
+        let changed: Vec<String> = more.iter().filter(|it| !less.contains(it)).cloned().collect();
+        let name = format!("{} ({})", switch.name, place(switch.site, &plan.sources));
+        match lines.iter_mut().find(|it| (it.0, &it.2) == (switch.begins_on, &changed)) {
+            _ if changed.is_empty() => {}
+            Some((_, names, _)) => names.push(name),
+            None => lines.push((switch.begins_on, vec![name], changed)),
+        }
+    }
+    let line = |(begins_on, names, changed): (bool, Vec<String>, Vec<String>)| {
+        let (state, verb) = if begins_on { ("disabled", "does not record") } else { ("enabled", "also records") };
+        format!("program: while {} is {state}, it {verb} {}", names.join(" or "), changed.join(", "))
+    };
+    lines.into_iter().map(line).collect()
 }
 
 fn demanded(demand: &Demand) -> Vec<String> {

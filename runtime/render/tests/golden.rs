@@ -11,7 +11,10 @@ use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Arrived, Balance, Loss, Losses};
 use xputrace_model::output::{Output, Piece, View};
 use xputrace_model::plan::BpfMapId;
-use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeScope};
+use xputrace_model::plan::{
+    Activities, Activity, Call, Calls, Demand, HostDemand, HostEvent, HostEvents, Place, Plan, Probe, ProbeScope,
+    Switch,
+};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Scalar, Storage, Table, TableKind, Value};
@@ -441,4 +444,35 @@ fn plans() {
         ..Plan::default()
     };
     golden("explain.txt", &format!("{}====\n{}", explain(&plan), explain(&Plan::default())));
+}
+
+#[test]
+fn plans_whose_probes_are_switched() {
+    let switch = |name: &str, line, begins_on, demand| Switch {
+        declared: line,
+        name: name.into(),
+        begins_on,
+        is_turned_elsewhere: true,
+        site: Site { file: FileId(0), offset: 0, line },
+        demand,
+    };
+    let kernels =
+        Demand { calls: Calls::LAUNCHES, activities: Activities::of(&[Activity::Kernel]), ..Demand::default() };
+    let waits = HostDemand { kinds: HostEvents::of(&[HostEvent::Wait]), ..HostDemand::default() };
+    let waits = Demand { host: waits, ..Demand::default() };
+    let with_stacks = Demand { launch_stacks: true, ..kernels };
+    let plan = |switches: Vec<Switch>| {
+        let demand = switches.iter().fold(Demand::default(), |all, it| all.with(&it.demand));
+        Plan { sources: sources(), demand, switches, ..Plan::default() }
+    };
+    let all = [
+        plan(vec![switch("kernel", 1, false, kernels), switch("kernel", 2, false, kernels)]),
+        plan(vec![
+            switch("kernel", 1, true, kernels),
+            switch("kernel", 2, false, kernels),
+            switch("kernel", 3, false, with_stacks),
+            switch("wait", 4, true, waits),
+        ]),
+    ];
+    golden("explain_switched.txt", &all.map(|it| explain(&it)).join("====\n"));
 }
