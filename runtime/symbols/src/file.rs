@@ -122,6 +122,8 @@ fn place(info: &CodeInfo<'_>) -> Option<String> {
 
 struct ExecutableFile {
     handle: Handle,
+    /// As it was opened. The file may be rewritten in place afterwards.
+    identity: Option<Identity>,
     has_lines: bool,
     entry: u64,
     is_static: bool,
@@ -135,7 +137,7 @@ enum Handle {
     /// Reached through `/proc/self/fd`, which stays valid whatever happens to the name.
     Open(File),
     /// Valid while the name still leads to the same file.
-    Named(PathBuf, Option<Identity>),
+    Named(PathBuf),
 }
 
 /// Maximum number of files kept open, to leave descriptors for everything else.
@@ -167,7 +169,8 @@ impl Files {
             build_id: mapping.build_id.clone(),
             process: (mapping.inode == 0 && mapping.build_id.is_none()).then_some(process),
         };
-        if let Some(known) = self.by_mapping.get(&claim) {
+        let is_as_opened = |it: FileIndex| self.files[it.0].now().is_some();
+        if let Some(known) = self.by_mapping.get(&claim).filter(|it| it.is_none_or(is_as_opened)) {
             return *known;
         }
         let opened = find(process.pid, mapping).map(|(path, file)| self.keep(process.pid, path, file));
@@ -250,12 +253,21 @@ impl Files {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let debug_file = may_stay_open.then(|| DebugFile::find(&path, &file, &layout, &root)).flatten();
         self.n_open += usize::from(debug_file.is_some()) + usize::from(may_stay_open);
-        let handle = if may_stay_open { Handle::Open(file) } else { Handle::Named(path, identity) };
+        let handle = if may_stay_open { Handle::Open(file) } else { Handle::Named(path) };
         let Layout { has_lines, entry, is_static, segments, .. } = layout;
         if let Some(build_id) = evidence.build_id() {
             self.by_build_id.entry(build_id.to_vec()).or_insert(index);
         }
-        self.files.push(ExecutableFile { handle, has_lines, entry, is_static, segments, evidence, debug_file });
+        self.files.push(ExecutableFile {
+            handle,
+            identity,
+            has_lines,
+            entry,
+            is_static,
+            segments,
+            evidence,
+            debug_file,
+        });
         if let Some(identity) = identity {
             self.by_identity.insert(identity, index);
         }
@@ -265,7 +277,7 @@ impl Files {
     fn look_up(&self, index: FileIndex, file_offset: u64) -> Option<Symbol> {
         let file = &self.files[index.0];
         let address = file.address(file_offset)?;
-        let in_own = file.path().and_then(|it| self.look_up_in(&it, address));
+        let in_own = file.now().and_then(|it| self.look_up_in(&it, address));
         in_own.or_else(|| self.look_up_in(&file.debug_file.as_ref()?.path()?, address))
     }
 
@@ -281,20 +293,25 @@ impl Files {
 }
 
 impl ExecutableFile {
-    fn path(&self) -> Option<PathBuf> {
+    /// Returns a path that leads to the file, as long as it has the content that it was opened with.
+    fn now(&self) -> Option<PathBuf> {
         match &self.handle {
-            Handle::Open(file) => Some(descriptor_path(file)),
-            Handle::Named(path, was) => {
-                let is = open_regular(path).as_ref().and_then(identity);
-                (is.is_some() && is == *was).then(|| path.clone())
-            }
+            Handle::Open(file) => self.is_unchanged(file).then(|| descriptor_path(file)),
+            Handle::Named(path) => open_regular(path).is_some_and(|it| self.is_unchanged(&it)).then(|| path.clone()),
         }
+    }
+
+    /// Without a build id, a file that was only touched can't be told from one that was rewritten.
+    fn is_unchanged(&self, file: &File) -> bool {
+        let has_build_id = |it: &[u8]| Layout::read(file).is_some_and(|now| now.build_id.as_deref() == Some(it));
+        let now = identity(file);
+        now.is_some() && now == self.identity || self.evidence.build_id().is_some_and(has_build_id)
     }
 
     /// Returns the path of the file that has the DWARF.
     fn path_of_lines(&self) -> Option<PathBuf> {
         match self.has_lines {
-            true => self.path(),
+            true => self.now(),
             false => self.debug_file.as_ref().filter(|it| it.has_lines())?.path(),
         }
     }
@@ -344,4 +361,67 @@ fn is_the_mapped_one(file: &File, mapping: &Mapping) -> bool {
 fn identity(file: &File) -> Option<Identity> {
     let it = file.metadata().ok()?;
     Some(Identity { device: it.dev(), inode: it.ino(), bytes: it.len(), modified: (it.mtime(), it.mtime_nsec()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Seek, Write};
+    use std::time::{Duration, SystemTime};
+
+    /// Returns this program's own file, with its build id or without.
+    fn program(has_build_id: bool) -> Vec<u8> {
+        const NAME: &[u8] = b"\x14\0\0\0\x03\0\0\0GNU\0";
+        let mut content = std::fs::read("/proc/self/exe").unwrap();
+        let note = content.windows(NAME.len()).position(|it| it == NAME);
+        if let (Some(at), false) = (note, has_build_id) {
+            // Another type of note.
+            content[at + 4] = 9;
+        }
+        content
+    }
+
+    /// Returns whether a function of a file is named before the file is rewritten in place, and after; and whether
+    /// what maps it then is another file.
+    fn rewritten(content: &[u8], later: &[u8]) -> (bool, bool, bool) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("program");
+        std::fs::write(&path, content).unwrap();
+        let mut file = File::options().read(true).write(true).open(&path).unwrap();
+        let metadata = file.metadata().unwrap();
+        let mapping = Mapping {
+            start: 0x1000,
+            end: 0x2000,
+            file_offset: 0,
+            path: path.clone(),
+            build_id: None,
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        };
+        let process = ProcessKey { pid: std::process::id(), generation: 0 };
+        let mut files = Files::new();
+        let first = files.open(process, &mapping).unwrap();
+        let entry = files.files[first.0].entry;
+        let place = files.offset(first, entry).unwrap();
+        let mut names = || {
+            files.symbols.clear();
+            files.symbol(first, place).is_some()
+        };
+        let before = names();
+        file.rewind().unwrap();
+        file.write_all(later).unwrap();
+        file.set_modified(SystemTime::now() + Duration::from_secs(5)).unwrap();
+        let after = names();
+        (before, after, files.open(process, &mapping).unwrap() != first)
+    }
+
+    #[test]
+    fn a_file_that_is_rewritten_in_place_gives_no_names_of_what_it_had() {
+        let anonymous = program(false);
+        assert_eq!(rewritten(&anonymous, &anonymous), (true, false, true), "touched, or rewritten: it cannot be told");
+        let named = program(true);
+        let has_build_id = named != anonymous;
+        assert_eq!(rewritten(&named, &named), (true, has_build_id, !has_build_id));
+        assert_eq!(rewritten(&named, &anonymous), (true, false, true));
+    }
 }
