@@ -16,6 +16,7 @@ pub mod answer;
 pub mod calls;
 pub mod cupti;
 pub mod device;
+pub mod limits;
 pub mod maps;
 pub mod marker;
 pub mod message;

@@ -2,13 +2,14 @@
 //! software GPU and its program. They are stored under the hash of their contents in a directory of
 //! the user who loads them, and stay there: children of a target load them later.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use xputrace_wire::limits::advice;
 
 /// A file that the binary carries.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +56,8 @@ impl Payload {
             return Ok(path);
         }
         let draft = directory.join(format!(".{}-{}", self.name, std::process::id()));
-        self.write(&draft, &path).with_context(|| format!("writing {} to {}", self.name, path.display()))?;
+        self.write(&draft, &path)
+            .map_err(|it| anyhow!("writing {} to {}: {it}{}", self.name, path.display(), advice(&it)))?;
         Ok(path)
     }
 

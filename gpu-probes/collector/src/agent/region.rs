@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use xputrace_wire::limits::advice;
 use xputrace_wire::marker::SLOT_BYTES;
 use xputrace_wire::region::{Control, Lost, PAGE, Shape};
 use xputrace_wire::ring::{RingHeader, Writer};
@@ -30,8 +31,7 @@ impl Region {
             return Err(format!("cannot use a region of {} rings of {} bytes", shape.rings, shape.ring_bytes));
         }
         check(memory, shape.size() as u64)?;
-        let base = map(memory, shape.size())
-            .map_err(|error| format!("mapping {} bytes of the tracer's region: {error}", shape.size()))?;
+        let base = map(memory, shape.size()).map_err(|error| cannot_map("shared memory", shape.size(), &error))?;
         Ok(Region { base, shape })
     }
 
@@ -101,7 +101,7 @@ impl Tags {
     /// Maps the slots of `rings` rings.
     pub fn map(array: BorrowedFd<'_>, rings: u32) -> Result<Self, String> {
         let size = (rings as usize * SLOT_BYTES).next_multiple_of(PAGE);
-        let base = map(array, size).map_err(|error| format!("mapping {size} bytes of the tag array: {error}"))?;
+        let base = map(array, size).map_err(|error| cannot_map("the tag array", size, &error))?;
         Ok(Tags { base, size })
     }
 
@@ -121,6 +121,11 @@ impl Tags {
         // SAFETY: slots are below the number of rings that was mapped; the mapping stays.
         unsafe { &*self.base.add(slot as usize * SLOT_BYTES).cast() }
     }
+}
+
+/// Says that the program cannot map what the tracer has made; the limits are the program's.
+fn cannot_map(what: &str, size: usize, answer: &io::Error) -> String {
+    format!("the program cannot map {what} of {} KiB: {answer}{}", size >> 10, advice(answer))
 }
 
 /// Refuses memory that could shrink under us (accessing it would kill the program).

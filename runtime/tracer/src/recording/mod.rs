@@ -22,6 +22,8 @@ pub use entry::{Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, RecordedText, T
 pub use reader::{Damage, Reader};
 pub use writer::Writer;
 
+use xputrace_wire::limits::advice;
+
 /// First bytes of a recording.
 pub const MAGIC: &[u8; 8] = b"XPUTRACE";
 /// Version of the format; readers refuse others.
@@ -36,7 +38,7 @@ pub enum Error {
     Version(u32),
     #[error("the header of the recording is damaged at byte {0}")]
     Header(usize),
-    #[error("cannot {attempted} the recording: {answer}")]
+    #[error("cannot {attempted} the recording: {answer}{}", advice(answer))]
     Io { attempted: &'static str, answer: std::io::Error },
     #[error("cannot encode the recording")]
     Encode(#[from] serde_json::Error),

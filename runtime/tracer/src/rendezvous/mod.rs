@@ -27,11 +27,12 @@ pub(crate) use target::told;
 pub use target::{Arming, Notice, Target, Window};
 
 use std::io;
+use xputrace_wire::limits::advice;
 use xputrace_wire::region::Shape;
 
 /// What failed between tracer and collectors.
 #[derive(Debug, thiserror::Error)]
-#[error("{attempted}: {answer}")]
+#[error("{attempted}: {answer}{}", advice(answer))]
 pub struct RendezvousError {
     /// What was attempted, on what.
     pub attempted: String,

@@ -131,8 +131,9 @@ impl Target {
     ) -> Result<Region, RendezvousError> {
         let Arming { most, first, is_switched, mappings, shape, window, conflict, gpus } = *order;
         let context = |what: &str| format!("{what} for process {}", self.peer.pid);
-        let memory = sealed_memory(shape.size()).map_err(|it| failed(context("make shared memory"), it))?;
-        let region = Region::map(&memory, shape).map_err(|it| failed(context("map shared memory"), it))?;
+        let shared = |verb: &str| context(&format!("{verb} {} MiB of shared memory", shape.size() >> 20));
+        let memory = sealed_memory(shape.size()).map_err(|it| failed(shared("make"), it))?;
+        let region = Region::map(&memory, shape).map_err(|it| failed(shared("map"), it))?;
         let possible = if tags.is_some() { u64::MAX } else { !demand::MARKER };
         let [bits, first_bits] = [most, first].map(|it| demand_bits(it, mappings) & possible);
         let bits = bits | if is_switched { demand::SWITCHED } else { 0 };
