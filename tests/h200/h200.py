@@ -128,6 +128,39 @@ def contexts():
     return f"{own['created']} created, {found['@n']['destroy']} destroyed"
 
 
+MIGRATIONS = """
+migration(|m| @n[m.kind, m.cause].count());
+migration(|m| if m.bytes != () { @bytes[m.kind].sum(m.bytes) });
+migration(|m| if m.end < m.start || (m.kind == "HtoD") != (m.dst_device == 0 && m.src_device == ()) { @odd[m.kind].count() });
+migration(|m| if m.bytes != () { @low.min(m.address); @high.max(m.address + m.bytes) });
+kernel(|k| @kernels.count());
+"""
+
+
+@case("unified memory that moves there and back")
+def unified_memory():
+    objects, done = trace(MIGRATIONS, [BIN / "managed", 32, 4])
+    found, lost, own = maps(objects), losses(objects), account(done)
+    expect("losses", bad(lost), {})
+    expect("kernels", found["@kernels"], own["turns"])
+    moved, whole = found["@bytes"], own["bytes"] * own["turns"]
+    # Pages that nobody has touched yet need not move; what the driver prefetches may do so more than once.
+    for way in ("HtoD", "DtoH"):
+        assert whole * 0.7 <= moved[way] <= whole * 2, (way, moved, whole)
+    expect("odd ones", found.get("@odd", {}), {})
+    assert own["address"] <= found["@low"] and found["@high"] <= own["address"] + own["bytes"], (found, own)
+    kinds = {it.split(",")[0] for it in found["@n"]}
+    assert {"HtoD", "DtoH", "cpu_fault", "gpu_fault"} <= kinds, kinds
+    return f"{found['@n']}"
+
+
+@case("payloads of NVTX marks that are floating-point numbers")
+def payloads():
+    objects, _ = trace("nvtx(|n| if n.kind == \"mark\" { @n[n.name, n.payload_text, n.payload].count() });", [BIN / "ranges", 1, 1])
+    expect("marks", maps(objects)["@n"], {"loss,0.1,-": 2})
+    return "a double and a float"
+
+
 @case("C++, shared cudart")
 def shared():
     return exact([BIN / "requests", 4, 250, 4])[0]

@@ -1,6 +1,8 @@
 // Launches inside and outside of the program's own ranges, cudaProfilerStart to Stop and NVTX, with kernels
 // that still run as a range ends.
 //
+// Then it marks a loss of 0.1 twice, as a double and as a float.
+//
 //   ./ranges [RANGES] [LAUNCHES in each]     prints the launches inside as JSON
 #include <cstdio>
 #include <cstdlib>
@@ -20,5 +22,11 @@ int main(int argc, char **argv) {
     nvtxRangePop(); cudaProfilerStop();
   }
   cudaDeviceSynchronize();
+  nvtxEventAttributes_t loss = {};
+  loss.version = NVTX_VERSION, loss.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE, loss.messageType = NVTX_MESSAGE_TYPE_ASCII;
+  loss.message.ascii = "loss", loss.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE, loss.payload.dValue = 0.1;
+  nvtxMarkEx(&loss);
+  loss.payloadType = NVTX_PAYLOAD_TYPE_FLOAT, loss.payload.fValue = 0.1f;
+  nvtxMarkEx(&loss);
   printf("{\"launches\": %d, \"ranges\": %d}\n", ranges * n, ranges); return cudaGetLastError();
 }

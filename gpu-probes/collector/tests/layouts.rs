@@ -8,11 +8,13 @@ use xputrace_collector::cupti::calls::{Call, IDS, copies, index_of, params};
 use xputrace_collector::cupti::driver::attribute;
 use xputrace_collector::cupti::host_calls::{HOST_IDS, Role};
 use xputrace_collector::cupti::records::{
-    self, Extent, Record, memcpy_offset, memcpy_peer_offset, memset_offset, offset, overhead_offset,
+    self, Extent, Record, memcpy_offset, memcpy_peer_offset, memset_offset, offset, overhead_offset, unified_offset,
 };
-use xputrace_collector::cupti::{self, CallbackData, GraphData, ModuleData, ResourceData, SubscriberParameters};
+use xputrace_collector::cupti::{
+    self, CallbackData, GraphData, ModuleData, ResourceData, SubscriberParameters, UnifiedMemoryCounter,
+};
 use xputrace_wire::cuda_calls::{FunctionId, ParameterKind};
-use xputrace_wire::events::{self, CopyDirection, MemoryKind};
+use xputrace_wire::events::{self, CopyDirection, MemoryKind, MigrationCause};
 
 const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
 /// Those of a CUPTI whose subscribers share it.
@@ -140,6 +142,23 @@ fn offsets_are_those_of_the_headers() {
         ("CUpti_GraphData.dependency", offset_of!(GraphData, dependency)),
         ("CUpti_GraphData.graphExec", offset_of!(GraphData, executable)),
         ("CUPTI_CBID_RESOURCE_STREAM_CREATED", cupti::RESOURCE_STREAM_CREATED as usize),
+        ("UnifiedMemory", records::UNIFIED_MEMORY_RECORD_BYTES),
+        ("UnifiedMemory.kind", offset::KIND),
+        ("UnifiedMemory.counterKind", unified_offset::COUNTER),
+        ("UnifiedMemory.value", unified_offset::VALUE),
+        ("UnifiedMemory.start", unified_offset::START),
+        ("UnifiedMemory.end", unified_offset::END),
+        ("UnifiedMemory.address", unified_offset::ADDRESS),
+        ("UnifiedMemory.srcId", unified_offset::SRC),
+        ("UnifiedMemory.dstId", unified_offset::DST),
+        ("UnifiedMemory.flags", unified_offset::FLAGS),
+        ("CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER", cupti::KIND_UNIFIED_MEMORY as usize),
+        ("CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_ALL_DEVICES", cupti::SCOPE_ALL_DEVICES as usize),
+        ("CUpti_ActivityUnifiedMemoryCounterConfig", size_of::<UnifiedMemoryCounter>()),
+        ("CUpti_ActivityUnifiedMemoryCounterConfig.scope", offset_of!(UnifiedMemoryCounter, scope)),
+        ("CUpti_ActivityUnifiedMemoryCounterConfig.kind", offset_of!(UnifiedMemoryCounter, kind)),
+        ("CUpti_ActivityUnifiedMemoryCounterConfig.deviceId", offset_of!(UnifiedMemoryCounter, device)),
+        ("CUpti_ActivityUnifiedMemoryCounterConfig.enable", offset_of!(UnifiedMemoryCounter, enable)),
         ("CUPTI_CBID_RESOURCE_CONTEXT_CREATED", cupti::RESOURCE_CONTEXT_CREATED as usize),
         ("CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING", cupti::RESOURCE_CONTEXT_DESTROYING as usize),
         ("CUPTI_CBID_RESOURCE_MODULE_LOADED", cupti::RESOURCE_MODULE_LOADED as usize),
@@ -294,6 +313,82 @@ fn overhead_has_the_kinds_of_the_headers() {
         let fact = facts.get(format!("CUPTI_ACTIVITY_OVERHEAD_{name}").as_str());
         assert_eq!(fact, Some(&(number as usize)), "{name}: {kind:?}");
     }
+}
+
+/// Each thing that is counted of unified memory, and each reason for it, has a name, by the numbers of the headers.
+#[test]
+fn unified_memory_has_the_kinds_and_causes_of_the_headers() {
+    let facts = facts();
+    let check = |prefix: &str, names: &[&str], numbers: Vec<usize>| {
+        let of_prefix = facts.keys().filter(|it| it.starts_with(prefix) && !it.ends_with("_COUNTER_KIND_COUNT"));
+        assert_eq!((of_prefix.count(), names.len()), (names.len(), numbers.len()), "{prefix}");
+        for (name, number) in names.iter().zip(numbers) {
+            assert_eq!(facts.get(format!("{prefix}{name}").as_str()), Some(&number), "{prefix}{name}");
+        }
+    };
+    let counters = [
+        "BYTES_TRANSFER_HTOD",
+        "BYTES_TRANSFER_DTOH",
+        "CPU_PAGE_FAULT_COUNT",
+        "GPU_PAGE_FAULT",
+        "THRASHING",
+        "THROTTLING",
+        "REMOTE_MAP",
+        "BYTES_TRANSFER_DTOD",
+    ];
+    let numbers = records::UNIFIED_MEMORY_KINDS.map(|it| it as usize).to_vec();
+    check("CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_", &counters, numbers);
+    let places = |list: &[MigrationCause]| (1..=list.len()).collect();
+    let causes = ["USER", "COHERENCE", "PREFETCH", "EVICTION", "ACCESS_COUNTERS"];
+    check("CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_", &causes, places(records::MIGRATION_CAUSES));
+    let accesses = ["READ", "WRITE", "ATOMIC", "PREFETCH"];
+    check("CUPTI_ACTIVITY_UNIFIED_MEMORY_ACCESS_TYPE_", &accesses, places(records::ACCESS_TYPES));
+    let maps = ["COHERENCE", "THRASHING", "POLICY", "OUT_OF_MEMORY", "EVICTION"];
+    check("CUPTI_ACTIVITY_UNIFIED_MEMORY_REMOTE_MAP_CAUSE_", &maps, places(records::REMOTE_MAP_CAUSES));
+    for (list, names) in [
+        (records::MIGRATION_CAUSES, &causes[..]),
+        (records::ACCESS_TYPES, &accesses[..]),
+        (records::REMOTE_MAP_CAUSES, &maps[..]),
+    ] {
+        let ours: Vec<String> = list.iter().map(|it| MigrationCause::NAMES[*it as usize].to_uppercase()).collect();
+        assert_eq!(ours, names);
+    }
+}
+
+/// Of each thing that is counted, only what CUPTI says that it fills is read.
+#[test]
+fn a_record_of_unified_memory_is_read_by_its_kind() {
+    let read = |counter: u32, flags: u32| {
+        let mut record = [0_u8; records::UNIFIED_MEMORY_RECORD_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
+        put(offset::KIND, &cupti::KIND_UNIFIED_MEMORY.to_ne_bytes());
+        put(unified_offset::COUNTER, &counter.to_ne_bytes());
+        put(unified_offset::VALUE, &4096_u64.to_ne_bytes());
+        put(unified_offset::START, &100_u64.to_ne_bytes());
+        put(unified_offset::END, &130_u64.to_ne_bytes());
+        put(unified_offset::ADDRESS, &0x7000_u64.to_ne_bytes());
+        put(unified_offset::SRC, &1_u32.to_ne_bytes());
+        put(unified_offset::DST, &2_u32.to_ne_bytes());
+        put(unified_offset::FLAGS, &flags.to_ne_bytes());
+        // SAFETY: a complete record.
+        let Record::Migration(it) = (unsafe { records::read(record.as_ptr(), extent()) }) else { panic!("{counter}") };
+        assert_eq!((it.address, it.start, it.tid), (0x7000, 100, 0));
+        let only = |has: u32, it: u32| (has != 0).then_some(it);
+        let (src, dst) = (only(it.has_src_device, it.src_device), only(it.has_dst_device, it.dst_device));
+        let names = (events::MigrationKind::NAMES[it.kind as usize], MigrationCause::NAMES[it.cause as usize]);
+        (names, (it.has_bytes != 0).then_some(it.bytes), it.instruction, it.count, it.end, src, dst)
+    };
+    assert_eq!(read(1, 3), (("HtoD", "prefetch"), Some(4096), 0, 0, 130, None, Some(2)));
+    assert_eq!(read(2, 2), (("DtoH", "coherence"), Some(4096), 0, 0, 130, Some(1), None));
+    assert_eq!(read(8, 1), (("DtoD", "user"), Some(4096), 0, 0, 130, Some(1), Some(2)));
+    assert_eq!(read(3, 0), (("cpu_fault", ""), None, 4096, 0, 100, None, None));
+    assert_eq!(read(4, 2), (("gpu_fault", "write"), None, 0, 4096, 130, Some(1), None));
+    assert_eq!(read(5, 1), (("thrashing", ""), Some(4096), 0, 0, 100, None, None));
+    assert_eq!(read(6, 0), (("throttling", ""), None, 0, 0, 130, Some(1), None));
+    assert_eq!(read(6, 1), (("throttling", ""), None, 0, 0, 130, None, None), "in the CPU");
+    assert_eq!(read(7, 4), (("remote_map", "out_of_memory"), Some(4096), 0, 0, 100, None, None));
+    assert_eq!(read(77, 1), (("other", ""), None, 0, 0, 130, None, None), "of a later CUPTI");
+    assert_eq!(read(1, 99).0, ("HtoD", ""));
 }
 
 /// Returns ids by domain and name.
@@ -745,7 +840,9 @@ fn decoded(bytes: &[u8]) -> (String, usize) {
             assert_eq!(m.known, u32::from(m.graph_node == 0));
             (text, facts["Memset"])
         }
-        Record::Memcpy(_) | Record::Graph(_) | Record::Overhead(..) | Record::Other(_) => panic!("kind {kind}"),
+        Record::Memcpy(_) | Record::Graph(_) | Record::Overhead(..) | Record::Migration(_) | Record::Other(_) => {
+            panic!("kind {kind}")
+        }
     }
 }
 

@@ -72,6 +72,13 @@ const OF_NVTX: &[Field] = &[
         from: From::Optional { flag: range::DOMAIN, value: range::DOMAIN },
         doc: "name of the domain; `()` for the default one",
     },
+    Field {
+        name: "payload_text",
+        kind: FieldType::Name,
+        unit: Unit::None,
+        from: From::Optional { flag: range::PAYLOAD_TEXT, value: range::PAYLOAD_TEXT },
+        doc: "the payload, if it is a floating-point number: with as many digits as tell it from others, such as \"0.25\"",
+    },
 ];
 
 /// Fields of a module that the tracer computes.
@@ -105,6 +112,14 @@ const OF_OVERHEAD: &[Field] = &[
     OF_CALL[1],
     Field { doc: "thread that it held up, or the process id if unknown", ..OF_CALL[2] },
     OF_CALL[3],
+    OF_CALL[4],
+];
+
+/// Fields of what happened to unified memory that the tracer computes.
+const OF_MIGRATION: &[Field] = &[
+    Field { doc: "when it began", ..OF_CALL[0] },
+    OF_CALL[1],
+    Field { doc: "name of the process", ..OF_CALL[3] },
     OF_CALL[4],
 ];
 
@@ -437,6 +452,7 @@ host_events! {
         /// CLOCK_MONOTONIC nanoseconds at the calls that open and close it.
         start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when it was opened") };
         end: u64, Same("start"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_END, "when it was closed; of a mark, `start`") };
+        /// An integer, or the bits of a floating-point number.
         payload: i64, Kept, int(range::PAYLOAD, "the payload, if it is an integer; of one with a schema, as NCCL has, the first size").unless_0(range::HAS_PAYLOAD);
         /// Name id of the path of ranges that it ends.
         path: u32, Kept;
@@ -451,9 +467,13 @@ host_events! {
         category: u32, Kept, int(range::CATEGORY, "number of the category").unless_0(range::CATEGORY);
         color: u32, Kept, int(range::COLOR, "the colour, such as 0xff00ff00: alpha, red, green, blue").unless_0(range::HAS_COLOR);
         has_color: u32, Kept, hidden(range::HAS_COLOR);
+        /// Whether the payload is an integer.
         has_payload: u32, Kept, hidden(range::HAS_PAYLOAD);
+        /// A [`PayloadFloat`]; 0 unless the payload is one.
+        payload_float: u32, Kept;
         /// Thread that opened it, as the target sees it.
         tid: u32, Previous;
+        unused: u32, Kept;
     }
 
     /// A module, code for the GPU, that was loaded or is about to be unloaded.
@@ -517,11 +537,77 @@ host_events! {
         /// Thread id as the target sees it; the process id if it is unknown.
         tid: u32, Previous;
     }
+
+    /// What happened to unified (managed) memory: it moved, or was touched where it wasn't.
+    Migration "migration" { record: 57, also: OF_MIGRATION } {
+        /// CUPTI's times, as those of [`Overhead`].
+        start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when it began") };
+        end: u64, Same("start"),
+            Meaning {
+                unit: Unit::Clock,
+                ..int(word::LAUNCH_END, "when it ended; `start` of \"cpu_fault\", \"thrashing\" and \"remote_map\"")
+            };
+        address: u64, Kept, int(call::ADDRESS, "address of the first page");
+        bytes: u64, Kept, bytes(call::BYTES, "size of the memory; `()` of faults and \"throttling\"").unless_0(call::HAS_BYTES);
+        /// 0 unless it is a fault of the CPU.
+        instruction: u64, Kept,
+            int(call::INSTRUCTION, "of a \"cpu_fault\": address of the instruction that touched it; else `()`")
+                .unless_0(call::INSTRUCTION);
+        has_bytes: u32, Kept, hidden(call::HAS_BYTES);
+        /// A [`MigrationKind`].
+        kind: u32, Kept, choice(
+            Choice::MigrationKind,
+            call::KIND,
+            "\"HtoD\", \"DtoH\" or \"DtoD\": memory moved; \"cpu_fault\", \"gpu_fault\", \"thrashing\", \"throttling\" or \"remote_map\"; \
+             or \"other\"",
+        );
+        /// A [`MigrationCause`]; 0 if it is unknown.
+        cause: u32, Kept, choice(
+            Choice::MigrationCause,
+            call::CAUSE,
+            "why memory moved: \"user\", \"coherence\", \"prefetch\", \"eviction\" or \"access_counters\"; of a \"gpu_fault\" how it was \
+             touched: \"read\", \"write\", \"atomic\" or \"prefetch\"; of a \"remote_map\" \"coherence\", \"thrashing\", \"policy\", \
+             \"out_of_memory\" or \"eviction\"; `()` if CUPTI does not tell it",
+        ).unless_0(call::CAUSE);
+        /// Of a fault of the GPU: how many.
+        count: u32, Kept,
+            int(call::COUNT, "of a \"gpu_fault\": groups of faults of that page; else `()`").unless_0(call::COUNT);
+        src_device: u32, Previous,
+            int(call::SRC_DEVICE, "CUPTI's id of the GPU that memory moved from, or that faulted; `()` if it is the CPU, or unknown")
+                .unless_0(call::HAS_SRC_DEVICE);
+        has_src_device: u32, Previous, hidden(call::HAS_SRC_DEVICE);
+        dst_device: u32, Previous,
+            int(call::DST_DEVICE, "CUPTI's id of the GPU that memory moved to; `()` if it is the CPU, or unknown")
+                .unless_0(call::HAS_DST_DEVICE);
+        has_dst_device: u32, Previous, hidden(call::HAS_DST_DEVICE);
+        /// The process id as the target sees it.
+        tid: u32, Previous;
+        unused: u32, Kept;
+    }
+}
+
+impl Migration {
+    fn common(&self) -> Common {
+        Common { start: self.start, end: self.end, tid: self.tid, ..Common::NO_CALL }
+    }
 }
 
 impl Nvtx {
     fn common(&self) -> Common {
         Common { start: self.start, end: self.end, tid: self.tid, ..Common::NO_CALL }
+    }
+}
+
+impl Nvtx {
+    /// Returns the payload, if it is a floating-point number, as text from which it can be read again.
+    pub fn payload_text(&self) -> Option<String> {
+        const DOUBLE: u32 = PayloadFloat::Double as u32;
+        const SINGLE: u32 = PayloadFloat::Single as u32;
+        match self.payload_float {
+            DOUBLE => Some(format!("{:?}", f64::from_bits(self.payload as u64))),
+            SINGLE => Some(format!("{:?}", f32::from_bits(self.payload as u32))),
+            _ => None,
+        }
     }
 }
 
@@ -654,6 +740,46 @@ texts! {
 }
 
 texts! {
+    /// What happened to unified memory. The numbers but the last are those of CUPTI.
+    MigrationKind {
+        HostToDevice = 1 "HtoD",
+        DeviceToHost = 2 "DtoH",
+        CpuFault = 3 "cpu_fault",
+        GpuFault = 4 "gpu_fault",
+        Thrashing = 5 "thrashing",
+        Throttling = 6 "throttling",
+        RemoteMap = 7 "remote_map",
+        DeviceToDevice = 8 "DtoD",
+        Other = 9 "other",
+    }
+}
+
+texts! {
+    /// Why it happened.
+    MigrationCause {
+        User = 1 "user",
+        Coherence = 2 "coherence",
+        Prefetch = 3 "prefetch",
+        Eviction = 4 "eviction",
+        AccessCounters = 5 "access_counters",
+        Read = 6 "read",
+        Write = 7 "write",
+        Atomic = 8 "atomic",
+        Thrashing = 9 "thrashing",
+        Policy = 10 "policy",
+        OutOfMemory = 11 "out_of_memory",
+    }
+}
+
+texts! {
+    /// The type of a payload that is a floating-point number.
+    PayloadFloat {
+        Double = 1 "double",
+        Single = 2 "float",
+    }
+}
+
+texts! {
     /// How a range was opened.
     RangeKind {
         Push = 1 "push",
@@ -691,6 +817,19 @@ mod tests {
                     assert!(may || of(one) != of(other), "{}: {} {}", kind.name(), one.name, other.name);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_payload_can_be_read_from_its_text() {
+        let double = |it: f64| Nvtx { payload: it.to_bits() as i64, payload_float: 1, ..Nvtx::default() };
+        let single = |it: f32| Nvtx { payload: it.to_bits().into(), payload_float: 2, ..Nvtx::default() };
+        let texts = [double(0.1), single(0.1), double(-2.0), single(1e-30), double(f64::NAN), double(f64::INFINITY)];
+        let texts = texts.map(|it| it.payload_text().unwrap());
+        assert_eq!(texts, ["0.1", "0.1", "-2.0", "1e-30", "NaN", "inf"]);
+        assert_eq!(Nvtx { payload: 7, has_payload: 1, ..Nvtx::default() }.payload_text(), None);
+        for it in [f64::MAX, f64::MIN_POSITIVE, 1.0 / 3.0, -0.0] {
+            assert_eq!(double(it).payload_text().unwrap().parse::<f64>().unwrap().to_bits(), it.to_bits());
         }
     }
 

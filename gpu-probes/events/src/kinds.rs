@@ -96,8 +96,12 @@ set_of! {
 impl HostEvents {
     /// Those that are CUDA calls.
     pub const OF_CUDA: HostEvents = HostEvents::ALL
-        .without(HostEvents::of(&[HostEvent::Nvtx, HostEvent::Overhead]))
+        .without(HostEvents::of(&[HostEvent::Nvtx]))
+        .without(HostEvents::OF_RECORDS)
         .without(HostEvents::OF_RESOURCES);
+
+    /// What CUPTI makes records of. They have its times, and arrive late and in no order.
+    pub const OF_RECORDS: HostEvents = HostEvents::of(&[HostEvent::Overhead, HostEvent::Migration]);
 
     /// What CUPTI tells of in calls, without saying which.
     pub const OF_RESOURCES: HostEvents = HostEvents::of(&[HostEvent::Module, HostEvent::ContextChange]);

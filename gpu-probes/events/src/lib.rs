@@ -21,7 +21,10 @@ pub mod word;
 pub use clock::Realtime;
 pub use column::{Column, Prediction, Texts};
 pub use field::{Field, FieldType, From, Unit};
-pub use host::{ContextChangeKind, HostEvent, HostEventRecord, ModuleKind, OverheadKind, RangeKind};
+pub use host::{
+    ContextChangeKind, HostEvent, HostEventRecord, MigrationCause, MigrationKind, ModuleKind, OverheadKind,
+    PayloadFloat, RangeKind,
+};
 pub use kinds::{Activities, Calls, HostEvents};
 pub use table::{
     Activity, ActivityRecord, Call, Choice, CopyDirection, Graph, Kernel, Launch, Memcpy, MemoryKind, Memset,

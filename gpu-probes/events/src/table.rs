@@ -654,6 +654,8 @@ pub enum Choice {
     StreamChangeKind,
     StreamMode,
     ContextChangeKind,
+    MigrationKind,
+    MigrationCause,
 }
 
 impl Choice {
@@ -668,6 +670,8 @@ impl Choice {
         Choice::StreamChangeKind,
         Choice::StreamMode,
         Choice::ContextChangeKind,
+        Choice::MigrationKind,
+        Choice::MigrationCause,
     ];
 
     /// Returns the strings by number; 0 means none of them.
@@ -683,6 +687,8 @@ impl Choice {
             Choice::StreamChangeKind => crate::host::StreamChangeKind::NAMES,
             Choice::StreamMode => crate::host::StreamMode::NAMES,
             Choice::ContextChangeKind => crate::host::ContextChangeKind::NAMES,
+            Choice::MigrationKind => crate::host::MigrationKind::NAMES,
+            Choice::MigrationCause => crate::host::MigrationCause::NAMES,
         }
     }
 }

@@ -203,6 +203,15 @@ pub mod call {
     /// CUPTI's id of a context's default stream.
     pub const NULL_STREAM: usize = OWN + 19;
 
+    /// Of unified memory; these are no call's. The cause is a string id.
+    pub const CAUSE: usize = OWN + 10;
+    pub const COUNT: usize = OWN + 11;
+    pub const INSTRUCTION: usize = OWN + 12;
+    pub const SRC_DEVICE: usize = OWN + 13;
+    pub const HAS_SRC_DEVICE: usize = OWN + 14;
+    pub const DST_DEVICE: usize = OWN + 15;
+    pub const HAS_DST_DEVICE: usize = OWN + 16;
+
     /// Of an `api` event: whether the parameters that its handler reads are there, and what they are. Both have
     /// [`crate::host::MOST_ARGUMENTS`] words.
     pub const HAS_ARGUMENT: usize = OWN + 5;
@@ -224,4 +233,6 @@ pub mod range {
     pub const HAS_COLOR: usize = OWN + 6;
     pub const PAYLOAD: usize = OWN + 7;
     pub const HAS_PAYLOAD: usize = OWN + 8;
+    /// A string id; 0 unless the payload is a floating-point number.
+    pub const PAYLOAD_TEXT: usize = OWN + 9;
 }

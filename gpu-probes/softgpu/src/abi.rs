@@ -666,6 +666,35 @@ pub(crate) struct Overhead3 {
     pub(crate) data: *const c_void,
 }
 
+/// `CUpti_ActivityUnifiedMemoryCounter3`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct UnifiedMemory3 {
+    pub(crate) kind: u32,
+    pub(crate) counter_kind: u32,
+    pub(crate) value: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) address: u64,
+    pub(crate) src_id: u32,
+    pub(crate) dst_id: u32,
+    pub(crate) stream_id: u32,
+    pub(crate) process_id: u32,
+    pub(crate) flags: u32,
+    pub(crate) pad: u32,
+    pub(crate) processors: [u64; 5],
+}
+
+/// `CUpti_ActivityUnifiedMemoryCounterConfig`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct UnifiedMemoryCounter {
+    pub scope: u32,
+    pub kind: u32,
+    pub device_id: u32,
+    pub enable: u32,
+}
+
 /// `CUpti_ActivityOverheadKind`, as far as this library has any.
 pub(crate) mod overhead {
     pub(crate) const MODULE_LOADING: u32 = 4 << 16;
@@ -682,6 +711,7 @@ pub(crate) mod kind {
     pub(crate) const CONCURRENT_KERNEL: u32 = 10;
     pub(crate) const OVERHEAD: u32 = 17;
     pub(crate) const MEMCPY2: u32 = 22;
+    pub(crate) const UNIFIED_MEMORY_COUNTER: u32 = 25;
     pub(crate) const SYNCHRONIZATION: u32 = 38;
     pub(crate) const MEMORY2: u32 = 49;
     pub(crate) const GRAPH_TRACE: u32 = 51;
@@ -707,6 +737,7 @@ pub(crate) fn record_size(kind: u32) -> Option<usize> {
         kind::MEMORY2 => size_of::<Memory4>(),
         kind::GRAPH_TRACE => size_of::<GraphTrace2>(),
         kind::OVERHEAD => size_of::<Overhead3>(),
+        kind::UNIFIED_MEMORY_COUNTER => size_of::<UnifiedMemory3>(),
         _ => return None,
     })
 }
@@ -804,6 +835,28 @@ mod tests {
         assert_eq!(value("KIND_OVERHEAD"), kind::OVERHEAD);
         assert_eq!(value("OVERHEAD_RUNTIME_TRIGGERED_MODULE_LOADING"), overhead::MODULE_LOADING);
         assert_eq!(value("OVERHEAD_LAZY_FUNCTION_LOADING"), overhead::LAZY_FUNCTION_LOADING);
+    }
+
+    #[test]
+    fn unified_memory_is_cuptis() {
+        use crate::unified::counter;
+        same!(UnifiedMemory3, "UnifiedMemory": kind = "kind", counter_kind = "counterKind", value = "value", start = "start",
+            end = "end", address = "address", src_id = "srcId", dst_id = "dstId", stream_id = "streamId",
+            process_id = "processId", flags = "flags", processors = "processors");
+        same!(UnifiedMemoryCounter, "CUpti_ActivityUnifiedMemoryCounterConfig": scope = "scope", kind = "kind",
+            device_id = "deviceId", enable = "enable");
+        let value = |name: &str| fact(&format!("value CUPTI_ACTIVITY_{name}"))[0] as u32;
+        assert_eq!(value("KIND_UNIFIED_MEMORY_COUNTER"), kind::UNIFIED_MEMORY_COUNTER);
+        let counters = [
+            ("BYTES_TRANSFER_HTOD", counter::HOST_TO_DEVICE),
+            ("BYTES_TRANSFER_DTOH", counter::DEVICE_TO_HOST),
+            ("CPU_PAGE_FAULT_COUNT", counter::CPU_FAULT),
+            ("GPU_PAGE_FAULT", counter::GPU_FAULT),
+            ("COUNT", counter::END),
+        ];
+        for (name, number) in counters {
+            assert_eq!(value(&format!("UNIFIED_MEMORY_COUNTER_KIND_{name}")), number, "{name}");
+        }
     }
 
     /// The dump lacks these structures; the offsets come from CUPTI 13.0's header.

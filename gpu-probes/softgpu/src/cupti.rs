@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::abi::{Handle, record_size};
+use crate::abi::{Handle, UnifiedMemoryCounter, record_size};
 use crate::activity::{
     self, BufferFunctions, CompleteFunction, RequestFunction, ScopedCompleteFunction, ScopedRequestFunction,
     TimestampFunction,
@@ -13,6 +13,7 @@ use crate::device::{self, CONTEXTS};
 use crate::faults::{explain, faults};
 use crate::graph::{self, EXECS, GRAPHS};
 use crate::names;
+use crate::unified;
 use crate::users::{self, Usage, UserId};
 
 /// `CUptiResult`.
@@ -23,6 +24,7 @@ const INVALID_CONTEXT: i32 = 3;
 const INVALID_OPERATION: i32 = 7;
 const MAX_LIMIT_REACHED: i32 = 12;
 const NOT_COMPATIBLE: i32 = 14;
+const NOT_INITIALIZED: i32 = 15;
 const INVALID_KIND: i32 = 21;
 const NOT_SUPPORTED: i32 = 27;
 const MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED: i32 = 39;
@@ -152,6 +154,13 @@ cupti! {
         activity::use_timestamps_of(UserId::GLOBAL, Some(funcTimestamp.ok_or(INVALID_PARAMETER)?));
         Ok(())
     }
+    /// Has records of unified memory count these things.
+    fn cuptiActivityConfigureUnifiedMemoryCounter(config: *const UnifiedMemoryCounter, count: u32) {
+        if !device::is_initialized() { return Err(NOT_INITIALIZED); }
+        if config.is_null() { return Err(INVALID_PARAMETER); }
+        let counters = std::slice::from_raw_parts(config, count as usize);
+        if counters.iter().all(|it| unified::configure(it.kind, it.enable != 0)) { Ok(()) } else { Err(INVALID_PARAMETER) }
+    }
     fn cuptiActivityEnable(kind: u32) {
         global()?;
         if activity::enable(UserId::GLOBAL, kind, true) { Ok(()) } else { Err(INVALID_KIND) }
@@ -227,6 +236,7 @@ cupti! {
     /// Resets to the state before CUPTI was used and delivers what the buffers hold. As 13.5, it ends all subscribers'
     /// use, and if there were several, crashes when the next one enables a callback.
     fn cuptiFinalize() {
+        unified::reset();
         if UserId::scoped().filter(|it| callback::is_subscribed(*it)).count() > 1 { callback::tear(); }
         activity::flush(true);
         UserId::all().for_each(activity::forget);

@@ -30,6 +30,7 @@ const FIRST_STREAM: u32 = 13;
 const CONTEXT_CREATED: u32 = 1;
 const CONTEXT_DESTROY_STARTING: u32 = 2;
 const STREAM_CREATED: u32 = 3;
+const CU_INIT_FINISHED: u32 = 5;
 const MODULE_LOADED: u32 = 6;
 const MODULE_UNLOAD_STARTING: u32 = 7;
 
@@ -183,6 +184,12 @@ pub(crate) fn initialize() {
     inject();
     *DRIVER.state.lock().unwrap_or_else(PoisonError::into_inner) = InitState::Done;
     DRIVER.changed.notify_all();
+    callback::resource_of(0, CU_INIT_FINISHED, 0, std::ptr::null());
+}
+
+/// Whether `cuInit` is done, and not only under way.
+pub(crate) fn is_initialized() -> bool {
+    *DRIVER.state.lock().unwrap_or_else(PoisonError::into_inner) == InitState::Done
 }
 
 pub(crate) fn require_initialized() -> Status {
@@ -494,6 +501,12 @@ impl Memory {
         let address = self.allocate(size)?;
         self.managed.lock().unwrap_or_else(PoisonError::into_inner).insert(address, size);
         Ok(address)
+    }
+
+    /// Returns address and size of each managed allocation.
+    pub(crate) fn managed_allocations(&self) -> Vec<(usize, usize)> {
+        let managed = self.managed.lock().unwrap_or_else(PoisonError::into_inner);
+        managed.iter().map(|(address, size)| (*address, *size)).collect()
     }
 
     pub(crate) fn free(&self, address: usize) -> Status {

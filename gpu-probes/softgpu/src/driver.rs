@@ -19,6 +19,7 @@ use crate::graph::{self, Capture, EXECS, GRAPHS, Node};
 use crate::kernel::{self, Request, symbol};
 use crate::operation::{self, Operation, Set};
 use crate::stream::Stream;
+use crate::unified;
 use crate::users::UserId;
 
 type DevicePtr = usize;
@@ -731,6 +732,9 @@ fn synchronize_event(event: Handle) -> Status {
 fn waiting(sync_type: u32, context_id: u32, stream_id: u32, event_id: u32, wait: impl FnOnce() -> Status) -> Status {
     let start = activity::stamp(UserId::GLOBAL);
     let result = wait();
+    if sync_type != EVENT_SYNCHRONIZE {
+        unified::touched_by_cpu(device::current().map_or(0, |it| it.device));
+    }
     if activity::enabled(kind::SYNCHRONIZATION) {
         let record = Synchronization2 {
             kind: kind::SYNCHRONIZATION,

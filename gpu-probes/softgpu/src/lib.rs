@@ -72,6 +72,7 @@ mod names;
 mod operation;
 pub mod runtime;
 mod stream;
+mod unified;
 mod users;
 
 pub use abi::{CuLaunchConfig, CudaLaunchConfig, Dim3, Extent, Memcpy3DParms, PitchedPtr, SoftLaunch};

@@ -9,6 +9,7 @@ use crate::device::{self, MEMORY};
 use crate::graph::Exec;
 use crate::kernel::Launch;
 use crate::stream::{Mark, Stream};
+use crate::unified;
 
 /// One operation of a stream.
 #[derive(Clone)]
@@ -77,7 +78,11 @@ pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) 
 
 fn queue(stream: &Arc<Stream>, operation: Operation, correlation: u32, place: Place, recorded: bool) -> Mark {
     let mut ticket = if recorded { operation.ticket(stream, correlation, place) } else { None };
+    let device = stream.device;
     stream.submit(&device::streams_of(stream.context), move || {
+        if matches!(operation, Operation::Kernel(_)) {
+            unified::touched_by_gpu(device);
+        }
         let start = Moment::now();
         activity::started(&mut ticket, start);
         operation.run(activity::now());

@@ -126,6 +126,8 @@ lost! {
     HostEventRingFull,
     /// NVTX ranges that ended before the run recorded, or whose beginning is unknown.
     RangeUnrecorded,
+    /// CUPTI refused to record unified memory.
+    UnifiedUnrecorded,
 }
 
 /// Sizes that define a region.

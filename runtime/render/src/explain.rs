@@ -221,6 +221,7 @@ fn demanded_host_events(demand: &HostDemand) -> Vec<String> {
         HostEvent::Module => "modules that are loaded and unloaded".to_owned(),
         HostEvent::ContextChange => "contexts that are created and destroyed".to_owned(),
         HostEvent::Overhead => "CUPTI's own overhead".to_owned(),
+        HostEvent::Migration => "what happens to unified memory".to_owned(),
         HostEvent::Api => format!("calls of {} CUDA functions", demand.api.iter().count()),
         _ => format!("{} events", it.name()),
     };

@@ -156,6 +156,7 @@ impl Call<'_> {
             Event::Host(HostEvent::Module) => "module(|m| …)",
             Event::Host(HostEvent::ContextChange) => "context(|c| …)",
             Event::Host(HostEvent::Overhead) => "overhead(|o| …)",
+            Event::Host(HostEvent::Migration) => "migration(|m| …)",
             Event::Host(HostEvent::Nvtx) => "nvtx(|n| …)",
             Event::Host(HostEvent::Api) => "api(\"cudaMalloc*\", |a| …)",
             Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",

@@ -6,7 +6,8 @@
 //   cycle N A B      N times: cudaProfilerStart, A launches, cudaProfilerStop, B launches
 //   pause            launches kernels until none of them calls a callback
 //   push KIND NAME   opens an NVTX range of this thread: KIND is `ascii`, `wide`, `domain` (a registered name in a domain), or
-//                    `detailed` (with category 7, colour 0xff00ff00 and payload -5), or `sized` (in a domain, with a payload
+//                    `detailed` (with category 7, colour 0xff00ff00 and payload -5), `fraction` or `ratio` (with payload 0.1, of 8 or
+//                    4 bytes), or `sized` (in a domain, with a payload
 //                    whose schema says that its second member is a size: 4096)
 //   pop KIND         closes the last one of the kind's domain
 //   tool             from now on, prints what NVTX answers to `push` and `pop`: a tool follows the ranges
@@ -128,12 +129,20 @@ static int push_domain(const char *name) {
   Attributes attributes = {3, sizeof attributes, {0}, 3, registered};
   return core2[4] ? ((int (*)(void *, const Attributes *))core2[4])(domain(), &attributes) : -2;
 }
-static int push_detailed(const char *name) {
+static int push_with(const char *name, const unsigned others[7]) {
   load_nvtx();
-  unsigned others[7] = {7, 1, 0xff00ff00, 2, 0, -5, -1};
   Attributes attributes = {3, sizeof attributes, {0}, 1, name};
-  memcpy(attributes.others, others, sizeof others);
+  memcpy(attributes.others, others, sizeof attributes.others);
   return core[8] ? ((int (*)(const Attributes *))core[8])(&attributes) : -2;
+}
+static int push_detailed(const char *name) { return push_with(name, (unsigned[]){7, 1, 0xff00ff00, 2, 0, -5, -1}); }
+static int push_fraction(const char *name) {
+  union { double value; unsigned words[2]; } it = {0.1};
+  return push_with(name, (unsigned[]){0, 0, 0, 3, 0, it.words[0], it.words[1]});
+}
+static int push_ratio(const char *name) {
+  union { float value; unsigned word; } it = {0.1f};
+  return push_with(name, (unsigned[]){0, 0, 0, 6, 0, it.word, -1});
 }
 // NVTX's payload extension: slots of its own, filled at its first call.
 static unsigned long long register_schema(const void *schema) {
@@ -165,6 +174,8 @@ static void mark(const char *name) {
 static int push(const char *kind, const char *name) {
   if (!strcmp(kind, "detailed")) return push_detailed(name);
   if (!strcmp(kind, "sized")) return push_sized(name);
+  if (!strcmp(kind, "fraction")) return push_fraction(name);
+  if (!strcmp(kind, "ratio")) return push_ratio(name);
   return *kind == 'a' ? push_ascii(name) : *kind == 'w' ? push_wide(name) : push_domain(name);
 }
 static int pop(const char *kind) {

@@ -6,7 +6,7 @@ use super::output::{self, Output, Patience, Role};
 use super::{Agent, BUFFER_PATIENCE};
 use std::ffi::c_char;
 use std::sync::atomic::Ordering;
-use xputrace_wire::events::host::Overhead;
+use xputrace_wire::events::host::{Migration, Overhead};
 use xputrace_wire::events::{Activity, HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{ActivityRecord, Clock, Kernel, kind};
@@ -82,15 +82,26 @@ impl Delivery<'_> {
 
     /// Delivers what the backend took time for, on the thread that pthreads calls `thread`.
     pub fn overhead(&mut self, mut record: Overhead, thread: Option<u32>) {
-        if !demand::host_events_of(self.agent.demand()).contains(HostEvent::Overhead) {
+        record.tid = thread.and_then(|it| self.agent.thread_called(it)).unwrap_or_else(std::process::id);
+        self.host_event(HostEvent::Overhead, &record);
+    }
+
+    /// Delivers what happened to unified memory.
+    pub fn migration(&mut self, record: Migration) {
+        let record = Migration { tid: std::process::id(), ..record };
+        self.host_event(HostEvent::Migration, &record);
+    }
+
+    /// Writes an event of the CPU, if it is asked for, and counts it.
+    fn host_event(&mut self, event: HostEvent, record: &(impl IntoBytes + Immutable)) {
+        if !demand::host_events_of(self.agent.demand()).contains(event) {
             return;
         }
-        record.tid = thread.and_then(|it| self.agent.thread_called(it)).unwrap_or_else(std::process::id);
-        let kind = HostEvent::Overhead.record_kind();
-        let is_written = self.out.as_mut().is_some_and(|it| it.write_waiting(&mut self.patience, kind, &record, &[]));
-        let overhead = HostEvents::of(&[HostEvent::Overhead]);
-        let lost = if is_written { HostEvents::NONE } else { overhead };
-        output::count_host_events(self.agent, overhead, lost, self.out.as_ref().map(|it| it.ring()));
+        let kind = event.record_kind();
+        let is_written = self.out.as_mut().is_some_and(|it| it.write_waiting(&mut self.patience, kind, record, &[]));
+        let events = HostEvents::of(&[event]);
+        let lost = if is_written { HostEvents::NONE } else { events };
+        output::count_host_events(self.agent, events, lost, self.out.as_ref().map(|it| it.ring()));
     }
 
     /// Counts a record that was not requested.

@@ -378,7 +378,11 @@ impl Recorded<'_> {
                 out.write(record_kind, &record, &[])
             }
             // No calls (`super::ranges`, `super::resources`, `super::delivery`).
-            HostEvent::Nvtx | HostEvent::Module | HostEvent::ContextChange | HostEvent::Overhead => true,
+            HostEvent::Nvtx
+            | HostEvent::Module
+            | HostEvent::ContextChange
+            | HostEvent::Overhead
+            | HostEvent::Migration => true,
         }
     }
 }

@@ -67,15 +67,17 @@ pub(crate) fn record(range: &Range<'_>) {
         let record = Nvtx {
             start: range.start,
             end: range.end,
-            payload: details.payload.unwrap_or(0),
+            payload: details.payload.map_or(0, |it| it.bits),
             path,
             domain,
             kind: range.kind as u32,
             category: details.category,
             color: details.color.unwrap_or(0),
             has_color: details.color.is_some().into(),
-            has_payload: details.payload.is_some().into(),
+            has_payload: details.payload.is_some_and(|it| it.float.is_none()).into(),
+            payload_float: details.payload.and_then(|it| it.float).map_or(0, |it| it as u32),
             tid: range.tid,
+            unused: 0,
         };
         out.write(event.record_kind(), &record, &[])
     });

@@ -5,16 +5,20 @@ use super::host_calls::Watched;
 use super::others::{OTHER, OURS};
 use super::records::Recorded;
 use super::{
-    ATTRIBUTE_WHOLE_GRAPHS, CuptiBackend, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, POOL, Pool, RESOURCE_CONTEXT_CREATED,
-    RESOURCE_CONTEXT_DESTROYING, RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING,
-    RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS,
-    domain, yielding,
+    ATTRIBUTE_WHOLE_GRAPHS, CuptiBackend, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, KIND_UNIFIED_MEMORY, POOL, Pool,
+    RESOURCE_CONTEXT_CREATED, RESOURCE_CONTEXT_DESTROYING, RESOURCE_CUDA_STARTED, RESOURCE_EXECUTABLE_CREATED,
+    RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED,
+    RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, yielding,
 };
 use crate::agent::{Agent, Order, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_wire::cuda_calls::{FunctionId, Functions};
 use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
 use xputrace_wire::message::demand;
+
+/// What needs callbacks: with unified memory, to learn when CUDA has started.
+const TOLD_IN_CALLBACKS: HostEvents =
+    HostEvents::OF_CUDA.with(HostEvents::OF_RESOURCES).with(HostEvents::of(&[HostEvent::Migration]));
 
 /// How many functions a note names.
 const MOST_NAMED: usize = 20;
@@ -74,11 +78,14 @@ impl CuptiBackend {
         Ok(())
     }
 
-    /// Returns the callbacks that say who made graphs and their nodes, who loads modules, and who creates contexts.
+    /// Returns the callbacks that say who made graphs and their nodes, who loads modules, who creates contexts, and
+    /// when CUDA has started.
     fn resource_ids(&self, agent: &Agent) -> impl Iterator<Item = u32> {
-        const OF_EVENTS: [(HostEvent, [u32; 2]); 2] = [
+        const OF_EVENTS: [(HostEvent, [u32; 2]); 3] = [
             (HostEvent::Module, [RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING]),
             (HostEvent::ContextChange, [RESOURCE_CONTEXT_CREATED, RESOURCE_CONTEXT_DESTROYING]),
+            // Whichever comes first.
+            (HostEvent::Migration, [RESOURCE_CUDA_STARTED, RESOURCE_CONTEXT_CREATED]),
         ];
         let wanted = demand::host_events_of(agent.demand());
         let of_events = OF_EVENTS.into_iter().filter(move |it| wanted.contains(it.0)).flat_map(|it| it.1);
@@ -103,7 +110,7 @@ impl CuptiBackend {
     /// unloading CUPTI, then the next launch reads a null pointer inside CUPTI (seen with 13.0).
     fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, Refusal> {
         let is_recorded = !demand::calls_of(agent.demand()).is_empty()
-            || demand::host_events_of(agent.demand()).intersects(HostEvents::OF_CUDA.with(HostEvents::OF_RESOURCES));
+            || demand::host_events_of(agent.demand()).intersects(TOLD_IN_CALLBACKS);
         let needs_calls = is_recorded || agent.follows_profiler() || agent.wants(demand::CAPTURES);
         self.forget_earlier_use();
         match self.subscribe() {
@@ -207,14 +214,17 @@ impl CuptiBackend {
     }
 
     /// Enables kinds of records. `is_first` says that none is enabled so far.
-    pub(super) fn enable_kinds(&self, recorded: Recorded, is_first: bool) -> Result<(), Refusal> {
+    pub(super) fn enable_kinds(&self, agent: &Agent, recorded: Recorded, is_first: bool) -> Result<(), Refusal> {
         if recorded.is_empty() {
             return Ok(());
         }
         if is_first {
             self.prepare_for_activities()?;
         }
-        for (kind, name) in recorded.kinds() {
+        if recorded.unified_memory {
+            self.enable_unified_memory(agent);
+        }
+        for (kind, name) in recorded.kinds().filter(|it| it.0 != KIND_UNIFIED_MEMORY) {
             let answer = self.enable_kind(kind).ok_or_else(|| missing("cuptiActivityEnable"))?;
             if answer != SUCCESS {
                 return Err(self.refusal(&format!("cuptiActivityEnable for the activity {name}"), answer));

@@ -85,6 +85,11 @@ unsafe fn deliver_record(record: *const u8, extent: Extent, scale: Option<Scale>
                 (it.start, it.end) = (start, end);
                 delivery.overhead(it, thread);
             }
+            Record::Migration(mut it) => {
+                let [start, end] = [it.start, it.end].map(|time| convert(Realtime(time)).0);
+                (it.start, it.end) = (start, end);
+                delivery.migration(it);
+            }
             // Of calls that were under way when another tool disabled its kinds.
             Record::Other(_) if OTHER.was_seen() => {}
             Record::Other(_) => delivery.unexpected(),
@@ -104,14 +109,21 @@ impl CuptiBackend {
             Activity::Memcpy => records::MOST_MEMCPY_RECORD_BYTES,
             Activity::Graph => records::GRAPH_RECORD_BYTES,
         };
-        let Recorded { activities, overhead } = self.recorded(Recorded::of(agent.demand()));
+        let Recorded { activities, overhead, unified_memory } = self.recorded(Recorded::of(agent.demand()));
+        let alone = !overhead && !unified_memory;
         let recorded: Vec<Activity> = activities.iter().collect();
         match recorded[..] {
-            [kind] if !overhead && (kind == Activity::Memset || kind == Activity::Kernel && seen != 0) => {
+            [kind] if alone && (kind == Activity::Memset || kind == Activity::Kernel && seen != 0) => {
                 agent.count_thrown_away(kind, (bytes / bytes_of(kind)) as u64)
             }
             _ => {
-                let largest = recorded.iter().map(|it| bytes_of(*it)).max().unwrap_or(records::OVERHEAD_RECORD_BYTES);
+                let others = [
+                    (overhead, records::OVERHEAD_RECORD_BYTES),
+                    (unified_memory, records::UNIFIED_MEMORY_RECORD_BYTES),
+                ];
+                let others = others.into_iter().filter(|it| it.0).map(|it| it.1);
+                let largest = recorded.iter().map(|it| bytes_of(*it)).chain(others).max();
+                let largest = largest.unwrap_or(records::MOST_KERNEL_RECORD_BYTES);
                 agent.count_lost(Lost::Unread, (bytes / largest) as u64);
             }
         }

@@ -6,9 +6,9 @@ use super::others::{OTHER, OURS};
 use super::pool::Origin;
 use super::{
     CallbackData, CallbackFunction, GraphData, Handle, ModuleData, POOL, RESOURCE_CONTEXT_CREATED,
-    RESOURCE_CONTEXT_DESTROYING, RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING,
-    RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, ResourceData,
-    Run, current_run, domain,
+    RESOURCE_CONTEXT_DESTROYING, RESOURCE_CUDA_STARTED, RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED,
+    RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED,
+    RESOURCE_STREAM_CREATED, RUN, ResourceData, Run, current_run, domain,
 };
 use crate::agent::resources::{ContextChange, ModuleChange};
 use std::ffi::c_void;
@@ -93,9 +93,13 @@ unsafe fn on_resource(run: &'static Run, id: u32, data: Option<&ResourceData>, r
             // SAFETY: the caller's promise.
             unsafe { run.agent.module_changed(ModuleChange { module: module.id, bytes }, registers) };
         }
+        RESOURCE_CUDA_STARTED => run.backend.cuda_started(run.agent),
         RESOURCE_CONTEXT_CREATED | RESOURCE_CONTEXT_DESTROYING => {
             let Some(data) = data else { return };
             let is_created = id == RESOURCE_CONTEXT_CREATED;
+            if is_created {
+                run.backend.cuda_started(run.agent);
+            }
             let change = ContextChange { is_created, ids: run.backend.ids_of_context(data.context, is_created) };
             // SAFETY: the caller's promise.
             unsafe { run.agent.context_changed(change, registers) };

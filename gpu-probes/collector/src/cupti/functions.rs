@@ -38,11 +38,12 @@ pub mod domain {
     pub const RESOURCE: u32 = 3;
 }
 
-/// `CUpti_CallbackIdResource`: a context was created, or is about to be destroyed; a stream was created; a module was loaded, or is about to be unloaded; a node of a graph was
+/// `CUpti_CallbackIdResource`: a context was created, or is about to be destroyed; CUDA has started; a stream was created; a module was loaded, or is about to be unloaded; a node of a graph was
 /// created; a graph was instantiated; a node was copied; a node of an executable graph became what another one is.
 pub const RESOURCE_CONTEXT_CREATED: u32 = 1;
 pub const RESOURCE_CONTEXT_DESTROYING: u32 = 2;
 pub const RESOURCE_STREAM_CREATED: u32 = 3;
+pub const RESOURCE_CUDA_STARTED: u32 = 5;
 pub const RESOURCE_MODULE_LOADED: u32 = 6;
 pub const RESOURCE_MODULE_UNLOADING: u32 = 7;
 pub const RESOURCE_NODE_CREATED: u32 = 13;
@@ -67,6 +68,8 @@ pub const KIND_CONCURRENT_KERNEL: u32 = 10;
 pub const KIND_MEMCPY_PEER: u32 = 22;
 /// What CUPTI takes time for.
 pub const KIND_OVERHEAD: u32 = 17;
+/// What happens to unified memory.
+pub const KIND_UNIFIED_MEMORY: u32 = 25;
 /// A graph's launch as a whole, instead of its nodes.
 pub const KIND_GRAPH_TRACE: u32 = 51;
 
@@ -149,6 +152,20 @@ pub struct GraphData {
     pub executable: Handle,
 }
 
+/// `CUpti_ActivityUnifiedMemoryCounterConfig`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct UnifiedMemoryCounter {
+    pub scope: u32,
+    /// [`crate::cupti::records::UNIFIED_MEMORY_KINDS`].
+    pub kind: u32,
+    pub device: u32,
+    pub enable: u32,
+}
+
+/// `CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_ALL_DEVICES`.
+pub const SCOPE_ALL_DEVICES: u32 = 2;
+
 /// `CUpti_SubscriberParams`.
 #[repr(C)]
 #[derive(Debug)]
@@ -222,6 +239,7 @@ table! {
     enable = c"cuptiActivityEnable" (u32);
     disable = c"cuptiActivityDisable" (u32);
     flush_all = c"cuptiActivityFlushAll" (u32);
+    configure_unified_memory = c"cuptiActivityConfigureUnifiedMemoryCounter" (*mut UnifiedMemoryCounter, u32);
     next_record = c"cuptiActivityGetNextRecord" (*mut u8, usize, *mut *mut u8);
     dropped_records = c"cuptiActivityGetNumDroppedRecords" (Handle, u32, *mut usize);
     get_attribute = c"cuptiActivityGetAttribute" (u32, *mut usize, *mut c_void);

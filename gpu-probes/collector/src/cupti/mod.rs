@@ -23,6 +23,7 @@ mod others;
 mod pool;
 pub mod records;
 mod subscription;
+mod unified;
 mod yielding;
 
 pub use functions::*;
@@ -67,6 +68,8 @@ pub struct CuptiBackend {
     completed: AtomicU32,
     /// Whether records were ever enabled.
     has_recorded: AtomicBool,
+    /// Whether CUDA has started: unified memory can be recorded only then.
+    has_started: AtomicBool,
     /// Whether any record has arrived.
     saw_records: AtomicBool,
     /// Size of this CUPTI's kernel records; 0 until two adjacent ones were seen.
@@ -115,6 +118,7 @@ impl CuptiBackend {
             completing: AtomicU32::new(0),
             completed: AtomicU32::new(0),
             has_recorded: AtomicBool::new(false),
+            has_started: AtomicBool::new(true),
             saw_records: AtomicBool::new(false),
             kernel_bytes: AtomicUsize::new(0),
             teardown: Teardown::default(),
@@ -131,7 +135,7 @@ impl CuptiBackend {
     /// Says that we came before the program could make a graph.
     #[must_use]
     pub fn is_first(self) -> Self {
-        CuptiBackend { is_first: true, ..self }
+        CuptiBackend { is_first: true, has_started: AtomicBool::new(false), ..self }
     }
 
     /// Returns the records that CUPTI is asked for. Graphs are recorded as a whole or by their nodes.

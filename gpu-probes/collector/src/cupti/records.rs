@@ -6,10 +6,13 @@
 
 use super::{
     KIND_CONCURRENT_KERNEL, KIND_GRAPH_TRACE, KIND_KERNEL, KIND_MEMCPY, KIND_MEMCPY_PEER, KIND_MEMSET, KIND_OVERHEAD,
+    KIND_UNIFIED_MEMORY,
 };
 use std::ffi::c_char;
-use xputrace_wire::events::host::Overhead;
-use xputrace_wire::events::{Activities, Activity, CopyDirection, HostEvent, OverheadKind, Realtime};
+use xputrace_wire::events::host::{Migration, Overhead};
+use xputrace_wire::events::{
+    Activities, Activity, CopyDirection, HostEvent, MigrationCause, MigrationKind, OverheadKind, Realtime,
+};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Graph, Kernel, Memcpy, Memset, UNKNOWN};
 
@@ -23,24 +26,32 @@ pub enum Record {
     Graph(Graph),
     /// With the thread that it names, as pthreads calls it; `tid` is 0.
     Overhead(Overhead, Option<u32>),
+    /// `tid` is 0.
+    Migration(Migration),
     /// A kind that is not decoded.
     Other(u32),
 }
 
-/// What CUPTI makes records of: activities, and its own overhead.
+/// What CUPTI makes records of: activities, its own overhead, and what happens to unified memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
     pub activities: Activities,
     pub overhead: bool,
+    pub unified_memory: bool,
 }
 
 impl Recorded {
     const OVERHEAD: u16 = 1 << 15;
+    const UNIFIED_MEMORY: u16 = 1 << 14;
 
     /// Returns what a demand asks for.
     pub fn of(demand: u64) -> Self {
-        let overhead = demand::host_events_of(demand).contains(HostEvent::Overhead);
-        Recorded { activities: demand::activities_of(demand), overhead }
+        let events = demand::host_events_of(demand);
+        Recorded {
+            activities: demand::activities_of(demand),
+            overhead: events.contains(HostEvent::Overhead),
+            unified_memory: events.contains(HostEvent::Migration),
+        }
     }
 
     pub fn is_empty(self) -> bool {
@@ -55,20 +66,25 @@ impl Recorded {
 
     /// Returns one bit for each.
     pub fn bits(self) -> u16 {
-        self.activities.bits() | if self.overhead { Recorded::OVERHEAD } else { 0 }
+        let overhead = if self.overhead { Recorded::OVERHEAD } else { 0 };
+        let unified_memory = if self.unified_memory { Recorded::UNIFIED_MEMORY } else { 0 };
+        self.activities.bits() | overhead | unified_memory
     }
 
     /// The inverse of `bits`.
     pub fn from_bits(bits: u16) -> Self {
-        let activities = Activities::from_bits(bits & !Recorded::OVERHEAD);
-        Recorded { activities, overhead: bits & Recorded::OVERHEAD != 0 }
+        let has = |bit: u16| bits & bit != 0;
+        let activities = Activities::from_bits(bits & !(Recorded::OVERHEAD | Recorded::UNIFIED_MEMORY));
+        Recorded { activities, overhead: has(Recorded::OVERHEAD), unified_memory: has(Recorded::UNIFIED_MEMORY) }
     }
 
     /// Returns CUPTI's kinds, and the names of the events that they are.
     pub fn kinds(self) -> impl Iterator<Item = (u32, &'static str)> {
         let of = |it: Activity| kinds_of(it).iter().map(move |kind| (*kind, it.name()));
         let overhead = self.overhead.then_some((KIND_OVERHEAD, HostEvent::Overhead.name()));
-        Activity::ALL.iter().copied().filter(move |it| self.activities.contains(*it)).flat_map(of).chain(overhead)
+        let unified_memory = self.unified_memory.then_some((KIND_UNIFIED_MEMORY, HostEvent::Migration.name()));
+        let activities = Activity::ALL.iter().copied().filter(move |it| self.activities.contains(*it)).flat_map(of);
+        activities.chain(overhead).chain(unified_memory)
     }
 }
 
@@ -119,6 +135,7 @@ pub unsafe fn read(record: *const u8, extent: Extent) -> Record {
                 let (overhead, thread) = overhead(record);
                 Record::Overhead(overhead, thread)
             }
+            KIND_UNIFIED_MEMORY => Record::Migration(migration(record)),
             other => Record::Other(other),
         }
     }
@@ -470,5 +487,106 @@ pub unsafe fn overhead(record: *const u8) -> (Overhead, Option<u32>) {
         let (start, end) = (field(record, at::START), field(record, at::END));
         let overhead = Overhead { start, end, kind: kind as u32, tid: 0 };
         (overhead, is_of_thread.then(|| field(record, at::THREAD)))
+    }
+}
+
+/// Size of a record of unified memory, to count discarded ones (64 bytes before 13.0).
+pub const UNIFIED_MEMORY_RECORD_BYTES: usize = 104;
+
+/// Byte offsets in a record of unified memory.
+pub mod unified_offset {
+    pub const COUNTER: usize = 4;
+    pub const VALUE: usize = 8;
+    pub const START: usize = 16;
+    pub const END: usize = 24;
+    pub const ADDRESS: usize = 32;
+    pub const SRC: usize = 40;
+    pub const DST: usize = 44;
+    pub const FLAGS: usize = 56;
+}
+
+/// CUPTI's counters of unified memory (`CUpti_ActivityUnifiedMemoryCounterKind`), of which each has our number.
+pub const UNIFIED_MEMORY_KINDS: [MigrationKind; 8] = [
+    MigrationKind::HostToDevice,
+    MigrationKind::DeviceToHost,
+    MigrationKind::CpuFault,
+    MigrationKind::GpuFault,
+    MigrationKind::Thrashing,
+    MigrationKind::Throttling,
+    MigrationKind::RemoteMap,
+    MigrationKind::DeviceToDevice,
+];
+
+/// Why memory moves, how a GPU touches it, and why it is mapped: by CUPTI's number, less 1
+/// (`CUpti_ActivityUnifiedMemoryMigrationCause`, `…AccessType`, `…RemoteMapCause`).
+pub const MIGRATION_CAUSES: &[MigrationCause] = &[
+    MigrationCause::User,
+    MigrationCause::Coherence,
+    MigrationCause::Prefetch,
+    MigrationCause::Eviction,
+    MigrationCause::AccessCounters,
+];
+pub const ACCESS_TYPES: &[MigrationCause] =
+    &[MigrationCause::Read, MigrationCause::Write, MigrationCause::Atomic, MigrationCause::Prefetch];
+pub const REMOTE_MAP_CAUSES: &[MigrationCause] = &[
+    MigrationCause::Coherence,
+    MigrationCause::Thrashing,
+    MigrationCause::Policy,
+    MigrationCause::OutOfMemory,
+    MigrationCause::Eviction,
+];
+
+/// `CUPTI_ACTIVITY_FLAG_THROTTLING_IN_CPU`.
+const THROTTLING_IN_CPU: u32 = 1;
+
+/// Returns a record of unified memory. Where a field means nothing for a counter, CUPTI may leave anything in it.
+///
+/// # Safety
+/// `record` points to a record of kind [`KIND_UNIFIED_MEMORY`].
+pub unsafe fn migration(record: *const u8) -> Migration {
+    use MigrationKind::*;
+    use unified_offset as at;
+    // SAFETY: the caller's promise, and offsets that hold in every version.
+    let (counter, value, flags, start, end, address, src, dst) = unsafe {
+        (
+            field::<u32>(record, at::COUNTER),
+            field::<u64>(record, at::VALUE),
+            field::<u32>(record, at::FLAGS),
+            field::<u64>(record, at::START),
+            field::<u64>(record, at::END),
+            field(record, at::ADDRESS),
+            field::<u32>(record, at::SRC),
+            field::<u32>(record, at::DST),
+        )
+    };
+    let kind = UNIFIED_MEMORY_KINDS.into_iter().find(|it| *it as u32 == counter).unwrap_or(Other);
+    let causes = match kind {
+        HostToDevice | DeviceToHost | DeviceToDevice => MIGRATION_CAUSES,
+        GpuFault => ACCESS_TYPES,
+        RemoteMap => REMOTE_MAP_CAUSES,
+        CpuFault | Thrashing | Throttling | Other => &[],
+    };
+    let cause = causes.get((flags as usize).wrapping_sub(1)).map_or(0, |it| *it as u32);
+    let has_bytes = matches!(kind, HostToDevice | DeviceToHost | DeviceToDevice | Thrashing | RemoteMap);
+    // Of a remote map, an id may be the CPU's.
+    let has_src = matches!(kind, DeviceToHost | DeviceToDevice | GpuFault)
+        || kind == Throttling && flags & THROTTLING_IN_CPU == 0;
+    let has_dst = matches!(kind, HostToDevice | DeviceToDevice);
+    Migration {
+        start,
+        end: if matches!(kind, CpuFault | Thrashing | RemoteMap) { start } else { end },
+        address,
+        bytes: if has_bytes { value } else { 0 },
+        instruction: if kind == CpuFault { value } else { 0 },
+        has_bytes: has_bytes.into(),
+        kind: kind as u32,
+        cause,
+        count: if kind == GpuFault { value.min(u32::MAX.into()) as u32 } else { 0 },
+        src_device: if has_src { src } else { 0 },
+        has_src_device: has_src.into(),
+        dst_device: if has_dst { dst } else { 0 },
+        has_dst_device: has_dst.into(),
+        tid: 0,
+        unused: 0,
     }
 }

@@ -157,9 +157,14 @@ impl CuptiBackend {
 
     fn enable_recorded(&self, agent: &Agent, recorded: Recorded) -> Result<(), Refusal> {
         let enabled = Recorded::from_bits(self.sharing.enabled.fetch_or(recorded.bits(), Ordering::AcqRel));
-        self.enable_kinds(recorded.without(enabled), enabled.is_empty())?;
+        self.enable_kinds(agent, recorded.without(enabled), enabled.is_empty())?;
         self.disable_kinds(agent, enabled.without(recorded));
         Ok(())
+    }
+
+    /// Whether we record unified memory now, or will as soon as CUDA has started.
+    pub(super) fn records_unified_memory(&self) -> bool {
+        Recorded::from_bits(self.sharing.enabled.load(Ordering::Acquire)).unified_memory
     }
 
     /// Disables all kinds of records.

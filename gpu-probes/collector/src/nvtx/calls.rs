@@ -2,7 +2,7 @@
 //! the other tool's answer.
 
 use super::handles::{Handle, Handles};
-use super::texts::{Attributes, Details, Name, Text, Wide, name_handle, path_of};
+use super::texts::{Attributes, Details, Name, Payload, Text, Wide, name_handle, path_of};
 use super::{NEXT, thread, window};
 use crate::agent::clock::now;
 use crate::agent::output::tid;
@@ -10,7 +10,7 @@ use crate::agent::ranges::{self, Range};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use xputrace_wire::events::RangeKind;
+use xputrace_wire::events::{PayloadFloat, RangeKind};
 
 /// The function behind an NVTX call. Null means that calls do nothing.
 pub(super) type Slot = *const c_void;
@@ -142,28 +142,38 @@ impl Started {
     const IS_WINDOW: u64 = 1;
     const HAS_COLOR: u64 = 2;
     const HAS_PAYLOAD: u64 = 4;
+    const IS_DOUBLE: u64 = 8;
+    const IS_SINGLE: u64 = 16;
 
     fn words(&self) -> [u64; Started::WORDS] {
         let Details { category, color, payload } = self.details;
+        let float = payload.and_then(|it| it.float);
         let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
         let flags = flag(self.is_window, Started::IS_WINDOW)
             | flag(color.is_some(), Started::HAS_COLOR)
-            | flag(payload.is_some(), Started::HAS_PAYLOAD);
+            | flag(payload.is_some(), Started::HAS_PAYLOAD)
+            | flag(float == Some(PayloadFloat::Double), Started::IS_DOUBLE)
+            | flag(float == Some(PayloadFloat::Single), Started::IS_SINGLE);
         [
             self.path.word() << 32 | self.domain.word(),
             self.start,
             u64::from(self.tid) << 32 | flags,
             u64::from(category) << 32 | u64::from(color.unwrap_or(0)),
-            payload.unwrap_or(0) as u64,
+            payload.map_or(0, |it| it.bits) as u64,
         ]
     }
 
     fn from_words([texts, start, tid_flags, category_color, payload]: [u64; Started::WORDS]) -> Self {
         let has = |flag: u64| tid_flags & flag != 0;
+        let float = match (has(Started::IS_DOUBLE), has(Started::IS_SINGLE)) {
+            (true, _) => Some(PayloadFloat::Double),
+            (_, true) => Some(PayloadFloat::Single),
+            _ => None,
+        };
         let details = Details {
             category: (category_color >> 32) as u32,
             color: has(Started::HAS_COLOR).then_some(category_color as u32),
-            payload: has(Started::HAS_PAYLOAD).then_some(payload as i64),
+            payload: has(Started::HAS_PAYLOAD).then_some(Payload { bits: payload as i64, float }),
         };
         Started {
             path: Text::from_word(texts >> 32),

@@ -5,6 +5,7 @@ use super::schemas::size_in;
 use crate::agent::intern::{Store, UNKNOWN_RANGE};
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
+use xputrace_wire::events::PayloadFloat;
 use xputrace_wire::record::{MAX_NAME, RANGE_SEPARATOR};
 
 /// Bytes of a name; the rest is cut.
@@ -102,12 +103,14 @@ pub(super) struct Attributes {
     message: *const std::ffi::c_void,
 }
 
-/// `nvtxPayloadType_t`: the integers; and `NVTX_PAYLOAD_TYPE_EXT`, a list of payloads with schemas.
+/// `nvtxPayloadType_t`: the numbers; and `NVTX_PAYLOAD_TYPE_EXT`, a list of payloads with schemas.
 mod payload_type {
     pub(super) const UNSIGNED_64: i32 = 1;
     pub(super) const SIGNED_64: i32 = 2;
+    pub(super) const DOUBLE: i32 = 3;
     pub(super) const UNSIGNED_32: i32 = 4;
     pub(super) const SIGNED_32: i32 = 5;
+    pub(super) const FLOAT: i32 = 6;
     pub(super) const WITH_SCHEMAS: i32 = 0xdfbd_0009_u32 as i32;
 }
 
@@ -121,8 +124,23 @@ pub(crate) struct Details {
     pub(crate) category: u32,
     /// Alpha, red, green and blue, from the highest byte on.
     pub(crate) color: Option<u32>,
-    /// An integer, or the first size of payloads with a schema; others are left out.
-    pub(crate) payload: Option<i64>,
+    /// A number, or the first size of payloads with a schema; others are left out.
+    pub(crate) payload: Option<Payload>,
+}
+
+/// A payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Payload {
+    /// An integer, or the bits of a floating-point number.
+    pub(crate) bits: i64,
+    /// `None` of an integer.
+    pub(crate) float: Option<PayloadFloat>,
+}
+
+impl Payload {
+    const fn integer(bits: i64) -> Self {
+        Payload { bits, float: None }
+    }
 }
 
 /// `nvtxMessageType_t`.
@@ -180,14 +198,18 @@ impl Name {
             category: it.category,
             color: (it.color_type == ARGB).then_some(it.color),
             payload: match it.payload_type {
-                payload_type::UNSIGNED_64 | payload_type::SIGNED_64 => Some(it.payload as i64),
-                payload_type::UNSIGNED_32 => Some((it.payload as u32).into()),
-                payload_type::SIGNED_32 => Some((it.payload as i32).into()),
+                payload_type::UNSIGNED_64 | payload_type::SIGNED_64 => Some(Payload::integer(it.payload as i64)),
+                payload_type::UNSIGNED_32 => Some(Payload::integer((it.payload as u32).into())),
+                payload_type::SIGNED_32 => Some(Payload::integer((it.payload as i32).into())),
+                payload_type::DOUBLE => Some(Payload { bits: it.payload as i64, float: Some(PayloadFloat::Double) }),
+                payload_type::FLOAT => {
+                    Some(Payload { bits: (it.payload as u32).into(), float: Some(PayloadFloat::Single) })
+                }
                 payload_type::WITH_SCHEMAS => {
                     let count = usize::try_from(it.payload_count).unwrap_or(0);
                     // SAFETY: the caller's promise.
                     let size = unsafe { size_in(domain, it.payload as *const _, count) };
-                    size.map(|it| it as i64)
+                    size.map(|it| Payload::integer(it as i64))
                 }
                 _ => None,
             },

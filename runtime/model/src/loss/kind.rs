@@ -74,6 +74,11 @@ losses! {
         meaning: "NVTX ranges and marks before the process's first CUDA call, or nested deeper than 64",
         help: "call CUDA first, such as `cudaFree(0)` or `torch.cuda.init()`",
     }
+    UnifiedUnrecorded {
+        name: "unified_unrecorded",
+        meaning: "processes in which CUPTI does not record what happens to unified memory, so they have no `migration` events",
+        help: "run where the GPU can fault on memory: on Linux, without MPS, with all GPUs as peers or one in `CUDA_VISIBLE_DEVICES`",
+    }
     /// A process has a bounded number of rings.
     NoRingForThread {
         name: "no_ring_for_thread",

@@ -70,7 +70,7 @@ fn why_of_call(handler: &Handler) -> &'static str {
         Event::Host(HostEvent::Nvtx) => "recorded when the range is closed",
         Event::Host(HostEvent::Module) => "recorded in the call that loads or unloads it",
         Event::Host(HostEvent::ContextChange) => "recorded in the call that creates or destroys it",
-        Event::Host(HostEvent::Overhead) => "recorded by CUPTI, which delivers it later",
+        Event::Host(HostEvent::Overhead | HostEvent::Migration) => "recorded by CUPTI, which delivers it later",
         _ => "recorded when the outermost call returns",
     }
 }
@@ -231,7 +231,7 @@ fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
         Event::Host(HostEvent::Nvtx) => "after the range was closed",
         Event::Host(HostEvent::Module) => "after the module was loaded",
         Event::Host(HostEvent::ContextChange) => "after the context was created",
-        Event::Host(HostEvent::Overhead) => "when CUPTI's record arrives",
+        Event::Host(HostEvent::Overhead | HostEvent::Migration) => "when CUPTI's record arrives",
         Event::Host(_) => "after the call has returned",
         _ => "when the GPU's record arrives, long after the launch",
     };
@@ -245,6 +245,9 @@ fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
         }
         (Event::Host(HostEvent::Nvtx), _) => {
             "to change it in time, use a CPU probe on the function around the range".into()
+        }
+        (Event::Host(HostEvent::Migration), _) => {
+            "to change it in time, use a CPU probe on what touches the memory".into()
         }
         (Event::Host(HostEvent::Module | HostEvent::ContextChange | HostEvent::Overhead), _) => {
             "to change it in time, use a CPU probe on the program's own function".into()
@@ -304,7 +307,7 @@ fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut HostDem
         demand.required = demand.required.with(kinds);
     }
     // Its words are not a call's.
-    if matches!(kind, HostEvent::Nvtx | HostEvent::Overhead) {
+    if matches!(kind, HostEvent::Nvtx | HostEvent::Overhead | HostEvent::Migration) {
         return;
     }
     if let Target::Api(functions) = &unit.handler.target {

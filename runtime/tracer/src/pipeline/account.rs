@@ -180,5 +180,6 @@ fn loss(lost: Lost) -> Loss {
         Lost::Unread => Loss::ActivityUnread,
         Lost::HostEventRingFull => Loss::HostEventRingFull,
         Lost::RangeUnrecorded => Loss::RangeUnrecorded,
+        Lost::UnifiedUnrecorded => Loss::UnifiedUnrecorded,
     }
 }

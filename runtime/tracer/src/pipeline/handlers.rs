@@ -10,7 +10,7 @@ use xputrace_model::plan::{
 };
 use xputrace_model::schema::Event;
 use xputrace_wire::cuda_calls::{FunctionId, Functions, Layer, Parameter, error_name};
-use xputrace_wire::events::host::{Common, MOST_ARGUMENTS, PARAMETER_WORDS};
+use xputrace_wire::events::host::{Common, MOST_ARGUMENTS, Nvtx, PARAMETER_WORDS};
 use xputrace_wire::events::{Choice, HostEvent, HostEventRecord, HostEvents, Launch, Texts};
 use zerocopy::IntoBytes;
 
@@ -247,6 +247,10 @@ pub(super) struct Strings {
     /// By number.
     functions: FxHashMap<u32, u64>,
     errors: FxHashMap<(Layer, i32), u64>,
+    /// Texts of payloads that are floating-point numbers, by bits and type.
+    payloads: FxHashMap<(i64, u32), u64>,
+    /// For further ones.
+    other_payload: u64,
     /// By number, of each [`Choice`].
     choices: Vec<Vec<u64>>,
     pub(super) unnamed: StringId,
@@ -269,6 +273,8 @@ impl Strings {
             activities: std::array::from_fn(|at| names.intern(Activity::ALL[at].name()).into()),
             functions: FxHashMap::default(),
             errors: FxHashMap::default(),
+            payloads: FxHashMap::default(),
+            other_payload: 0,
             choices: Choice::ALL.iter().map(|it| of_choice(it, names)).collect(),
             unnamed: names.intern("(launch record lost)"),
             reads,
@@ -316,6 +322,28 @@ impl Strings {
         });
     }
 
+    /// Learns the text of a payload.
+    pub(super) fn learn_payload(&mut self, record: &HostEventRecord, names: &mut Names) {
+        let HostEventRecord::Nvtx(it) = record else { return };
+        let key = (it.payload, it.payload_float);
+        if it.payload_float == 0 || self.payloads.contains_key(&key) {
+            return;
+        }
+        if self.payloads.len() >= MOST_PAYLOADS {
+            self.other_payload = names.intern(UNKNOWN_PAYLOAD).into();
+        } else if let Some(text) = it.payload_text() {
+            self.payloads.insert(key, names.intern(&text).into());
+        }
+    }
+
+    /// Returns the text of a payload; 0 unless it is a floating-point number.
+    pub(super) fn payload(&self, it: &Nvtx) -> u64 {
+        match it.payload_float {
+            0 => 0,
+            float => self.payloads.get(&(it.payload, float)).copied().unwrap_or(self.other_payload),
+        }
+    }
+
     /// Returns the name of a function; 0 if there is none.
     pub(super) fn function(&self, number: u32) -> u64 {
         self.functions.get(&number).copied().unwrap_or(0)
@@ -353,6 +381,9 @@ fn ranges(path: &str, names: &mut Names) -> Symbol {
 
 /// Maximum number of error codes with a name: a target may make any up.
 const MOST_ERRORS: usize = 1024;
+/// Likewise of different payloads.
+const MOST_PAYLOADS: usize = 1 << 16;
+const UNKNOWN_PAYLOAD: &str = "[unknown]";
 
 fn layer_of(function: u32) -> Layer {
     FunctionId::of_number(function).map_or(Layer::Driver, FunctionId::layer)

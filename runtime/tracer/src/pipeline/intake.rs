@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activity, Call, StringId};
 use xputrace_wire::cuda_calls::FunctionId;
-use xputrace_wire::events::host::Overhead;
+use xputrace_wire::events::host::{Migration, Overhead};
 use xputrace_wire::events::{HostEvent, HostEvents, Realtime};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{
@@ -24,6 +24,7 @@ use xputrace_wire::record::{
 };
 
 const OVERHEAD: u16 = HostEvent::Overhead.record_kind();
+const MIGRATION: u16 = HostEvent::Migration.record_kind();
 
 /// Everything that a drain of one process may change.
 pub(super) struct Intake<'a> {
@@ -75,8 +76,8 @@ impl Intake<'_> {
     fn take_cause(&mut self, frame: &Frame<'_>) -> bool {
         match frame.header.kind {
             kind::LAUNCH => frame.read().map(|it| self.take_launch(&it)).is_some(),
-            // Its times need the clock that precedes it.
-            OVERHEAD => true,
+            // Their times need the clock that precedes them.
+            OVERHEAD | MIGRATION => true,
             kind if HostEvent::of_record(kind).is_some() => {
                 HostEventRecord::read(kind, frame.body()).map(|it| self.take_host_event(&it)).is_some()
             }
@@ -98,7 +99,14 @@ impl Intake<'_> {
         let sound = framed(bytes).all(|frame| match frame.header.kind {
             kind::CLOCK => Clock::read(frame.body()).map(|it| self.take_clock(ring, &it)).is_some(),
             kind::FLUSH => frame.read().map(|it| self.take_flush(ring, &it)).is_some(),
-            OVERHEAD => frame.read().map(|it| self.take_overhead(it)).is_some(),
+            OVERHEAD => {
+                let timed = |it: Overhead, Span { start, end }| Overhead { start, end, ..it }.into();
+                frame.read().map(|it: Overhead| self.take_timed((it.start, it.end), |span| timed(it, span))).is_some()
+            }
+            MIGRATION => {
+                let timed = |it: Migration, Span { start, end }| Migration { start, end, ..it }.into();
+                frame.read().map(|it: Migration| self.take_timed((it.start, it.end), |span| timed(it, span))).is_some()
+            }
             kind::OPENED => frame.read().map(|it| self.process.previous.opened(&it)).is_some(),
             kind::YIELD => match frame.decode() {
                 Some(Record::Yield { gap, holder }) => {
@@ -242,16 +250,17 @@ impl Intake<'_> {
             return;
         }
         self.strings.learn(&common, self.names);
+        self.strings.learn_payload(record, self.names);
         self.process.counts.host_events[record.kind().index()] += 1;
         self.ledger.account.host_event_mut(record.kind()).handled += 1;
         self.process.watermark.host_event(common.end);
         self.process.host_events.push(*record);
     }
 
-    /// Takes what CUPTI took time for, by its own clock.
-    fn take_overhead(&mut self, record: Overhead) {
-        match self.process.clock.span(Realtime(record.start), Realtime(record.end)) {
-            Some(Span { start, end }) => self.take_host_event(&Overhead { start, end, ..record }.into()),
+    /// Takes an event with CUPTI's times, of which it has `timed` with ours.
+    fn take_timed(&mut self, (start, end): (u64, u64), timed: impl FnOnce(Span) -> HostEventRecord) {
+        match self.process.clock.span(Realtime(start), Realtime(end)) {
+            Some(span) => self.take_host_event(&timed(span)),
             None => self.ledger.losses.add(Loss::NoTimestamps, 1),
         }
     }

@@ -344,14 +344,18 @@ impl Facts {
         match record {
             HostEventRecord::Nvtx(it) => {
                 let (path, domain) = (self.symbol(it.path), self.symbol(it.domain));
-                return context::fill_range(ctx, record, (path, domain), thread, strings);
+                context::fill_range(ctx, record, (path, domain), thread, strings);
+                ctx[word::range::PAYLOAD_TEXT] = strings.payload(it);
+                return;
             }
             HostEventRecord::Module(_) | HostEventRecord::ContextChange(_) => {
                 let stacks = [ustack, pystack].map(StackKey::to_word);
                 context::fill_resource(ctx, record, stacks, self.symbol(common.ranges), thread, strings);
                 return self.fill_gpu_of_call(ctx, common.device, strings);
             }
-            HostEventRecord::Overhead(_) => return context::fill_host_event(ctx, record, thread, strings),
+            HostEventRecord::Overhead(_) | HostEventRecord::Migration(_) => {
+                return context::fill_host_event(ctx, record, thread, strings);
+            }
             _ => {}
         }
         let facts = HostFacts {

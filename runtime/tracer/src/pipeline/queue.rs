@@ -5,6 +5,7 @@
 use super::Until;
 use super::process::{Facts, Process};
 use crate::clock::Span;
+use xputrace_wire::events::HostEvents;
 use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch};
 
 /// An activity, with its launch if known.
@@ -83,7 +84,7 @@ impl Queued for HostEventRecord {
 
     /// CUPTI's records arrive long after what they tell of.
     fn is_in_order(&self) -> bool {
-        !matches!(self, HostEventRecord::Overhead(_))
+        !HostEvents::OF_RECORDS.contains(self.kind())
     }
 
     fn tie(&self) -> Tie {
