@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 pub fn advice(answer: &io::Error) -> &'static str {
     match answer.kind() {
         ErrorKind::FileTooLarge => {
-            "; this exceeds the limit on the size of files, which counts for shared memory too: raise it with `ulimit -f`"
+            "; raise the limit on the size of files (`ulimit -f`), which counts for memory that is shared too"
         }
         ErrorKind::OutOfMemory => {
             "; if `ulimit -v` shows a limit on the address space, raise it; memory that is not used is not taken"

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Account;
 use xputrace_model::plan::{Activity, HostEvent};
+use xputrace_wire::limits::advice;
 
 /// How many processes used CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +109,7 @@ impl Report {
         if let Err(error) = result
             && error.kind() != io::ErrorKind::BrokenPipe
         {
-            self.fail(&format!("cannot write the output; it ends here: {error}"));
+            self.fail(&format!("cannot write the output; it ends here: {error}{}", advice(&error)));
         }
     }
 
