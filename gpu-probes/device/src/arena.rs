@@ -164,8 +164,8 @@ impl Parts {
         let n_slots = u64::from(map.n_slots());
         let n_keys = if map.kind == Kind::Hash { n_slots } else { 0 };
         let n_values = match map.kind {
-            Kind::PerThreadArray => n_slots.checked_mul(n_threads).ok_or(ArenaError::TooLarge)?,
-            _ => n_slots,
+            Kind::PerThreadArray => map.n_values().checked_mul(n_threads).ok_or(ArenaError::TooLarge)?,
+            _ => map.n_values(),
         };
         Ok(Parts {
             states: pieces.range(n_keys, size_of::<u32>() as u32)?,
@@ -185,42 +185,37 @@ pub struct MapBytes<'a> {
 }
 
 impl MapBytes<'_> {
-    /// Passes each element's key and value to `f`. An array's keys are its indices; a per-thread array's value is
-    /// that of all threads, one after another. Elements that a copy has no room for are left out.
+    /// Passes each element's key and value to `f`. An array's keys are its indices. Where there are several values for a
+    /// key, of threads or of parts, they come one after another. Elements that a copy has no room for are left out.
     pub fn for_each(&self, mut f: impl FnMut(&[u8], &[u8])) {
-        match self.map.kind {
-            Kind::Array => self.for_each_of_array(f),
-            Kind::PerThreadArray => self.for_each_of_threads(f),
-            Kind::Hash => {
-                for slot in (0..self.map.n_slots() as usize).filter(|it| self.is_full(*it)) {
-                    if let (Some(key), Some(value)) = (self.key(slot), self.value(slot)) {
-                        f(key, value);
+        let n_copies = self.n_copies();
+        for slot in 0..self.map.n_slots() as usize {
+            let index = (slot as u32).to_le_bytes();
+            let key = match self.map.kind {
+                Kind::Hash => self.key(slot).filter(|_| self.is_full(slot)),
+                _ => Some(&index[..]),
+            };
+            let (Some(key), Some(first)) = (key, slot.checked_mul(n_copies)) else { continue };
+            match n_copies {
+                1 => self.value(first).into_iter().for_each(|it| f(key, it)),
+                _ => {
+                    let values: Vec<&[u8]> = (first..first + n_copies).map_while(|it| self.value(it)).collect();
+                    if values.len() == n_copies {
+                        f(key, &values.concat());
                     }
                 }
             }
-            Kind::Ring => {}
         }
     }
 
-    fn for_each_of_array(&self, mut f: impl FnMut(&[u8], &[u8])) {
-        for index in 0..self.map.max_entries {
-            if let Some(value) = self.value(index as usize) {
-                f(&index.to_le_bytes(), value);
+    /// Returns how many values each key has.
+    fn n_copies(&self) -> usize {
+        match self.map.kind {
+            Kind::PerThreadArray => {
+                let n_values = self.values.len().checked_div(self.map.value_stride() as usize).unwrap_or(0);
+                n_values.checked_div(self.map.max_entries as usize).unwrap_or(0)
             }
-        }
-    }
-
-    fn for_each_of_threads(&self, mut f: impl FnMut(&[u8], &[u8])) {
-        let stride = self.map.value_stride() as usize;
-        let n_values = self.values.len().checked_div(stride).unwrap_or(0);
-        let n_threads = n_values.checked_div(self.map.max_entries as usize).unwrap_or(0);
-        for index in 0..self.map.max_entries as usize {
-            let values: Vec<u8> = (index * n_threads..(index + 1) * n_threads)
-                .filter_map(|it| self.value(it))
-                .flatten()
-                .copied()
-                .collect();
-            f(&(index as u32).to_le_bytes(), &values);
+            _ => self.map.parts as usize,
         }
     }
 
@@ -250,10 +245,12 @@ pub struct HashBytes<'a> {
 }
 
 impl HashBytes<'_> {
-    /// Stores an element where a kernel would. Returns false if no slot is free, or the sizes are wrong.
+    /// Stores an element where a kernel would; the value has all parts. Returns false if no slot is free, or the sizes are
+    /// wrong.
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> bool {
         let (key_bytes, value_bytes) = (self.map.key_bytes as usize, self.map.value_bytes as usize);
-        if key.len() != key_bytes || value.len() != value_bytes {
+        let n_parts = self.map.parts as usize;
+        if key.len() != key_bytes || value.len() != value_bytes * n_parts || value_bytes == 0 {
             return false;
         }
         let hash = hash(&key_words(key));
@@ -261,17 +258,20 @@ impl HashBytes<'_> {
         let n_probes = crate::layout::MAX_PROBES.min(self.map.n_slots()) as usize;
         let mut slots = (0..n_probes).map(|it| (hash as usize + it) & mask);
         let Some(slot) = slots.find(|it| self.is_free_for(*it, key)) else { return false };
-        let (key_at, value_at) = (slot * self.map.key_stride() as usize, slot * self.map.value_stride() as usize);
+        let stride = self.map.value_stride() as usize;
+        let (key_at, value_at) = (slot * self.map.key_stride() as usize, slot * n_parts * stride);
         let (Some(state_at), Some(key_to), Some(value_to)) = (
             self.states.get_mut(slot * 4..slot * 4 + 4),
             self.keys.get_mut(key_at..key_at + key_bytes),
-            self.values.get_mut(value_at..value_at + value_bytes),
+            self.values.get_mut(value_at..value_at + n_parts * stride),
         ) else {
             return false;
         };
         state_at.copy_from_slice(&(fingerprint(hash) | state::FULL).to_le_bytes());
         key_to.copy_from_slice(key);
-        value_to.copy_from_slice(value);
+        for (to, part) in value_to.chunks_exact_mut(stride).zip(value.chunks_exact(value_bytes)) {
+            to[..value_bytes].copy_from_slice(part);
+        }
         true
     }
 

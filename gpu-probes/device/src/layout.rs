@@ -144,6 +144,9 @@ pub struct DeviceMap {
     pub value_bytes: u32,
     /// Elements of a hash, indices of an array.
     pub max_entries: u32,
+    /// Copies of each value, at least 1. A thread uses that of its multiprocessor, so that sums don't wait for each other.
+    /// Of a per-thread array, and of a map from which programs delete elements, there is one.
+    pub parts: u32,
     pub scope: Scope,
 }
 
@@ -158,7 +161,13 @@ impl DeviceMap {
         self.key_bytes.next_multiple_of(8)
     }
 
-    /// Slots of a hash, a power of two; values of an array for one thread.
+    /// Values of the map, for one thread if there is one for each. That of part `p` of slot `s` is number
+    /// `s * parts + p`.
+    pub fn n_values(&self) -> u64 {
+        u64::from(self.n_slots()) * u64::from(self.parts)
+    }
+
+    /// Slots of a hash, a power of two; indices of an array.
     pub fn n_slots(&self) -> u32 {
         match self.kind {
             Kind::Hash => self.max_entries.saturating_mul(2).checked_next_power_of_two().unwrap_or(1 << 31).max(2),

@@ -28,7 +28,7 @@ fn word(memory: &[u8], at: u64) -> u64 {
 
 fn translated(case: &Case) -> Result<xputrace_device::Block, TestCaseError> {
     let program = generate::build(case, true);
-    let options = Options { allow_exit: true, result: Some("%result".into()), ..Options::default() };
+    let options = Options { allow_exit: true, result: Some("%result".into()), architecture: 90, ..Options::default() };
     let (maps, context) = (generate::maps(), generate::context());
     let request = Request { program: &program, maps: &maps, context: &context, options: &options };
     translate(request).map_err(|it| TestCaseError::fail(format!("{it}: {:?}", program.insns[it.insn])))

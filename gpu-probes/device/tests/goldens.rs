@@ -49,7 +49,7 @@ fn check(name: &str, write: impl FnOnce(&mut Assembler)) {
 }
 
 fn check_program(name: &str, program: &Program) {
-    let options = Options { annotate: true, result: Some("%result".into()), ..Options::default() };
+    let options = Options { annotate: true, result: Some("%result".into()), architecture: 90, ..Options::default() };
     let (maps, context) = (maps(), context());
     let request = Request { program, maps: &maps, context: &context, options: &options };
     let block = translate(request).unwrap_or_else(|it| panic!("{name}: {it}"));

@@ -79,11 +79,6 @@ impl Emitter<'_> {
         put!(self, "{name} {dst}, {a}, {amount}");
     }
 
-    /// Returns a register of `bits` bits.
-    fn register(&mut self, bits: u32) -> String {
-        if bits == 64 { self.long() } else { self.word() }
-    }
-
     /// Divides: by 0 the quotient is 0, and the remainder the dividend (RFC 9669, section 4.1).
     fn divide(&mut self, remainder: bool, bits: u32, dst: &str, a: &str, b: &str, known: Option<u64>) {
         let name = if remainder { "rem" } else { "div" };
@@ -92,7 +87,7 @@ impl Emitter<'_> {
             Some(0) => put!(self, "mov.b{bits} {dst}, 0"),
             Some(_) => put!(self, "{name}.u{bits} {dst}, {a}, {b}"),
             None => {
-                let (zero, divisor, result) = (self.predicate(), self.register(bits), self.register(bits));
+                let (zero, divisor, result) = (self.predicate(), self.register(bits == 64), self.register(bits == 64));
                 put!(self, "setp.eq.u{bits} {zero}, {b}, 0");
                 put!(self, "selp.b{bits} {divisor}, 1, {b}, {zero}");
                 put!(self, "{name}.u{bits} {result}, {a}, {divisor}");
@@ -106,7 +101,7 @@ impl Emitter<'_> {
     /// undefined, it divides by 1 instead.
     fn divide_signed(&mut self, remainder: bool, bits: u32, dst: &str, a: &str, b: &str) {
         let (zero, minus_one, special) = (self.predicate(), self.predicate(), self.predicate());
-        let (divisor, result) = (self.register(bits), self.register(bits));
+        let (divisor, result) = (self.register(bits == 64), self.register(bits == 64));
         put!(self, "setp.eq.s{bits} {zero}, {b}, 0");
         put!(self, "setp.eq.s{bits} {minus_one}, {b}, -1");
         put!(self, "or.pred {special}, {zero}, {minus_one}");
@@ -115,7 +110,7 @@ impl Emitter<'_> {
             put!(self, "rem.s{bits} {result}, {a}, {divisor}");
             return put!(self, "selp.b{bits} {dst}, {a}, {result}, {zero}");
         }
-        let negated = self.register(bits);
+        let negated = self.register(bits == 64);
         put!(self, "div.s{bits} {result}, {a}, {divisor}");
         put!(self, "neg.s{bits} {negated}, {a}");
         put!(self, "selp.b{bits} {result}, {negated}, {result}, {minus_one}");
@@ -192,7 +187,7 @@ impl Emitter<'_> {
         let holds = self.predicate();
         let test = match cond {
             Cond::Set => {
-                let common = self.register(bits);
+                let common = self.register(bits == 64);
                 put!(self, "and.b{bits} {common}, {a}, {b}");
                 put!(self, "setp.ne.u{bits} {holds}, {common}, 0");
                 return Ok(holds);

@@ -8,6 +8,9 @@ use crate::layout::Scope;
 use crate::value::{Place, Value};
 use crate::{Refusal, SiteKind};
 
+/// The first architecture with `redux` ("redux.sync", section 9.7.13.18).
+const LEAST_REDUX_ARCHITECTURE: u32 = 80;
+
 /// An atomic operation, without its place.
 #[derive(Clone, Copy)]
 pub(super) struct Atomic {
@@ -36,7 +39,8 @@ impl Emitter<'_> {
                 let varies =
                     matches!(state.reg(self.node.frame, base), Value::Element { at: Place::Varies { .. }, .. });
                 self.align(memory, n_bytes, varies)?;
-                self.atomic_global(atomic, &src, memory);
+                let known = state.reg(self.node.frame, atomic.src).scalar().known;
+                self.atomic_global(atomic, &src, known, memory);
                 Ok(())
             }
             _ => self.atomic_own(atomic, &src, &reached),
@@ -59,7 +63,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn atomic_global(&mut self, atomic: Atomic, src: &str, memory: &Memory) {
+    fn atomic_global(&mut self, atomic: Atomic, src: &str, known: Option<u64>, memory: &Memory) {
         let Atomic { op, fetch, wide, .. } = atomic;
         let scope = match memory.space {
             Space::Global(Scope::System) => "sys",
@@ -67,7 +71,7 @@ impl Emitter<'_> {
         };
         let (place, bits) = (memory.byte(0), atomic.bits());
         if op == AtomicOp::Add && !fetch {
-            return self.add(scope, memory, wide, src);
+            return self.add(scope, memory, wide, src, known);
         }
         let name = match op {
             AtomicOp::Add => format!("add.u{bits}"),
@@ -81,7 +85,7 @@ impl Emitter<'_> {
         if !fetch {
             return put!(self, "red.relaxed.{scope}.global.{name} {place}, {operand}");
         }
-        let old = if wide { self.long() } else { self.word() };
+        let old = self.register(wide);
         let to = match op {
             AtomicOp::CompareExchange => {
                 let expected = self.resized(RESULT, wide);
@@ -109,11 +113,92 @@ impl Emitter<'_> {
         narrow
     }
 
-    /// Adds without fetching.
-    fn add(&mut self, scope: &str, memory: &Memory, wide: bool, src: &str) {
-        let operand = self.resized(src, wide);
+    /// Adds without fetching: one addition for all threads of a warp that add to the same word together.
+    ///
+    /// The threads are those that `activemask` sees. All of them execute what follows, so the exchanges are among exactly
+    /// these, however the warp has diverged before.
+    fn add(&mut self, scope: &str, memory: &Memory, wide: bool, src: &str, known: Option<u64>) {
         let bits = if wide { 64 } else { 32 };
-        put!(self, "red.relaxed.{scope}.global.add.u{bits} {}, {operand}", memory.byte(0));
+        let (place, together) = (self.long(), self.word());
+        let operand = self.resized(src, wide);
+        put!(self, "add.s64 {place}, {}, {}", memory.base, memory.off);
+        put!(self, "activemask.b32 {together}");
+        let add = format!("red.relaxed.{scope}.global.add.u{bits} [{place}+0]");
+        match known {
+            Some(_) => self.add_same(&add, wide, &place, &operand, &together),
+            None if self.request.options.architecture >= LEAST_REDUX_ARCHITECTURE => {
+                self.add_any(&add, wide, &place, &operand, &together);
+            }
+            None => put!(self, "{add}, {operand}"),
+        }
+    }
+
+    /// Adds a number that is the same in all threads: once for each word that some of them add to.
+    fn add_same(&mut self, add: &str, wide: bool, place: &str, operand: &str, together: &str) {
+        let (peers, n_peers, total, done) = (self.word(), self.word(), self.register(wide), self.label());
+        put!(self, "match.any.sync.b64 {peers}, {place}, {together}");
+        put!(self, "popc.b32 {n_peers}, {peers}");
+        self.unless_leader(&peers, &done);
+        match wide {
+            true => {
+                put!(self, "cvt.u64.u32 {total}, {n_peers}");
+                put!(self, "mul.lo.u64 {total}, {total}, {operand}");
+            }
+            false => put!(self, "mul.lo.u32 {total}, {n_peers}, {operand}"),
+        }
+        put!(self, "{add}, {total}");
+        self.place(&done);
+    }
+
+    /// Adds numbers that may differ: once if all threads add to the same word, else each for itself.
+    fn add_any(&mut self, add: &str, wide: bool, place: &str, operand: &str, together: &str) {
+        let (same, each, done) = (self.predicate(), self.label(), self.label());
+        let ignored = self.word();
+        put!(self, "match.all.sync.b64 {ignored}|{same}, {place}, {together}");
+        put!(self, "@!{same} bra {each}");
+        let total = if wide { self.sum_wide(operand, together) } else { self.sum_piece(operand, together) };
+        self.unless_leader(together, &done);
+        put!(self, "{add}, {total}");
+        put!(self, "bra {done}");
+        self.place(&each);
+        put!(self, "{add}, {operand}");
+        self.place(&done);
+    }
+
+    /// Returns the sum over threads of 32-bit numbers.
+    fn sum_piece(&mut self, operand: &str, together: &str) -> String {
+        let sum = self.word();
+        put!(self, "redux.sync.add.u32 {sum}, {operand}, {together}");
+        sum
+    }
+
+    /// Returns the sum of 64-bit numbers, from the sums of pieces that can't overflow.
+    fn sum_wide(&mut self, operand: &str, together: &str) -> String {
+        let total = self.long();
+        for (shift, n_bits) in [(0, 24), (24, 24), (48, 16)] {
+            let (bits, piece, sum) = (self.long(), self.word(), self.long());
+            put!(self, "bfe.u64 {bits}, {operand}, {shift}, {n_bits}");
+            put!(self, "cvt.u32.u64 {piece}, {bits}");
+            let narrow = self.sum_piece(&piece, together);
+            put!(self, "cvt.u64.u32 {sum}, {narrow}");
+            match shift {
+                0 => put!(self, "mov.b64 {total}, {sum}"),
+                _ => {
+                    put!(self, "shl.b64 {sum}, {sum}, {shift}");
+                    put!(self, "add.s64 {total}, {total}, {sum}");
+                }
+            }
+        }
+        total
+    }
+
+    /// Goes to a label in all threads of a mask but one.
+    fn unless_leader(&mut self, mask: &str, label: &str) {
+        let (leader, lane, follows) = (self.word(), self.word(), self.predicate());
+        put!(self, "bfind.u32 {leader}, {mask}");
+        put!(self, "mov.u32 {lane}, %laneid");
+        put!(self, "setp.ne.u32 {follows}, {lane}, {leader}");
+        put!(self, "@{follows} bra {label}");
     }
 
     /// Changes memory that only this thread accesses.

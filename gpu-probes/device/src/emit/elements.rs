@@ -57,8 +57,8 @@ struct Search {
     state: String,
     fingerprint: String,
     retries: String,
-    /// Looks at the slot once more.
-    again: String,
+    /// Looks at the slot once more, after a moment; there in a search that waits.
+    look_again: String,
     hit: String,
     /// The key is there, deleted.
     deleted: String,
@@ -106,8 +106,21 @@ impl Emitter<'_> {
         put!(self, "@{outside} bra {label}");
     }
 
-    /// Returns a register with the address of the value at a 64-bit index.
-    fn value_address(&mut self, target: Target, index: &str) -> String {
+    /// Returns a register with the address of the value of a slot, as a 64-bit index.
+    fn value_address(&mut self, target: Target, slot: &str) -> String {
+        if target.shape.parts <= 1 {
+            return self.numbered_value(target, slot);
+        }
+        let (processor, part, number) = (self.word(), self.long(), self.long());
+        put!(self, "mov.u32 {processor}, %smid");
+        put!(self, "rem.u32 {processor}, {processor}, {}", target.shape.parts);
+        put!(self, "cvt.u64.u32 {part}, {processor}");
+        put!(self, "mad.lo.u64 {number}, {slot}, {}, {part}", target.shape.parts);
+        self.numbered_value(target, &number)
+    }
+
+    /// Returns a register with the address of a value by its number.
+    fn numbered_value(&mut self, target: Target, index: &str) -> String {
         let values = self.part(target.map, descriptor::VALUES);
         let address = self.long();
         put!(self, "mad.lo.u64 {address}, {index}, {}, {values}", target.shape.value_stride());
@@ -115,7 +128,7 @@ impl Emitter<'_> {
     }
 
     fn lookup_per_thread(&mut self, target: Target, index: &str) {
-        let (done, beyond, found, place) = (self.label(), self.label(), self.label(), self.long());
+        let (done, beyond, place) = (self.label(), self.label(), self.long());
         put!(self, "mov.b64 {RESULT}, 0");
         self.unless_in_array(target, index, &done);
         let (thread, threads) = (self.thread_number(), self.descriptor(target.map, descriptor::THREADS));
@@ -123,12 +136,11 @@ impl Emitter<'_> {
         put!(self, "setp.ge.u64 {outside}, {thread}, {threads}");
         put!(self, "@{outside} bra {beyond}");
         put!(self, "mad.lo.u64 {place}, {index}, {threads}, {thread}");
-        let address = self.value_address(target, &place);
+        let address = self.numbered_value(target, &place);
         put!(self, "mov.b64 {RESULT}, {address}");
         put!(self, "bra {done}");
         self.place(&beyond);
         self.count(target, descriptor::BEYOND);
-        self.place(&found);
         self.place(&done);
     }
 
@@ -198,7 +210,7 @@ impl Emitter<'_> {
             state: self.word(),
             fingerprint: self.word(),
             retries: self.word(),
-            again: self.label(),
+            look_again: self.label(),
             hit: self.label(),
             deleted: self.label(),
             empty: self.label(),
@@ -217,10 +229,10 @@ impl Emitter<'_> {
         put!(self, "mov.b32 {tries}, 0");
         put!(self, "mov.b32 {retries}, 0");
 
-        let (next, busy) = (self.label(), self.label());
+        let (again, next) = (self.label(), self.label());
         let (never, other, writing) = (self.predicate(), self.predicate(), self.predicate());
         let difference = self.word();
-        self.place(&search.again);
+        self.place(&again);
         put!(self, "mad.wide.u32 {state_at}, {slot}, 4, {states}");
         put!(self, "ld.relaxed.{}.global.u32 {state}, [{state_at}]", target.scope());
         put!(self, "setp.eq.u32 {never}, {state}, {}", slot_state::EMPTY);
@@ -229,15 +241,15 @@ impl Emitter<'_> {
         put!(self, "setp.gt.u32 {other}, {difference}, {}", slot_state::MASK);
         put!(self, "@{other} bra {next}");
         put!(self, "setp.eq.u32 {writing}, {difference}, {}", slot_state::BUSY);
-        put!(self, "@{writing} bra {}", if waits { &busy } else { &next });
+        put!(self, "@{writing} bra {}", if waits { &search.look_again } else { &next });
         self.compare_keys(target, key, slot, &next);
         let full = self.predicate();
         put!(self, "setp.eq.u32 {full}, {difference}, {}", slot_state::FULL);
         put!(self, "@{full} bra {}", search.hit);
         put!(self, "bra {}", search.deleted);
         if waits {
-            self.place(&busy);
-            self.retry(&search);
+            self.place(&search.look_again);
+            self.retry(&search, &again);
         }
         let last = self.predicate();
         self.place(&next);
@@ -246,13 +258,13 @@ impl Emitter<'_> {
         put!(self, "@{last} bra {}", search.exhausted);
         put!(self, "add.s32 {slot}, {slot}, 1");
         put!(self, "and.b32 {slot}, {slot}, {mask}");
-        put!(self, "bra {}", search.again);
+        put!(self, "bra {again}");
         search
     }
 
     /// Looks at the slot again after a moment, a limited number of times.
-    fn retry(&mut self, search: &Search) {
-        let Search { retries, again, contended, .. } = search;
+    fn retry(&mut self, search: &Search, again: &str) {
+        let Search { retries, contended, .. } = search;
         let last = self.predicate();
         put!(self, "add.s32 {retries}, {retries}, 1");
         put!(self, "setp.ge.u32 {last}, {retries}, {MAX_RETRIES}");
@@ -387,13 +399,12 @@ impl Emitter<'_> {
         self.place(&search.empty);
         put!(self, "mov.b64 {RESULT}, {ENOENT}");
         self.jump_if(only_old, done);
-        self.claim(target, &search, &full);
+        self.claim(target, &search, key, &full);
         self.fill(target, &search, key, value)?;
         put!(self, "mov.b64 {RESULT}, 0");
         put!(self, "bra {done}");
 
         self.place(&full);
-        self.change_live(target, -1);
         self.place(&search.exhausted);
         put!(self, "mov.b64 {RESULT}, {ENOENT}");
         self.jump_if(only_old, done);
@@ -410,36 +421,62 @@ impl Emitter<'_> {
         put!(self, "red.relaxed.gpu.global.add.u64 {}, {by}", target.counter(descriptor::LIVE));
     }
 
-    /// Makes the slot this thread's to write; goes to `full`, counted as live, if there are enough elements.
-    fn claim(&mut self, target: Target, search: &Search, full: &str) {
-        let Search { state_at, state, fingerprint, .. } = search;
-        let (live, enough, busy, old, lost, won) =
-            (self.long(), self.predicate(), self.word(), self.word(), self.predicate(), self.label());
-        put!(self, "atom.relaxed.gpu.global.add.u64 {live}, {}, 1", target.counter(descriptor::LIVE));
+    /// Makes the slot this thread's to write; goes to `full` if there are enough elements.
+    ///
+    /// Threads that lose against each other must not count as elements, or thousands that make the same one would find
+    /// the map full; so an element is counted once its slot is claimed. A slot that was claimed in vain keeps its key:
+    /// it can't be empty again, as others may have gone past it.
+    fn claim(&mut self, target: Target, search: &Search, key: &[String], full: &str) {
+        let Search { state_at, state, fingerprint, look_again, .. } = search;
+        let (live, enough, now, changed) = (self.long(), self.predicate(), self.word(), self.predicate());
+        let (busy, old, lost, fits) = (self.word(), self.word(), self.predicate(), self.predicate());
+        let (claim, won) = (self.label(), self.label());
+        put!(self, "ld.relaxed.gpu.global.u64 {live}, {}", target.counter(descriptor::LIVE));
         put!(self, "setp.ge.u64 {enough}, {live}, {}", target.shape.max_entries);
-        put!(self, "@{enough} bra {full}");
+        put!(self, "@!{enough} bra {claim}");
+        // The last element may be this key's, made a moment ago.
+        put!(self, "ld.relaxed.{}.global.u32 {now}, [{state_at}]", target.scope());
+        put!(self, "setp.ne.u32 {changed}, {now}, {state}");
+        put!(self, "@{changed} bra {look_again}");
+        put!(self, "bra {full}");
+        self.place(&claim);
         put!(self, "or.b32 {busy}, {fingerprint}, {}", slot_state::BUSY);
         put!(self, "atom.relaxed.{}.global.cas.b32 {old}, [{state_at}], {state}, {busy}", target.scope());
         put!(self, "setp.ne.u32 {lost}, {old}, {state}");
-        put!(self, "@!{lost} bra {won}");
+        put!(self, "@{lost} bra {look_again}");
+        put!(self, "atom.relaxed.gpu.global.add.u64 {live}, {}, 1", target.counter(descriptor::LIVE));
+        put!(self, "setp.lt.u64 {fits}, {live}, {}", target.shape.max_entries);
+        put!(self, "@{fits} bra {won}");
         self.change_live(target, -1);
-        self.retry(search);
+        self.write_key(target, search, key);
+        self.release(target, search, slot_state::DELETED);
+        put!(self, "bra {full}");
         self.place(&won);
     }
 
-    /// Writes a claimed slot and gives it to readers.
-    fn fill(&mut self, target: Target, search: &Search, key: &[String], value: &[String]) -> Result<(), Refusal> {
-        let (keys, key_at, index, full) =
-            (self.part(target.map, descriptor::KEYS), self.long(), self.long(), self.word());
+    fn write_key(&mut self, target: Target, search: &Search, key: &[String]) {
+        let (keys, key_at) = (self.part(target.map, descriptor::KEYS), self.long());
         put!(self, "mad.wide.u32 {key_at}, {}, {}, {keys}", search.slot, target.shape.key_stride());
         for (at, word) in key.iter().enumerate() {
             put!(self, "st.relaxed.{}.global.u64 [{key_at}+{}], {word}", target.scope(), at * 8);
         }
+    }
+
+    /// Gives a claimed slot to readers.
+    fn release(&mut self, target: Target, search: &Search, state: u32) {
+        let word = self.word();
+        put!(self, "or.b32 {word}, {}, {state}", search.fingerprint);
+        put!(self, "st.release.{}.global.u32 [{}], {word}", target.scope(), search.state_at);
+    }
+
+    /// Writes a claimed slot.
+    fn fill(&mut self, target: Target, search: &Search, key: &[String], value: &[String]) -> Result<(), Refusal> {
+        let index = self.long();
+        self.write_key(target, search, key);
         put!(self, "cvt.u64.u32 {index}, {}", search.slot);
         let address = self.value_address(target, &index);
         self.write_value(target, &address, value)?;
-        put!(self, "or.b32 {full}, {}, {}", search.fingerprint, slot_state::FULL);
-        put!(self, "st.release.{}.global.u32 [{}], {full}", target.scope(), search.state_at);
+        self.release(target, search, slot_state::FULL);
         Ok(())
     }
 
@@ -449,6 +486,9 @@ impl Emitter<'_> {
         if target.shape.kind != Kind::Hash {
             put!(self, "mov.b64 {RESULT}, {EINVAL}");
             return Ok(());
+        }
+        if target.shape.parts > 1 {
+            return self.refuse("deletes an element of a map that has a part for each multiprocessor");
         }
         let (done, gone, old, lost) = (self.label(), self.word(), self.word(), self.predicate());
         put!(self, "mov.b64 {RESULT}, {ENOENT}");

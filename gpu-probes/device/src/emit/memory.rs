@@ -178,7 +178,7 @@ impl Emitter<'_> {
             Place::Varies { .. } => {
                 let values = self.part(map, descriptor::VALUES);
                 let region = self.long();
-                let bytes = u64::from(shape.n_slots()) * u64::from(shape.value_stride());
+                let bytes = shape.n_values() * u64::from(shape.value_stride());
                 match shape.kind {
                     Kind::PerThreadArray => {
                         let threads = self.descriptor(map, descriptor::THREADS);
@@ -204,8 +204,9 @@ impl Emitter<'_> {
     }
 
     pub(super) fn load_map_value(&mut self, dst: u8, map: BpfMapId, offset: i32) -> Result<(), Refusal> {
-        if self.request.maps[map.index()].kind != Kind::Array {
-            return self.refuse("takes the address of a value of a map that is no array");
+        let shape = self.request.maps[map.index()];
+        if shape.kind != Kind::Array || shape.parts > 1 {
+            return self.refuse("takes the address of a value of a map that is no array, or has several parts");
         }
         let (values, dst) = (self.part(map, descriptor::VALUES), self.reg(dst));
         put!(self, "add.s64 {dst}, {values}, {offset}");

@@ -129,6 +129,11 @@ impl<'a> Emitter<'a> {
         format!("%xpt_w{}", self.counts.words - 1)
     }
 
+    /// Returns a new register of 64 bits, or of 32.
+    fn register(&mut self, wide: bool) -> String {
+        if wide { self.long() } else { self.word() }
+    }
+
     fn predicate(&mut self) -> String {
         self.counts.predicates += 1;
         format!("%xpt_p{}", self.counts.predicates - 1)

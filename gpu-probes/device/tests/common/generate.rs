@@ -328,6 +328,7 @@ pub(crate) fn maps() -> Vec<DeviceMap> {
         key_bytes,
         value_bytes,
         max_entries,
+        parts: 1,
         scope: Scope::Device,
     };
     vec![

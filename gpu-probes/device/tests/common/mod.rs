@@ -28,7 +28,7 @@ pub(crate) fn program(write: impl FnOnce(&mut Assembler)) -> Program {
 }
 
 pub(crate) fn map(kind: Kind, key_bytes: u32, value_bytes: u32, max_entries: u32) -> DeviceMap {
-    DeviceMap { kind, key_bytes, value_bytes, max_entries, scope: Scope::Device }
+    DeviceMap { kind, key_bytes, value_bytes, max_entries, parts: 1, scope: Scope::Device }
 }
 
 /// Returns a module with one kernel, whose body is the given blocks.

@@ -195,15 +195,19 @@ impl<'a> Warp<'a> {
     /// Runs all threads to their ends. `choose` picks one of so many threads, and whether those at the same instruction
     /// go along.
     pub(crate) fn run(&mut self, mut choose: impl FnMut(usize) -> (usize, bool)) {
-        loop {
-            let running: Vec<usize> = (0..self.threads.len()).filter(|it| self.is_running(*it)).collect();
-            if running.is_empty() {
-                return;
-            }
-            assert!(self.n_steps < 50_000_000, "runs for ever");
-            let (index, together) = choose(running.len());
-            self.step(&running, running[index], together);
+        while self.advance(&mut choose) {}
+    }
+
+    /// Executes one instruction; returns false when all threads have ended.
+    pub(crate) fn advance(&mut self, choose: &mut impl FnMut(usize) -> (usize, bool)) -> bool {
+        let running: Vec<usize> = (0..self.threads.len()).filter(|it| self.is_running(*it)).collect();
+        if running.is_empty() {
+            return false;
         }
+        assert!(self.n_steps < 50_000_000, "runs for ever");
+        let (index, together) = choose(running.len());
+        self.step(&running, running[index], together);
+        true
     }
 
     /// Runs threads one after another.
@@ -217,7 +221,7 @@ impl<'a> Warp<'a> {
         let code = self.code;
         let instruction = &code.instructions[at];
         let mut lanes = if together { beside(self) } else { vec![lane] };
-        if instruction.name.get(1).is_some_and(|it| it == "sync" || it == "all") {
+        if instruction.name.iter().any(|it| it == "sync") {
             // All threads of the mask have to be there; if they aren't, others go first.
             let mask = self.value(lane, instruction.operands.last().expect("has a mask"));
             lanes = beside(self).into_iter().filter(|it| mask >> it & 1 == 1).collect();
@@ -332,11 +336,18 @@ impl<'a> Warp<'a> {
                 self.set(lane, &operands[0], snapshot[source][from]);
             }
             "match" => {
-                let Operand::Register(from) = operands[2] else { panic!("{text}") };
+                let at = operands.len() - 2;
+                let Operand::Register(from) = operands[at] else { panic!("{text}") };
                 let own = snapshot[lane][from];
-                let all = (0..64).filter(|it| mask >> it & 1 == 1).all(|it| snapshot[it][from] == own);
-                self.set(lane, &operands[0], if all { mask } else { 0 });
-                self.set(lane, &operands[1], all.into());
+                let peers = (0..64).filter(|it| mask >> it & 1 == 1 && snapshot[*it][from] == own);
+                let peers = peers.fold(0, |peers, it| peers | 1 << it);
+                match name[1] {
+                    "any" => self.set(lane, &operands[0], peers),
+                    _ => {
+                        self.set(lane, &operands[0], if peers == mask { mask } else { 0 });
+                        self.set(lane, &operands[1], (peers == mask).into());
+                    }
+                }
             }
             "redux" => {
                 let Operand::Register(from) = operands[1] else { panic!("{text}") };
