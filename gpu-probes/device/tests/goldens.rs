@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{assemble, map, module, program, ptxas};
+use common::{assemble, kernels, map, module, program, programs, ptxas};
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, Image, MapKind, MapSpec, Program, disasm, helper};
 use xputrace_device::{DeviceMap, Kind, Options, Request, Word, translate};
@@ -143,4 +143,38 @@ fn a_record_of_two_slots() {
         asm.call(helper::RINGBUF_OUTPUT);
         asm.exit();
     });
+}
+
+/// The kernels of `examples/on_gpu.rs`, in which many threads run a program.
+#[test]
+fn programs_of_many_threads_are_assembled() {
+    let Some(ptxas) = ptxas("assembling programs of many threads") else { return };
+    type Write = fn(&mut Assembler);
+    let programs: [(&str, Write); 6] = [
+        ("count", |asm| programs::count(asm, 1000)),
+        ("come_and_go", |asm| programs::come_and_go(asm, 1000)),
+        ("sum", |asm| programs::sum(asm, Size::Dw)),
+        ("record", |asm| programs::record(asm, 60, 2)),
+        ("endless", programs::endless),
+        ("stray", programs::stray),
+    ];
+    let maps = [
+        DeviceMap { parts: 132, ..map(Kind::Hash, 16, 8, 1000) },
+        map(Kind::Ring, 0, 0, 0),
+        DeviceMap { parts: 132, ..map(Kind::Array, 4, 8, 1) },
+    ];
+    let per_thread = [maps[0], maps[1], map(Kind::PerThreadArray, 4, 8, 1)];
+    let context = [Word::Statements(kernels::THREAD_NUMBER.into())];
+    let options = Options { architecture: 90, ..Options::default() };
+    for (name, write) in programs {
+        for maps in [&maps, &per_thread] {
+            let maps =
+                if name == "come_and_go" { &[DeviceMap { parts: 1, ..maps[0] }, maps[1], maps[2]] } else { maps };
+            let program = program(write);
+            let request = Request { program: &program, maps, context: &context, options: &options };
+            let block = translate(request).unwrap_or_else(|it| panic!("{name}: {it}"));
+            let said = assemble(&ptxas, &kernels::of_a_crowd(&block)).unwrap_or_else(|it| panic!("{name}: {it}"));
+            assert!(said.contains(" 0 bytes stack frame"), "{name} has a stack in memory: {said}");
+        }
+    }
 }

@@ -5,18 +5,17 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::ptx::{Code, GLOBAL, Warp};
+use common::generate::word;
+use common::programs::{self, ARRAY, HASH};
+use common::ptx::{Code, Warp};
 use common::{map, program};
 use proptest::prelude::*;
-use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
-use xputrace_bytecode::{Assembler, BpfMapId, helper};
+use xputrace_bytecode::insn::Size;
+use xputrace_bytecode::{Assembler, BpfMapId};
 use xputrace_device::arena::{Arena, MapBytes, Needs, RingBytes, RingReader};
 use xputrace_device::layout::descriptor;
 use xputrace_device::{Block, DeviceMap, Kind, Options, Request, Word, translate};
 
-const HASH: BpfMapId = BpfMapId(0);
-const RING: BpfMapId = BpfMapId(1);
-const ARRAY: BpfMapId = BpfMapId(2);
 const RING_SLOTS: u32 = 8;
 
 /// A random order, repeatable by its seed.
@@ -71,7 +70,7 @@ impl Setup {
 
     fn warp<'a>(&self, code: &'a Code, n_threads: usize) -> Warp<'a> {
         let mut memory = vec![0; self.arena.n_bytes() as usize];
-        let table = self.arena.table(GLOBAL);
+        let table = self.arena.table();
         memory[..table.len()].copy_from_slice(&table);
         let mut warp = Warp::new(code, n_threads, memory);
         for (lane, thread) in warp.threads.iter_mut().enumerate() {
@@ -102,52 +101,12 @@ impl Setup {
     }
 }
 
-fn word(memory: &[u8], at: u64) -> u64 {
-    u64::from_le_bytes(memory[at as usize..][..8].try_into().expect("8 bytes"))
-}
-
-fn with_key(asm: &mut Assembler, map: BpfMapId, helper: i32) {
-    asm.ld_map(Reg::R1, map);
-    asm.mov(Reg::R2, Reg::FP);
-    asm.alu_imm(Alu::Add, Reg::R2, -16);
-    asm.call(helper);
-}
-
-/// Puts the thread's number modulo `n_keys` where [`with_key`] takes it.
-fn key(asm: &mut Assembler, n_keys: i32) {
-    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
-    asm.alu_imm(Alu::Mod, Reg::R6, n_keys);
-    asm.stx(Size::Dw, Reg::FP, -16, Reg::R6);
-    asm.st_imm(Size::Dw, Reg::FP, -8, 0);
-}
-
-/// Counts a key as handlers do: finds its element, or makes it.
-fn count(asm: &mut Assembler, n_keys: i32) {
-    let (hit, done) = (asm.label(), asm.label());
-    key(asm, n_keys);
-    with_key(asm, HASH, helper::MAP_LOOKUP_ELEM);
-    asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
-    asm.st_imm(Size::Dw, Reg::FP, -24, 0);
-    asm.mov(Reg::R3, Reg::FP);
-    asm.alu_imm(Alu::Add, Reg::R3, -24);
-    asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
-    with_key(asm, HASH, helper::MAP_UPDATE_ELEM);
-    with_key(asm, HASH, helper::MAP_LOOKUP_ELEM);
-    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
-    asm.place(hit);
-    asm.mov_imm(Reg::R1, 1);
-    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
-    asm.place(done);
-    asm.mov_imm(Reg::R0, 0);
-    asm.exit();
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_thread_is_counted_once(mut schedule in schedule(), n_keys in 1..20, n_threads in 1..32usize) {
-        let setup = Setup::new(map(Kind::Hash, 16, 8, 20), |asm| count(asm, n_keys));
+        let setup = Setup::new(map(Kind::Hash, 16, 8, 20), |asm| programs::count(asm, n_keys));
         let code = Code::parse(&setup.block.text);
         let mut warp = setup.warp(&code, n_threads);
         warp.run(|n| schedule.choose(n));
@@ -164,7 +123,7 @@ proptest! {
 
     #[test]
     fn what_a_full_map_refuses_is_counted(mut schedule in schedule(), n_keys in 4..32, n_threads in 1..32usize) {
-        let setup = Setup::new(map(Kind::Hash, 16, 8, 3), |asm| count(asm, n_keys));
+        let setup = Setup::new(map(Kind::Hash, 16, 8, 3), |asm| programs::count(asm, n_keys));
         let code = Code::parse(&setup.block.text);
         let mut warp = setup.warp(&code, n_threads);
         warp.run(|n| schedule.choose(n));
@@ -179,23 +138,7 @@ proptest! {
     #[test]
     fn elements_come_and_go(mut schedule in schedule(), n_keys in 1..6, n_threads in 1..24usize) {
         let setup = Setup::new(map(Kind::Hash, 16, 8, 6), |asm| {
-            key(asm, n_keys);
-            asm.mov_imm(Reg::R7, 0);
-            let top = asm.label();
-            asm.place(top);
-            asm.stx(Size::Dw, Reg::FP, -24, Reg::R6);
-            asm.mov(Reg::R3, Reg::FP);
-            asm.alu_imm(Alu::Add, Reg::R3, -24);
-            asm.mov_imm(Reg::R4, helper::UPDATE_ANY.into());
-            with_key(asm, HASH, helper::MAP_UPDATE_ELEM);
-            with_key(asm, HASH, helper::MAP_DELETE_ELEM);
-            asm.alu_imm(Alu::Add, Reg::R7, 1);
-            asm.jump_if_imm(Cond::Lt, Reg::R7, 4, top);
-            asm.mov(Reg::R3, Reg::FP);
-            asm.alu_imm(Alu::Add, Reg::R3, -24);
-            asm.mov_imm(Reg::R4, helper::UPDATE_ANY.into());
-            with_key(asm, HASH, helper::MAP_UPDATE_ELEM);
-            asm.exit();
+            programs::come_and_go(asm, n_keys);
         });
         let code = Code::parse(&setup.block.text);
         let mut warp = setup.warp(&code, n_threads);
@@ -205,25 +148,14 @@ proptest! {
             prop_assert_eq!(word(key, 0), word(value, 0));
         }
         prop_assert_eq!(setup.counter(&warp.global, descriptor::LIVE), elements.len() as u64);
-        // The thread that ended last found its key deleted, or there; it left it there, and so did all before it whose
-        // deletions had been theirs alone.
-        prop_assert!(!elements.is_empty() || n_threads > 1);
+        prop_assert!(!elements.is_empty() || n_threads > 1, "a thread alone leaves its element");
     }
 
     #[test]
     fn sums_of_a_warp_are_exact(mut schedule in schedule(), n_threads in 1..32usize, wide in any::<bool>()) {
         let size = if wide { Size::Dw } else { Size::W };
         let setup = Setup::new(map(Kind::Hash, 16, 8, 6), |asm| {
-            let done = asm.label();
-            asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
-            asm.mov_imm(Reg::R7, 0x1234_5678_9abc_def1);
-            asm.alu(Alu::Mul, Reg::R6, Reg::R7);
-            asm.st_imm(Size::Dw, Reg::FP, -16, 0);
-            with_key(asm, ARRAY, helper::MAP_LOOKUP_ELEM);
-            asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
-            asm.atomic(atomic::ADD, size, Reg::R0, 0, Reg::R6);
-            asm.place(done);
-            asm.exit();
+            programs::sum(asm, size);
         });
         let code = Code::parse(&setup.block.text);
         let mut warp = setup.warp(&code, n_threads);
@@ -231,7 +163,7 @@ proptest! {
         let parts = setup.elements(&warp.global, ARRAY).remove(&vec![0; 4]).expect("is there");
         for (part, found) in parts.as_chunks::<8>().0.iter().enumerate() {
             let threads = (0..n_threads as u64).filter(|it| it / 8 == part as u64);
-            let sum = threads.fold(0u64, |sum, it| sum.wrapping_add(it.wrapping_mul(0x1234_5678_9abc_def1)));
+            let sum = threads.fold(0u64, |sum, it| sum.wrapping_add(it.wrapping_mul(programs::FACTOR)));
             let expected = if wide { sum } else { u64::from(sum as u32) };
             prop_assert_eq!(u64::from_le_bytes(*found), expected);
         }
@@ -246,21 +178,7 @@ proptest! {
     ) {
         const N_RECORDS: u64 = 3;
         let setup = Setup::new(map(Kind::Hash, 16, 8, 6), |asm| {
-            let top = asm.label();
-            asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
-            asm.mov_imm(Reg::R7, 0);
-            asm.place(top);
-            asm.stx(Size::Dw, Reg::FP, -152, Reg::R6);
-            asm.stx(Size::B, Reg::FP, -144, Reg::R7);
-            asm.ld_map(Reg::R1, RING);
-            asm.mov(Reg::R2, Reg::FP);
-            asm.alu_imm(Alu::Add, Reg::R2, -152);
-            asm.mov_imm(Reg::R3, n_bytes.into());
-            asm.mov_imm(Reg::R4, 0);
-            asm.call(helper::RINGBUF_OUTPUT);
-            asm.alu_imm(Alu::Add, Reg::R7, 1);
-            asm.jump_if_imm(Cond::Lt, Reg::R7, N_RECORDS as i32, top);
-            asm.exit();
+            programs::record(asm, n_bytes, N_RECORDS as i32);
         });
         let code = Code::parse(&setup.block.text);
         let mut warp = setup.warp(&code, n_threads);

@@ -10,7 +10,9 @@ use xputrace_bytecode::image::{Home, Image, MapKind, MapSpec, Program, ProgramKi
 use xputrace_bytecode::insn::{self, Insn, Size, atomic, class, mode};
 use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_bytecode::{BpfMapId, ProgramId, helper};
-use xputrace_device::{DeviceMap, Kind, Scope, Word};
+use xputrace_device::arena::{Arena, MapBytes, Needs, RingBytes, RingReader};
+use xputrace_device::layout::header;
+use xputrace_device::{Block, DeviceMap, Kind, Options, Request, Scope, Word, translate};
 
 pub(crate) const N_CTX_WORDS: usize = 8;
 pub(crate) const PID_TGID: u64 = 0x1234_0000_5678;
@@ -842,6 +844,57 @@ pub(crate) fn expected(case: &Case) -> Outcome {
         });
     }
     Outcome { result, maps, records: surroundings.records }
+}
+
+/// Slots of the ring, enough for every record of a run.
+const RING_SLOTS: u32 = 1024;
+
+/// Translates a case for the device.
+pub(crate) fn translated(case: &Case, first_site: u32) -> Result<Block, String> {
+    let program = build(case, true);
+    let result = Some("%result".into());
+    let options = Options { allow_exit: true, result, architecture: 90, first_site, ..Options::default() };
+    let (maps, context) = (maps(), context());
+    let request = Request { program: &program, maps: &maps, context: &context, options: &options };
+    translate(request).map_err(|it| format!("{it}: {:?}", program.insns[it.insn]))
+}
+
+pub(crate) fn arena(n_sites: u32) -> Arena {
+    Arena::new(Needs { maps: maps(), n_sites, ring_slots: RING_SLOTS, n_threads: 1 }).expect("fits")
+}
+
+/// Returns what is in memory before a run.
+pub(crate) fn memory(arena: &Arena) -> Vec<u8> {
+    let mut memory = vec![0; arena.n_bytes() as usize];
+    let mut table = arena.table();
+    table[header::PID_TGID as usize..][..8].copy_from_slice(&PID_TGID.to_le_bytes());
+    memory[..table.len()].copy_from_slice(&table);
+    memory
+}
+
+/// Reads the word at an offset.
+pub(crate) fn word(memory: &[u8], at: u64) -> u64 {
+    u64::from_le_bytes(memory[at as usize..][..8].try_into().expect("8 bytes"))
+}
+
+/// Reads what a run left in memory.
+pub(crate) fn outcome(result: u64, arena: &Arena, memory: &[u8]) -> Outcome {
+    let part = |range: &std::ops::Range<u64>| &memory[range.start as usize..range.end as usize];
+    let mut elements = BTreeMap::new();
+    for (at, map) in maps().iter().enumerate().filter(|(_, it)| it.kind != Kind::Ring) {
+        let parts = arena.parts(at).expect("is there");
+        let bytes = MapBytes { map, states: part(&parts.states), keys: part(&parts.keys), values: part(&parts.values) };
+        bytes.for_each(|key, value| {
+            elements.insert((at, key.to_vec()), value.to_vec());
+        });
+    }
+    let (slots, marks) = arena.ring_parts();
+    let head = word(memory, arena.ring_words().0);
+    let mut records = Vec::new();
+    let ring = RingBytes { marks: part(&marks), slots: part(&slots), head };
+    let mut reader = RingReader::new(RING_SLOTS);
+    reader.read(ring, true, |it| records.push(it.data.to_vec()));
+    Outcome { result, maps: elements, records }
 }
 
 /// Collects the names of instructions and helpers that a program has.

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub(crate) mod generate;
+pub(crate) mod kernels;
+pub(crate) mod programs;
 pub(crate) mod ptx;
 
 use std::path::PathBuf;
