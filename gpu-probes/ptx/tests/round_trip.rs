@@ -2,9 +2,8 @@
 
 mod common;
 
-use common::{fixtures, normalised};
+use common::{corpus, fixtures, normalised};
 use std::fs;
-use std::path::{Path, PathBuf};
 use xputrace_ptx::Module;
 
 #[test]
@@ -14,15 +13,9 @@ fn fixtures_are_printed_as_they_were() {
     }
 }
 
-/// Every `.ptx` file below the directory that `PTX_CORPUS` names.
 #[test]
 fn a_corpus_is_printed_as_it_was() {
-    let Some(directory) = std::env::var_os("PTX_CORPUS") else {
-        println!("skipped: no GPU programs besides ours (PTX_CORPUS names no directory)");
-        return;
-    };
-    let mut files = Vec::new();
-    find_ptx(Path::new(&directory), &mut files);
+    let Some(files) = corpus() else { return };
     let wrong: Vec<String> = files
         .iter()
         .filter_map(|path| {
@@ -30,20 +23,7 @@ fn a_corpus_is_printed_as_it_was() {
             check(&String::from_utf8_lossy(&text)).err().map(|why| format!("{}: {why}", path.display()))
         })
         .collect();
-    println!("{} files of PTX", files.len());
-    assert!(!files.is_empty(), "no file of PTX in PTX_CORPUS");
     assert!(wrong.is_empty(), "{} of {} files:\n{}", wrong.len(), files.len(), wrong.join("\n"));
-}
-
-fn find_ptx(directory: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            find_ptx(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "ptx") {
-            files.push(path);
-        }
-    }
 }
 
 fn check(text: &str) -> Result<(), String> {

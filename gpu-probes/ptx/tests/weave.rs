@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{accept, assert_assembles, fixture, fixtures};
+use common::{accept, assemble, assert_assembles, corpus, fixture, fixtures, only_faithful};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use xputrace_ptx::{ADDRESS, Module, Point, Site, WeaveError};
 
 /// Counts, at a place of its own in global memory, that a thread came to a point.
@@ -128,33 +131,71 @@ fn a_line_is_found_with_its_file() {
 #[test]
 fn all_points_of_all_fixtures_assemble() {
     for (name, text) in fixtures() {
-        let mut module = Module::parse(&text).unwrap();
-        let names: Vec<String> = module.functions().filter(|it| it.is_kernel()).map(|it| it.name.clone()).collect();
-        let kernels: Vec<&str> = names.iter().map(String::as_str).collect();
-        module.only(&kernels).unwrap();
-        module.declare(".visible .global .align 8 .u64 counts[16];").unwrap();
-        let mut points = std::collections::BTreeMap::<&str, usize>::new();
-        module
-            .weave(&kernels, &mut |site| {
-                let (point, text) = match site.point {
-                    Point::Entry => ("entry", count(0)),
-                    Point::Exit => ("exit", count(1)),
-                    Point::BeforeAccess(_) => ("access", record_access(site)),
-                    Point::AfterAccess(_) => ("access", record_access(site)),
-                    Point::BeforeBarrier | Point::AfterBarrier => ("barrier", count(4)),
-                    Point::BlockBegin => ("begin", count(5)),
-                    Point::BlockEnd => ("end", count(6)),
-                    Point::Line => ("line", count(7)),
-                };
-                *points.entry(point).or_default() += 1;
-                text
-            })
-            .unwrap();
-        assert_eq!(points["entry"], kernels.len(), "{name}");
-        assert_eq!(points["begin"], points["end"], "{name}");
-        assert!(points["exit"] >= kernels.len(), "{name}");
+        let (mut module, kernels) = only_faithful(&text);
+        let points = weave_everywhere(&mut module, &kernels);
+        assert_eq!(points["Entry"], kernels.len(), "{name}");
+        assert_eq!(points["BlockBegin"], points["BlockEnd"], "{name}");
+        assert!(points["Exit"] >= kernels.len(), "{name}");
         assert_assembles(&name, &module.to_string());
     }
+}
+
+/// The same with every kernel below the directory that `PTX_CORPUS` names, its variables redirected.
+#[test]
+#[ignore = "takes an assembler run for each file of PTX_CORPUS"]
+#[allow(clippy::print_stdout, reason = "says how much of the corpus could be woven")]
+fn all_points_of_a_corpus_assemble() {
+    let Some(files) = corpus() else { return };
+    let next = AtomicUsize::new(0);
+    let (wrong, right) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+    let work = || {
+        while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let text = String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+            match assembles_woven(&text) {
+                Ok(was_woven) => drop(right.fetch_add(usize::from(was_woven), Ordering::Relaxed)),
+                Err(why) => wrong.lock().unwrap().push(format!("{}: {why}", path.display())),
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |it| it.get());
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let wrong = wrong.into_inner().unwrap();
+    println!("{} of {} files have kernels that were woven and assembled", right.into_inner(), files.len());
+    assert!(wrong.is_empty(), "{} of {} files:\n{}", wrong.len(), files.len(), wrong.join("\n"));
+}
+
+/// Whether the kernels without obstacles, if the assembler accepts them, are accepted with everything woven in.
+/// `false` where there are none.
+fn assembles_woven(text: &str) -> Result<bool, String> {
+    let (mut module, kernels) = only_faithful(text);
+    if kernels.is_empty() || assemble(&module.to_string()).is_err() {
+        return Ok(false);
+    }
+    module.redirect(&mut |variable| !variable.is_literal()).map_err(|error| error.to_string())?;
+    weave_everywhere(&mut module, &kernels);
+    assemble(&module.to_string()).map(|()| true)
+}
+
+/// Puts something in at every point of these kernels, and says how many points of each kind there were.
+fn weave_everywhere(module: &mut Module, kernels: &[String]) -> BTreeMap<String, usize> {
+    let kernels: Vec<&str> = kernels.iter().map(String::as_str).collect();
+    module.declare(".visible .global .align 16 .u64 counts[16];").unwrap();
+    let mut points = BTreeMap::new();
+    let insert = &mut |site: &Site| {
+        let kind = format!("{:?}", site.point);
+        *points.entry(kind.split('(').next().unwrap_or_default().to_owned()).or_default() += 1;
+        match site.point {
+            Point::Entry => count(0),
+            Point::Exit => count(1),
+            Point::BeforeAccess(_) | Point::AfterAccess(_) => record_access(site),
+            Point::BeforeBarrier | Point::AfterBarrier => count(4),
+            Point::BlockBegin => count(5),
+            Point::BlockEnd => count(6),
+            Point::Line => count(7),
+        }
+    };
+    module.weave(&kernels, insert).unwrap();
+    points
 }
 
 #[test]

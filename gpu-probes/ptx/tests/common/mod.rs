@@ -26,6 +26,15 @@ pub fn fixture(name: &str) -> String {
     fs::read_to_string(tests_directory().join("fixtures").join(name).with_extension("ptx")).unwrap()
 }
 
+/// The module with those kernels alone that can have a copy, and their names.
+pub fn only_faithful(text: &str) -> (xputrace_ptx::Module, Vec<String>) {
+    let mut module = xputrace_ptx::Module::parse(text).unwrap();
+    let kernels = module.functions().filter(|it| it.is_kernel() && it.body.is_some()).map(|it| it.name.clone());
+    let faithful: Vec<String> = kernels.filter(|kernel| module.faithful(kernel).is_empty()).collect();
+    module.only(&faithful.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    (module, faithful)
+}
+
 /// Compares a module with a golden text, which the assembler must accept.
 #[track_caller]
 pub fn accept(golden: &str, module: &xputrace_ptx::Module) {
@@ -71,11 +80,16 @@ fn ptxas() -> Option<PathBuf> {
 
 /// Fails if the assembler refuses a text. Does nothing where there is none.
 #[track_caller]
-#[allow(clippy::print_stdout, reason = "tests/run.sh counts what was skipped by this line")]
 pub fn assert_assembles(name: &str, text: &str) {
+    assemble(text).unwrap_or_else(|said| panic!("{name}: ptxas refuses it: {said}\n{text}"));
+}
+
+/// What the assembler says of a text that it refuses. Without an assembler, nothing is refused.
+#[allow(clippy::print_stdout, reason = "tests/run.sh counts what was skipped by this line")]
+pub fn assemble(text: &str) -> Result<(), String> {
     let Some(ptxas) = ptxas() else {
         println!("skipped: no GPU toolkit (ptxas)");
-        return;
+        return Ok(());
     };
     let directory = tempfile::tempdir().unwrap();
     let input = directory.path().join("woven.ptx");
@@ -87,8 +101,32 @@ pub fn assert_assembles(name: &str, text: &str) {
         .arg(directory.path().join("woven.cubin"))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name}: ptxas refuses it: {said}\n{text}");
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+/// Every `.ptx` file below the directory that `PTX_CORPUS` names.
+#[allow(clippy::print_stdout, reason = "tests/run.sh counts what was skipped by this line")]
+pub fn corpus() -> Option<Vec<PathBuf>> {
+    let Some(directory) = std::env::var_os("PTX_CORPUS") else {
+        println!("skipped: no GPU programs besides ours (PTX_CORPUS names no directory)");
+        return None;
+    };
+    let mut files = Vec::new();
+    find_ptx(Path::new(&directory), &mut files);
+    println!("{} files of PTX", files.len());
+    assert!(!files.is_empty(), "no file of PTX in PTX_CORPUS");
+    Some(files)
+}
+
+fn find_ptx(directory: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            find_ptx(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "ptx") {
+            files.push(path);
+        }
+    }
 }
 
 /// The first target of a module: `sm_90a`.
