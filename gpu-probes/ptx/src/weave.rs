@@ -30,7 +30,8 @@ pub enum Point {
     /// Where every thread begins.
     Entry,
     /// Where a thread ends: before a `ret` of the kernel or any `exit`, if its guard holds, and at the end of the
-    /// kernel's body. Not at a `trap`, which ends the grid.
+    /// kernel's body. Not at a `trap`, which ends the grid. In a function that the kernel calls, statements can't read
+    /// the kernel's parameters.
     Exit,
     /// Before an access to memory, if its guard holds; [`ADDRESS`] is its address.
     BeforeAccess(Access),

@@ -93,6 +93,7 @@ fn redirected(text: &str) -> Result<String, RedirectError> {
 fn each_use_of_a_variable_is_redirected() {
     let text = redirected(
         ".extern .global .b32 far[]; .weak .global .v4 .f32 wide[2]; .const .b32 fixed[4]; .common .global .b32 common;
+        .func f(.param .b64 p) { ret; }
         .entry k(.param .b64 out) {
             .reg .pred %p; .reg .b32 %r<4>; .reg .b64 %rd<8>; .reg .f32 %f<4>;
             setp.eq.s32 %p, 1, 2;
@@ -109,6 +110,7 @@ fn each_use_of_a_variable_is_redirected() {
             ld.const.b32 %r1, [fixed];
             ld.b32 %r1, [%rd6];
             ld.param.b64 %rd7, [out];
+            { .param .b64 p; st.param.b64 [p], wide; call f, (p); }
             { .shared .b32 common; st.shared.b32 [common], %r1; }
         }",
     )
