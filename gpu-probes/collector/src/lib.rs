@@ -32,6 +32,7 @@ mod nvtx;
 pub mod rendezvous;
 mod seccomp;
 
+use agent::device::DeviceRegion;
 use agent::region::{Region, Tags};
 use agent::{Agent, Backend, Conflict, Order, Refusal, Setup, control};
 use cupti::CuptiBackend;
@@ -44,6 +45,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_wire::cuda_calls::Functions;
+use xputrace_wire::device;
 use xputrace_wire::message::{ARM, ARMED, COMING, DORMANT, HELLO, Message, REFUSED, demand};
 use xputrace_wire::region::Shape;
 use xputrace_wire::{Answer, CHAIN_VARIABLE, COLLECTORS_THREAD, INJECTION_VARIABLE, SOCKET_VARIABLE, VERSION};
@@ -217,7 +219,7 @@ fn prepare(
     let [demand, rings, ring_bytes, flush_millis, _, window, conflict, first] = order.words;
     let mut lines = order.text.split('\n');
     let mut line = || lines.next().unwrap_or_default();
-    let (api, gpus, first_api) = (line(), line(), line());
+    let (api, gpus, first_api, block_bytes) = (line(), line(), line(), line());
     let checked = || {
         let backend = world.backend.ok_or(world.library)?;
         let beyond = demand & !agent::recordable(backend.as_ref());
@@ -234,13 +236,15 @@ fn prepare(
         } else {
             None
         };
+        let device =
+            if demand & demand::DEVICE != 0 { Some(device_region(demand, block_bytes, &descriptors)?) } else { None };
         let functions = |it| Functions::of_text(it).ok_or("the tracer sent a malformed list of functions");
         let most = Order { demand, api: functions(api)? };
         let first = Order { demand: first & demand, api: functions(first_api)? };
-        Ok((backend, region, tags, most, first))
+        Ok((backend, region, tags, device, most, first))
     };
     match checked().map_err(|text: String| Refusal::from(text)) {
-        Ok((backend, region, tags, most, first)) => Ok(Setup {
+        Ok((backend, region, tags, device, most, first)) => Ok(Setup {
             backend,
             most,
             first,
@@ -250,10 +254,20 @@ fn prepare(
             selection: agent::Selection::of(gpus),
             region,
             tags,
+            device,
             socket,
         }),
         Err(refusal) => Err((refusal, socket)),
     }
+}
+
+/// Maps the memory with the blocks, which comes behind the others.
+fn device_region(demand: u64, block_bytes: &str, descriptors: &[OwnedFd]) -> Result<DeviceRegion, String> {
+    let at = if demand & demand::MARKER != 0 { 2 } else { 1 };
+    let memory = descriptors.get(at).ok_or("the tracer sent no device region")?;
+    let block_bytes =
+        block_bytes.parse().map_err(|_| format!("the tracer sent \"{block_bytes}\" as a block's size"))?;
+    DeviceRegion::map(memory.as_fd(), device::Shape { block_bytes })
 }
 
 fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {

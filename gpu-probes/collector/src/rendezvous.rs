@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use xputrace_wire::message::{MAX_SIZE, Message};
 
@@ -322,6 +322,33 @@ impl Socket {
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: a live buffer.
         let sent = unsafe { libc::send(self.socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        sent == bytes.len() as isize
+    }
+
+    /// Likewise, with descriptors.
+    pub fn send_with(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> bool {
+        if !self.is_here() || descriptors.len() > MAX_DESCRIPTORS {
+            return false;
+        }
+        let mut bytes = message.encode();
+        let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut control = [0u64; 16];
+        let size = size_of_val(descriptors) as libc::c_uint;
+        // SAFETY: the header's pointers are to live buffers of the sizes given, and the control buffer has room for the
+        // descriptors.
+        let sent = unsafe {
+            let mut header: libc::msghdr = MaybeUninit::zeroed().assume_init();
+            (header.msg_iov, header.msg_iovlen) = (&mut vector, 1);
+            header.msg_control = control.as_mut_ptr().cast();
+            header.msg_controllen = libc::CMSG_SPACE(size) as _;
+            let first = &mut *libc::CMSG_FIRSTHDR(&header);
+            (first.cmsg_level, first.cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+            first.cmsg_len = libc::CMSG_LEN(size) as _;
+            for (n, it) in descriptors.iter().enumerate() {
+                libc::CMSG_DATA(first).cast::<i32>().add(n).write_unaligned(it.as_raw_fd());
+            }
+            libc::sendmsg(self.socket.as_raw_fd(), &header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+        };
         sent == bytes.len() as isize
     }
 

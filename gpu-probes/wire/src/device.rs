@@ -82,8 +82,8 @@ counted! {
         NoContext,
         /// The twin did not take an attribute of the original, such as its dynamic shared memory.
         AttributeRefused,
-        /// The parameters of the call were not as expected.
-        Unexpected,
+        /// Its blocks have more threads than a twin has registers for.
+        BlockTooLarge,
     }
 }
 

@@ -6,8 +6,10 @@
 //! backend ── launch::enter / exit, deliver ──▶ agent        (launch path: direct calls)
 //! ```
 
+use super::device::{Memory, PtxAt};
 use super::{Agent, Flushing, Order};
 use std::ffi::c_void;
+use xputrace_wire::device::ImageOutcome;
 use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// A library's layer in the GPU software stack: determines which frames of a launch stack belong to
@@ -106,6 +108,23 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// Releases the library while the program continues, after the last flush; returns what stays
     /// behind, for the user.
     fn leave(&'static self, agent: &'static Agent) -> Option<&'static str>;
+
+    /// Finds the PTX in an image that the program has loaded from this address. Called by the courier.
+    ///
+    /// # Errors
+    /// Why none can be sent.
+    fn ptx_in(&self, _image: u64, _memory: &mut dyn Memory) -> Result<Vec<PtxAt>, ImageOutcome> {
+        Err(ImageOutcome::NoPtx)
+    }
+
+    /// Runs originals from now on.
+    fn stop_twins(&self) {}
+
+    /// Copies the blocks of all contexts into the device region. Called by the worker.
+    fn copy_blocks(&'static self, _agent: &'static Agent) {}
+
+    /// Likewise for the last time; `disables` says that twins do nothing from then on. Called by the worker.
+    fn leave_blocks(&'static self, _agent: &'static Agent, _disables: bool) {}
 
     /// Gives back its memory, when nobody is in a callback of this run any more.
     fn give_back(&self) {}

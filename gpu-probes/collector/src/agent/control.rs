@@ -3,6 +3,7 @@
 //! ```text
 //! control:  flushes the backend's buffers; leaves when the run ends
 //! listener: waits for DISARM or the tracer's end ─▶ wakes control ─▶ (last flush) ─▶ BYE
+//! courier and worker: where kernels have twins (agent::device)
 //! ```
 //! The program may close any descriptor and reuse its number, so the listener moves the connection
 //! to a descriptor table of its own.
@@ -18,7 +19,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use xputrace_wire::COLLECTORS_THREAD;
 use xputrace_wire::cuda_calls::Functions;
-use xputrace_wire::message::{DISARM, RECORD, SWITCH};
+use xputrace_wire::message::{DISARM, READ_DEVICE, RECORD, SWITCH, TWIN};
 
 /// How often the listener checks whether there is still anything to listen for.
 const LONGEST_LISTEN: Duration = Duration::from_secs(1);
@@ -32,9 +33,11 @@ pub(crate) fn start(agent: &'static Agent) -> io::Result<bool> {
     let (says, hears) = sync_channel(1);
     spawn_guarded(agent, move || {
         let _ = says.send(agent.socket.keep_to_this_thread());
+        agent.start_courier();
         listen(agent);
     })?;
     let keeps_socket = hears.recv().unwrap_or(false);
+    agent.start_worker()?;
     let control = spawn_guarded(agent, move || run(agent))?;
     let _ = agent.life.control.set(control);
     Ok(keeps_socket)
@@ -49,9 +52,17 @@ fn spawn_guarded(agent: &'static Agent, run: impl FnOnce() + Send + 'static) -> 
 /// # Errors
 /// The system cannot create a thread.
 pub(crate) fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+    spawn_with(256 << 10, run)
+}
+
+/// Likewise, with a stack of this size.
+///
+/// # Errors
+/// The system cannot create a thread.
+pub(super) fn spawn_with(stack_bytes: usize, run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     // The program's signals are for its own threads; a new thread inherits the mask.
     let before = block_signals();
-    let thread = std::thread::Builder::new().name(COLLECTORS_THREAD.into()).stack_size(256 << 10);
+    let thread = std::thread::Builder::new().name(COLLECTORS_THREAD.into()).stack_size(stack_bytes);
     let thread = thread.spawn(run);
     restore_signals(&before);
     thread.map(|it| it.thread().clone())
@@ -74,6 +85,8 @@ fn listen(agent: &'static Agent) {
                 }
                 None => _ = agent.guarded(|| agent.count_unexpected()),
             },
+            Received::Message(message, memory) if message.kind == TWIN => agent.take_twin(&message, &memory),
+            Received::Message(message, _) if message.kind == READ_DEVICE => agent.read_device(message.words[0]),
             Received::Message(..) => _ = agent.guarded(|| agent.count_unexpected()),
             Received::Closed => {
                 agent.life.tracer_gone.store(true, Ordering::Relaxed);

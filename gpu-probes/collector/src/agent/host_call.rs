@@ -174,6 +174,12 @@ pub fn unseen<R>(run: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Whether the calling thread makes calls of ours.
+#[inline]
+pub fn is_unseen() -> bool {
+    IS_OURS.get()
+}
+
 /// Handles a call on entry.
 ///
 /// # Safety

@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char};
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use xputrace_python::Code;
+use xputrace_wire::device::original_symbol;
 use xputrace_wire::record::{CodeHead, MAX_CODE, MAX_NAME, MAX_NAME_BYTES, MAX_NAMES};
 use zerocopy::IntoBytes;
 
@@ -266,14 +267,14 @@ impl Names {
     #[inline]
     unsafe fn is_text(&self, id: u32, pointer: *const c_char, text: Text) -> bool {
         let Some(ours) = self.store.get(id) else { return false };
-        // With the NUL that ends ours, unless it was cut or may go on with a suffix.
-        let with_end = text == Text::Symbol && ours.len() < MAX_NAME;
-        let len = ours.len() + usize::from(with_end);
-        // SAFETY: `len` bytes are in the store (a NUL follows each text), and strncmp stops at
-        // the end of the caller's string.
-        let same = unsafe { libc::strncmp(pointer, ours.as_ptr().cast(), len) } == 0;
+        // SAFETY: the bytes are in the store, and strncmp stops at the end of the caller's string.
+        if unsafe { libc::strncmp(pointer, ours.as_ptr().cast(), ours.len()) } != 0 {
+            return false;
+        }
         // SAFETY: equal over `ours.len()` bytes that are not NUL, so the next one is in the string.
-        same && (text == Text::Symbol || unsafe { bytes(pointer, text) }.len() == ours.len())
+        let ends = || unsafe { *pointer.add(ours.len()) } == 0;
+        // SAFETY: the caller's promise. Whatever goes on may be cut, or a suffix.
+        text == Text::Symbol && ends() || unsafe { bytes(pointer, text) }.len() == ours.len()
     }
 }
 
@@ -310,18 +311,18 @@ impl Codes {
     }
 }
 
-/// Returns the text at `pointer`, cut at [`MAX_NAME`], without a call's version suffix.
+/// Returns the text at `pointer`, cut at [`MAX_NAME`], without a call's version suffix. A twin has its original's name.
 ///
 /// # Safety
 /// `pointer` is a C string that lives as long as the result is used.
 unsafe fn bytes<'a>(pointer: *const c_char, text: Text) -> &'a [u8] {
     // SAFETY: the caller's promise.
     let all = unsafe { CStr::from_ptr(pointer) }.to_bytes();
-    let all = &all[..all.len().min(MAX_NAME)];
-    match text {
-        Text::Symbol => all,
-        Text::Call => without_version(all),
-    }
+    let text = match text {
+        Text::Symbol => original_symbol(all),
+        Text::Call => without_version(&all[..all.len().min(MAX_NAME)]),
+    };
+    &text[..text.len().min(MAX_NAME)]
 }
 
 fn without_version(name: &[u8]) -> &[u8] {

@@ -14,6 +14,7 @@ impl Agent {
         // Launches that begin from here on are outside, and those before submit their work first.
         self.close_for_good();
         self.window.end();
+        self.backend.stop_twins();
         if self.life.phase.is(Phase::Armed) {
             self.wait_for_calls();
             self.flush(Flushing::Regular);
@@ -24,6 +25,7 @@ impl Agent {
         }
         self.end_gap();
         self.flush(Flushing::Leaving);
+        self.leave_twins();
         if let Some(left_behind) = self.backend.leave(self) {
             let _ = self.life.left_behind.set(left_behind);
         }
@@ -49,6 +51,8 @@ impl Agent {
         self.close_for_good();
         self.wait_while(|it| it.life.flushing.load(Ordering::Acquire));
         self.end_gap();
+        self.backend.stop_twins();
+        self.leave_twins();
         self.flush(Flushing::AtExit);
         self.forget();
         // The listener sends BYE, or the process ends first.
@@ -77,6 +81,7 @@ impl Agent {
         }
         self.socket.send(&Message::new(BYE, &[], notes.join("\n")));
         self.socket.shut_down();
+        self.device.close();
         self.life.told.store(true, Ordering::Release);
     }
 

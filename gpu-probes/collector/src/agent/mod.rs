@@ -12,6 +12,7 @@ pub mod backend;
 pub(crate) mod clock;
 pub mod control;
 pub mod delivery;
+pub mod device;
 mod flushing;
 pub mod host_call;
 pub(crate) mod intern;
@@ -40,6 +41,7 @@ pub use switching::Order;
 pub use yielding::Conflict;
 
 use crate::rendezvous::Socket;
+use device::{Device, DeviceRegion};
 use intern::{Names, ObjectIds, StackIds};
 use launch::{CallNames, Counters};
 use mappings::Mappings;
@@ -78,6 +80,7 @@ pub struct Setup {
     pub selection: Selection,
     pub region: Region,
     pub tags: Option<Tags>,
+    pub device: Option<DeviceRegion>,
     pub socket: Socket,
 }
 
@@ -97,6 +100,7 @@ pub struct Agent {
     yielding: Yielding,
     pub(crate) memory: Held<Memory>,
     pub(crate) socket: Socket,
+    device: Device,
     pub(crate) tables: Held<Tables>,
     code: Held<Code>,
     /// Number of streams created so far; 0 if the backend does not report them.
@@ -141,6 +145,7 @@ struct Life {
 pub(crate) struct Memory {
     pub(crate) region: Region,
     pub(crate) tags: Option<Tags>,
+    device: Option<DeviceRegion>,
     counters: Vec<Counters>,
     /// Number of rings released so far.
     pub(crate) released: AtomicU64,
@@ -254,11 +259,13 @@ impl Agent {
             memory: Held::new(Memory {
                 region: setup.region,
                 tags: setup.tags,
+                device: setup.device,
                 counters,
                 released: AtomicU64::new(0),
                 threads: (0..rings).map(|_| AtomicU64::new(0)).collect(),
             }),
             socket: setup.socket,
+            device: Device::default(),
             tables: Held::new(Tables {
                 names: Names::new().map_err(memory)?,
                 call_names: CallNames::new(),
@@ -295,6 +302,7 @@ impl Agent {
     /// Undoes arming if it cannot continue.
     pub(crate) fn abandon(&'static self) {
         self.life.phase.set(Phase::Left);
+        self.device.close();
         self.backend.abandon(self);
         self.forget();
         self.life.gone.store(true, Ordering::Release);

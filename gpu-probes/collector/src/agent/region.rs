@@ -129,7 +129,7 @@ fn cannot_map(what: &str, size: usize, answer: &io::Error) -> String {
 }
 
 /// Refuses memory that could shrink under us (accessing it would kill the program).
-fn check(memory: BorrowedFd<'_>, size: u64) -> Result<(), String> {
+pub(super) fn check(memory: BorrowedFd<'_>, size: u64) -> Result<(), String> {
     // SAFETY: a descriptor of ours and plain out-parameters.
     let (seals, real_size) = unsafe {
         let seals = libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS);
@@ -145,7 +145,7 @@ fn check(memory: BorrowedFd<'_>, size: u64) -> Result<(), String> {
     Ok(())
 }
 
-fn map(memory: BorrowedFd<'_>, size: usize) -> io::Result<*mut u8> {
+pub(super) fn map(memory: BorrowedFd<'_>, size: usize) -> io::Result<*mut u8> {
     // SAFETY: a fresh mapping.
     let base = unsafe {
         libc::mmap(

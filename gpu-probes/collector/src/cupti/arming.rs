@@ -4,6 +4,7 @@ use super::calls::{IDS, REQUIRED, index_of};
 use super::host_calls::Watched;
 use super::others::{OTHER, OURS};
 use super::records::Recorded;
+use super::twins::TWINS;
 use super::{
     ATTRIBUTE_WHOLE_GRAPHS, CuptiBackend, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, KIND_UNIFIED_MEMORY, POOL, Pool,
     RESOURCE_CONTEXT_CREATED, RESOURCE_CONTEXT_DESTROYING, RESOURCE_CUDA_STARTED, RESOURCE_EXECUTABLE_CREATED,
@@ -71,6 +72,7 @@ impl CuptiBackend {
         for id in self.resource_ids(agent) {
             self.enable_callback(domain::RESOURCE, id, true)?;
         }
+        self.watch_twins(agent)?;
         let calls = demand::calls_of(agent.demand());
         for it in IDS.iter().filter(|it| it.prepares_for(calls, agent.follows_profiler())) {
             self.enable_callback(it.domain, it.id, true)?;
@@ -111,7 +113,8 @@ impl CuptiBackend {
     fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, Refusal> {
         let is_recorded = !demand::calls_of(agent.demand()).is_empty()
             || demand::host_events_of(agent.demand()).intersects(TOLD_IN_CALLBACKS);
-        let needs_calls = is_recorded || agent.follows_profiler() || agent.wants(demand::CAPTURES);
+        let needs_calls =
+            is_recorded || agent.wants(demand::DEVICE) || agent.follows_profiler() || agent.wants(demand::CAPTURES);
         self.forget_earlier_use();
         match self.subscribe() {
             Ok(()) => {}
@@ -204,11 +207,16 @@ impl CuptiBackend {
     }
 
     pub(super) fn enable_callback(&self, domain: u32, id: u32, on: bool) -> Result<u32, Refusal> {
-        let enable = self.cupti.enable_callback.ok_or_else(|| missing("cuptiEnableCallback"))?;
         OURS.set(domain, id, on);
-        if !on && OTHER.callback(domain, id).is_some() {
+        if !on && (TWINS.has(domain, id) || OTHER.callback(domain, id).is_some()) {
             return Ok(SUCCESS);
         }
+        self.switch_callback(domain, id, on)
+    }
+
+    /// Has CUPTI call us, or not, whoever wants it.
+    pub(super) fn switch_callback(&self, domain: u32, id: u32, on: bool) -> Result<u32, Refusal> {
+        let enable = self.cupti.enable_callback.ok_or_else(|| missing("cuptiEnableCallback"))?;
         // SAFETY: our own subscription.
         Ok(unsafe { enable(u32::from(on), self.subscriber.load(Ordering::Acquire), domain, id) })
     }
@@ -265,7 +273,8 @@ fn is_required(call: FunctionId) -> bool {
 impl Run {
     fn new(agent: &'static Agent, backend: &'static CuptiBackend) -> Self {
         let watched = Watched::of(&Order { demand: agent.demand(), api: *agent.api() });
-        Run { agent, backend, watched, has_host_calls: !watched.is_empty() }
+        let has_twins = agent.wants(demand::DEVICE);
+        Run { agent, backend, watched, has_host_calls: !watched.is_empty(), has_twins }
     }
 }
 

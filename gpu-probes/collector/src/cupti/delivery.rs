@@ -4,6 +4,7 @@ use super::others::OTHER;
 use super::others::clock::{CLOCK, Scale};
 use super::pool::{BUFFER_BYTES, Origin, Pool};
 use super::records::{self, Extent, Record, Recorded};
+use super::twins::Twins;
 use super::{CuptiBackend, FLUSH_FORCED, POOL, Run, SUCCESS};
 use crate::agent::delivery::Delivery;
 use crate::agent::{Agent, Flushing};
@@ -43,9 +44,12 @@ impl Run {
                 let _completing = Completing::new(backend, pool, n);
                 let scale = CLOCK.scale();
                 let extent = Extent::of(backend.cupti.version());
+                let twins = backend.twins();
                 agent.deliver(valid as u32, BUFFER_BYTES as u32, |delivery| {
                     // SAFETY: the caller's promise.
-                    unsafe { backend.for_each_record(buffer, valid, |it| deliver_record(it, extent, scale, delivery)) };
+                    unsafe {
+                        backend.for_each_record(buffer, valid, |it| deliver_record(it, extent, scale, twins, delivery))
+                    };
                 });
             }
             // Several CUPTI threads overwrote each other's records there; only the size is known.
@@ -57,7 +61,13 @@ impl Run {
 
 /// # Safety
 /// A record that CUPTI stepped to, of this extent.
-unsafe fn deliver_record(record: *const u8, extent: Extent, scale: Option<Scale>, delivery: &mut Delivery<'_>) {
+unsafe fn deliver_record(
+    record: *const u8,
+    extent: Extent,
+    scale: Option<Scale>,
+    twins: Option<&Twins>,
+    delivery: &mut Delivery<'_>,
+) {
     let convert = |time| scale.map_or(time, |it| it.realtime(time));
     // SAFETY: the caller's promise.
     unsafe {
@@ -72,6 +82,8 @@ unsafe fn deliver_record(record: *const u8, extent: Extent, scale: Option<Scale>
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 delivery.activity(it);
             }
+            // Of a block.
+            Record::Memcpy(it) if twins.is_some_and(|twins| twins.has_stream(it.context, it.stream)) => {}
             Record::Memcpy(mut it) => {
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 delivery.activity(it);

@@ -30,6 +30,7 @@ pub struct Driver {
     /// `cuGraphChildGraphNodeGetGraph(node, &graph)`.
     pub child_graph: Option<AskHandle>,
     pub devices: Devices,
+    pub code: Code,
 }
 
 /// Driver functions about the GPUs of a process, which need no context; a missing function is `None`.
@@ -47,6 +48,59 @@ pub struct Devices {
     pub attribute: Option<unsafe extern "C" fn(*mut i32, i32, i32) -> u32>,
     /// `cuDeviceTotalMem_v2(&bytes, device)`.
     pub memory: Option<unsafe extern "C" fn(*mut usize, i32) -> u32>,
+}
+
+/// Lists driver functions about code and memory once, with the symbols that have these signatures.
+macro_rules! code {
+    ($($(#[$doc:meta])* $field:ident = $symbol:literal ($($argument:ty),*);)*) => {
+        /// Driver functions that twins need; a missing function is `None`.
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct Code {
+            $($(#[$doc])* pub $field: Option<unsafe extern "C" fn($($argument),*) -> u32>,)*
+        }
+
+        impl Code {
+            /// Whether there are all of them.
+            pub fn is_complete(&self) -> bool {
+                $(self.$field.is_some())&&*
+            }
+
+            /// # Safety
+            /// The library is the driver, and stays open.
+            unsafe fn of(library: *mut c_void) -> Self {
+                // SAFETY: the caller's promise, and the driver's own signatures.
+                unsafe { Code { $($field: find(library, $symbol),)* } }
+            }
+        }
+    };
+}
+
+code! {
+    /// Of the calling thread.
+    set_context = c"cuCtxSetCurrent" (Handle);
+    /// Of the current context.
+    context_device = c"cuCtxGetDevice" (*mut i32);
+    exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode" (*mut u32);
+    /// The code, then options and their values and number, of the compiler and of the library.
+    load_library = c"cuLibraryLoadData"
+        (*mut Handle, *const c_void, *const c_void, *const c_void, u32, *const c_void, *const c_void, u32);
+    library_kernel = c"cuLibraryGetKernel" (*mut Handle, Handle, *const c_char);
+    /// Address and size in the current context.
+    library_global = c"cuLibraryGetGlobal" (*mut u64, *mut usize, Handle, *const c_char);
+    library_managed = c"cuLibraryGetManaged" (*mut u64, *mut usize, Handle, *const c_char);
+    module_function = c"cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
+    module_global = c"cuModuleGetGlobal_v2" (*mut u64, *mut usize, Handle, *const c_char);
+    /// In the current context; loads the kernel there.
+    kernel_function = c"cuKernelGetFunction" (*mut Handle, Handle);
+    function_attribute = c"cuFuncGetAttribute" (*mut i32, u32, Handle);
+    set_function_attribute = c"cuFuncSetAttribute" (Handle, u32, i32);
+    kernel_attribute = c"cuKernelGetAttribute" (*mut i32, u32, Handle, i32);
+    set_kernel_attribute = c"cuKernelSetAttribute" (u32, i32, Handle, i32);
+    alloc = c"cuMemAlloc_v2" (*mut u64, usize);
+    create_stream = c"cuStreamCreate" (*mut Handle, u32);
+    copy_to_device = c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle);
+    copy_to_host = c"cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle);
+    wait_for_stream = c"cuStreamSynchronize" (Handle);
 }
 
 /// `CUdevice_attribute`.
@@ -209,6 +263,7 @@ pub(crate) fn find_driver() -> Driver {
                 attribute: find(library, c"cuDeviceGetAttribute"),
                 memory: find(library, c"cuDeviceTotalMem_v2"),
             },
+            code: Code::of(library),
         }
     }
 }

@@ -4,12 +4,14 @@ use super::delivery::drop_buffer;
 use super::leaving::on_other_call;
 use super::others::{OTHER, OURS};
 use super::pool::Origin;
+use super::twins::TWINS;
 use super::{
     CallbackData, CallbackFunction, GraphData, Handle, ModuleData, POOL, RESOURCE_CONTEXT_CREATED,
     RESOURCE_CONTEXT_DESTROYING, RESOURCE_CUDA_STARTED, RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED,
     RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED,
-    RESOURCE_STREAM_CREATED, RUN, ResourceData, Run, current_run, domain,
+    RESOURCE_STREAM_CREATED, RUN, ResourceData, Run, SITE_ENTER, current_run, domain,
 };
+use crate::agent::host_call::is_unseen;
 use crate::agent::resources::{ContextChange, ModuleChange};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -43,6 +45,12 @@ unsafe extern "C-unwind" fn on_callback(
     registers: *const Pushed,
 ) {
     let other = OTHER.callback(domain, id);
+    // SAFETY: CUPTI's data of this call, null or valid while it runs; resources have another structure.
+    let is_enter = domain != domain::RESOURCE && unsafe { data.as_ref() }.is_some_and(|it| it.site == SITE_ENTER);
+    if is_enter {
+        // SAFETY: CUPTI's data of this call, valid while it runs.
+        unsafe { on_twins_callback(domain, id, data) };
+    }
     // Also where there is no other user: it may just have unsubscribed.
     if OURS.has(domain, id) {
         // SAFETY: a run, never freed; and what `callback` pushed.
@@ -54,9 +62,29 @@ unsafe extern "C-unwind" fn on_callback(
         // SAFETY: CUPTI's data of this call, null or valid while it runs.
         unsafe { on_other_call(data) };
     }
+    if !is_enter {
+        // SAFETY: CUPTI's data of this call, null or valid while it runs.
+        unsafe { on_twins_callback(domain, id, data) };
+    }
     if let Some((function, user_data)) = other {
         // SAFETY: what the other user subscribed with, and CUPTI's own arguments.
         unsafe { function(user_data, domain, id, data) };
+    }
+}
+
+/// Handles a callback that twins depend on, if it is one: a call's beginning before others do, and its end behind them.
+///
+/// # Safety
+/// `data` is CUPTI's for this callback, null or valid while it runs.
+#[inline]
+unsafe fn on_twins_callback(domain: u32, id: u32, data: *const CallbackData) {
+    if !TWINS.has(domain, id) || is_unseen() {
+        return;
+    }
+    // SAFETY: a run, never freed.
+    if let Some(run) = unsafe { RUN.load(Ordering::Acquire).as_ref() } {
+        // SAFETY: the caller's promise.
+        run.agent.guarded(|| unsafe { run.on_twin_callback(domain, id, data) });
     }
 }
 
@@ -64,6 +92,9 @@ unsafe extern "C-unwind" fn on_callback(
 /// `data` is CUPTI's for this callback, `registers` those at CUPTI's call.
 #[inline]
 unsafe fn on_own_callback(run: &'static Run, domain: u32, id: u32, data: *const CallbackData, registers: &Pushed) {
+    if run.has_twins && is_unseen() {
+        return;
+    }
     if domain == domain::RESOURCE {
         // SAFETY: the caller's promise; this domain has another structure.
         return unsafe { on_resource(run, id, data.cast::<ResourceData>().as_ref(), registers) };

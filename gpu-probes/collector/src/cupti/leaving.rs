@@ -5,6 +5,7 @@
 use super::calls::IDS;
 use super::others::{OTHER, OURS};
 use super::records::Recorded;
+use super::twins::TWINS;
 use super::{CallbackData, CuptiBackend, FINALIZE_TESTED, POOL, SITE_EXIT, SUCCESS};
 use crate::agent::Agent;
 use std::cell::Cell;
@@ -71,6 +72,7 @@ impl CuptiBackend {
     /// Without that, calls that were watched take 0.1 to 0.5 us more from then on (seen with 13.0), also those of a run with
     /// callbacks alone.
     pub(super) fn let_go(&'static self, agent: &'static Agent) -> Option<&'static str> {
+        self.unwatch_twins();
         let was_used = self.has_records_on(agent) || !self.subscriber.load(Ordering::Acquire).is_null();
         if was_used && self.may_finalize(agent) && self.finalize(agent) {
             return None;
@@ -146,6 +148,7 @@ impl CuptiBackend {
 
     pub(super) fn unsubscribe(&self) {
         OURS.drain(|_, _| ());
+        TWINS.drain(|_, _| ());
         let handle = self.subscriber.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if let (Some(unsubscribe), false) = (self.cupti.unsubscribe, handle.is_null()) {
             // SAFETY: our own subscription, given up once.

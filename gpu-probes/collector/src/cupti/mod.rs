@@ -23,11 +23,13 @@ mod others;
 mod pool;
 pub mod records;
 mod subscription;
+pub mod twins;
 mod unified;
 mod yielding;
 
 pub use functions::*;
 
+use crate::agent::device::{Memory, PtxAt};
 use crate::agent::host_call;
 use crate::agent::presence::Held;
 use crate::agent::resources::ContextIds;
@@ -41,6 +43,8 @@ use records::Recorded;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use twins::Twins;
+use xputrace_wire::device::ImageOutcome;
 use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, GpuLimits};
@@ -76,6 +80,8 @@ pub struct CuptiBackend {
     kernel_bytes: AtomicUsize,
     teardown: Teardown,
     sharing: Sharing,
+    /// In a run that has them.
+    twins: OnceLock<Twins>,
 }
 
 /// A backend that records for an agent.
@@ -86,6 +92,8 @@ struct Run {
     watched: Watched,
     /// Whether anything is watched: all that a launch looks at.
     has_host_calls: bool,
+    /// Whether kernels have twins, so that some calls are ours.
+    has_twins: bool,
 }
 
 /// The run that callbacks are for.
@@ -123,6 +131,7 @@ impl CuptiBackend {
             kernel_bytes: AtomicUsize::new(0),
             teardown: Teardown::default(),
             sharing: Sharing::default(),
+            twins: OnceLock::new(),
         }
     }
 
@@ -206,13 +215,31 @@ impl Backend for CuptiBackend {
             | demand::HOST_RANGES
             | demand::HOST_NESTED
             | demand::host_events(HostEvents::ALL.without(HostEvents::of(&[HostEvent::Nvtx])));
+        let twins = if self.driver.code.is_complete() { demand::DEVICE } else { 0 };
         captures
             | latencies
+            | twins
             | demand::STREAMS
             | demand::PRIORITIES
             | demand::calls(Calls::ALL)
             | demand::activities(Activities::ALL)
             | host
+    }
+
+    fn ptx_in(&self, image: u64, memory: &mut dyn Memory) -> Result<Vec<PtxAt>, ImageOutcome> {
+        twins::image::find_ptx(image, memory)
+    }
+
+    fn stop_twins(&self) {
+        self.twins.get().into_iter().for_each(Twins::stop);
+    }
+
+    fn copy_blocks(&'static self, agent: &'static Agent) {
+        self.twins.get().into_iter().for_each(|it| it.copy_blocks(self, agent));
+    }
+
+    fn leave_blocks(&'static self, agent: &'static Agent, disables: bool) {
+        self.twins.get().into_iter().for_each(|it| it.leave_blocks(self, agent, disables));
     }
 
     fn layer_of(&self, file_name: &[u8]) -> Option<Layer> {

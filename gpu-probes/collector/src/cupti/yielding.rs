@@ -10,6 +10,7 @@
 
 use super::others::{self, OTHER, OURS};
 use super::records::Recorded;
+use super::twins::TWINS;
 use super::{ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CuptiBackend, Handle, POOL};
 use crate::agent::clock::now;
 use crate::agent::{Agent, Flushing, Order, Refusal};
@@ -309,6 +310,7 @@ impl CuptiBackend {
     pub(super) fn was_finalized(&self, agent: &Agent) {
         self.subscriber.store(std::ptr::null_mut(), Ordering::Release);
         OURS.drain(|_, _| ());
+        TWINS.drain(|_, _| ());
         self.sharing.enabled.store(0, Ordering::Release);
         if let Some(pool) = POOL.get() {
             pool.take_all_back();

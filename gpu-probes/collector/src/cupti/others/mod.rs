@@ -35,7 +35,7 @@ const MOST_KINDS: u32 = 256;
 pub(super) struct Ids([[AtomicU64; MOST_IDS as usize / 64]; DOMAINS]);
 
 impl Ids {
-    const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Ids([const { [const { AtomicU64::new(0) }; MOST_IDS as usize / 64] }; DOMAINS])
     }
 

@@ -1,0 +1,129 @@
+//! Images that wait for their twins.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use xputrace_wire::device::{ImageOutcome, Twin};
+
+/// How often a thread that waits looks whether that makes sense any more.
+pub(super) const LOOKS_EVERY: Duration = Duration::from_millis(20);
+
+/// A twin, or why there is none.
+pub(super) type Answer = Result<Twin, ImageOutcome>;
+
+#[derive(Debug, Default)]
+pub(super) struct Exchange {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The number of the last image.
+    last: u64,
+    /// Numbers and addresses of images that are not sent yet.
+    asked: VecDeque<(u64, u64)>,
+    /// Those that a thread waits for.
+    open: Vec<(u64, Option<Answer>)>,
+    is_closed: bool,
+}
+
+impl Exchange {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for the twin of the image at an address, and waits for it.
+    pub(super) fn ask(&self, image: u64, until: Instant, may_wait: impl Fn() -> bool) -> Answer {
+        let mut state = self.state();
+        state.last += 1;
+        let number = state.last;
+        state.asked.push_back((number, image));
+        state.open.push((number, None));
+        self.changed.notify_all();
+        loop {
+            let is_over = state.is_closed || Instant::now() >= until || !may_wait();
+            let at = state.open.iter().position(|it| it.0 == number);
+            if let Some(at) = at.filter(|at| is_over || state.open[*at].1.is_some()) {
+                // The address means nothing once the thread goes on.
+                state.asked.retain(|it| it.0 != number);
+                return state.open.swap_remove(at).1.unwrap_or(Err(ImageOutcome::NoAnswer));
+            }
+            state = self.changed.wait_timeout(state, LOOKS_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Returns the next image's number and address; waits for it. `None` once the exchange is closed.
+    pub(super) fn next(&self) -> Option<(u64, u64)> {
+        let mut state = self.state();
+        while !state.is_closed {
+            if let Some(next) = state.asked.pop_front() {
+                return Some(next);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        None
+    }
+
+    /// Hands an answer to the thread that waits for it, if one does.
+    pub(super) fn answer(&self, number: u64, answer: Answer) {
+        let mut state = self.state();
+        if let Some(open) = state.open.iter_mut().find(|it| it.0 == number) {
+            open.1 = Some(answer);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Ends all waiting, for good.
+    pub(super) fn close(&self) {
+        self.state().is_closed = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn each_thread_gets_the_answer_to_its_own_image() {
+        let exchange = Exchange::default();
+        std::thread::scope(|scope| {
+            let ask = |image| {
+                scope.spawn({
+                    let exchange = &exchange;
+                    move || exchange.ask(image, soon(), || true)
+                })
+            };
+            let threads = [1, 2, 3].map(|it| (it, ask(it)));
+            let mut asked: Vec<_> = (0..3).map(|_| exchange.next().unwrap()).collect();
+            asked.reverse();
+            for (number, image) in asked {
+                let kernels = vec![image.to_string()];
+                exchange.answer(number, Ok(Twin { kernels, ..Twin::default() }));
+                exchange.answer(number + 10, Err(ImageOutcome::NotWoven));
+            }
+            for (image, thread) in threads {
+                assert_eq!(thread.join().unwrap().unwrap().kernels, [image.to_string()]);
+            }
+        });
+    }
+
+    #[test]
+    fn waiting_ends_in_time_and_with_the_run() {
+        let exchange = Exchange::default();
+        assert_eq!(exchange.ask(1, Instant::now(), || true), Err(ImageOutcome::NoAnswer));
+        assert_eq!(exchange.ask(2, soon(), || false), Err(ImageOutcome::NoAnswer));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| exchange.ask(3, soon(), || true));
+            assert_eq!(exchange.next().map(|it| it.1), Some(3), "those before it are not sent any more");
+            exchange.close();
+            assert_eq!(waiting.join().unwrap(), Err(ImageOutcome::NoAnswer));
+        });
+        assert_eq!(exchange.next(), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! Memory of the program that may not be as its headers say: Linux reads it, and fails where we would crash.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use xputrace_wire::device::{Codec, ImageOutcome, MOST_IMAGE_BYTES, Portability, Ptx, PtxHead, padding_of};
+use zerocopy::IntoBytes;
+
+/// Memory that can be looked at.
+pub trait Memory {
+    /// Fills `into` from an address; returns false if not all of it is readable.
+    fn read(&mut self, address: u64, into: &mut [u8]) -> bool;
+}
+
+/// PTX in the program's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PtxAt {
+    pub codec: Codec,
+    pub portability: Portability,
+    pub sm: u32,
+    /// Size of the text when decompressed; 0 if it is not known.
+    pub text_bytes: u64,
+    pub address: u64,
+    pub stored_bytes: u64,
+}
+
+/// The memory of this process. What is read goes through a file, since writing there from an address that is not mapped
+/// is an error.
+pub(super) struct ProgramMemory(OwnedFd);
+
+impl ProgramMemory {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(ProgramMemory(new_file()?))
+    }
+}
+
+impl Memory for ProgramMemory {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> bool {
+        if write_from(&self.0, address, into.len() as u64, 0).is_err() {
+            return false;
+        }
+        // SAFETY: room for as many bytes.
+        let n = unsafe { libc::pread64(self.0.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), 0) };
+        n == into.len() as isize
+    }
+}
+
+/// The memory that an IMAGE comes with.
+pub(super) struct ImageFile {
+    file: OwnedFd,
+    bytes: u64,
+}
+
+impl ImageFile {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(ImageFile { file: new_file()?, bytes: 0 })
+    }
+
+    /// Copies PTX from the program's memory.
+    pub(super) fn add(&mut self, ptx: &PtxAt) -> Result<(), ImageOutcome> {
+        let PtxAt { codec, portability, sm, text_bytes, address, stored_bytes } = *ptx;
+        if stored_bytes > MOST_IMAGE_BYTES.saturating_sub(self.bytes + size_of::<PtxHead>() as u64 + 8) {
+            return Err(ImageOutcome::TooLarge);
+        }
+        let head = PtxHead::of(&Ptx { codec, portability, sm, text_bytes, stored: [][..].into() }, stored_bytes);
+        self.append(head.as_bytes().as_ptr() as u64, size_of_val(&head) as u64)?;
+        self.append(address, stored_bytes)?;
+        self.append([0u8; 8].as_ptr() as u64, padding_of(stored_bytes) as u64)
+    }
+
+    fn append(&mut self, address: u64, bytes: u64) -> Result<(), ImageOutcome> {
+        write_from(&self.file, address, bytes, self.bytes).map_err(|_| ImageOutcome::Unreadable)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Returns the memory, which nobody changes any more, and its size.
+    pub(super) fn seal(self) -> io::Result<(OwnedFd, u64)> {
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL;
+        // SAFETY: a descriptor of ours.
+        match unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+            0 => Ok((self.file, self.bytes)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn new_file() -> io::Result<OwnedFd> {
+    // SAFETY: a C string; the descriptor is ours.
+    unsafe {
+        match libc::memfd_create(c"xputrace".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// Writes bytes from any address, which Linux checks.
+fn write_from(file: &OwnedFd, address: u64, bytes: u64, offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes {
+        let (from, to) = (address.wrapping_add(done) as *const libc::c_void, (offset + done) as i64);
+        // SAFETY: only Linux reads there, and answers EFAULT where nothing is mapped.
+        match unsafe { libc::pwrite64(file.as_raw_fd(), from, (bytes - done) as usize, to) } {
+            n if n > 0 => done += n as u64,
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            _ => match io::Error::last_os_error() {
+                it if it.kind() == io::ErrorKind::Interrupted => {}
+                it => return Err(it),
+            },
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xputrace_wire::device::decode_image;
+
+    /// Two pages, of which the second one cannot be read.
+    fn half_mapped() -> *mut u8 {
+        // SAFETY: a fresh mapping, which stays.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let base = libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            assert_ne!(base, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(base.byte_add(4096), 4096, libc::PROT_NONE), 0);
+            base.cast()
+        }
+    }
+
+    fn ptx(address: u64, stored_bytes: u64) -> PtxAt {
+        PtxAt { codec: Codec::Plain, portability: Portability::Later, sm: 90, text_bytes: 0, address, stored_bytes }
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        let end = half_mapped() as u64 + 4096;
+        let mut memory = ProgramMemory::new().unwrap();
+        let mut into = [1u8; 16];
+        assert!(memory.read(end - 16, &mut into) && into == [0; 16]);
+        for address in [end - 15, end, 0, 16, u64::MAX - 4] {
+            assert!(!memory.read(address, &mut into), "{address:#x}");
+        }
+        let mut file = ImageFile::new().unwrap();
+        assert_eq!(file.add(&ptx(end - 8, 9)), Err(ImageOutcome::Unreadable));
+        assert_eq!(file.add(&ptx(end - 8, MOST_IMAGE_BYTES)), Err(ImageOutcome::TooLarge));
+        assert_eq!(file.add(&ptx(end - 8, u64::MAX)), Err(ImageOutcome::TooLarge));
+    }
+
+    #[test]
+    fn what_is_sent_is_what_was_there() {
+        let mut file = ImageFile::new().unwrap();
+        for text in [&b".version 8.0"[..], b"12345678"] {
+            file.add(&ptx(text.as_ptr() as u64, text.len() as u64)).unwrap();
+        }
+        let (memory, bytes) = file.seal().unwrap();
+        let contents = super::super::region::contents(std::os::fd::AsFd::as_fd(&memory), bytes as usize).unwrap();
+        let stored: Vec<_> = decode_image(&contents).unwrap().into_iter().map(|it| it.stored.into_owned()).collect();
+        assert_eq!(stored, [&b".version 8.0"[..], b"12345678"]);
+    }
+}

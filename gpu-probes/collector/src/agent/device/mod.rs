@@ -1,0 +1,217 @@
+//! Twins of kernels, as far as no vendor's library is concerned: what the tracer is asked and answers, and the thread that
+//! works for it.
+//!
+//! ```text
+//! program's thread ── image ──▶ courier ── IMAGE ──▶ tracer       (exchange)
+//!                  ◀─ twin ─── listener ◀─ TWIN ───
+//! program's thread ── job ────▶ worker ───▶ the GPU's driver      (worker)
+//! ```
+//! The courier has the listener's descriptors, the worker the program's. A thread of the program waits for either ten
+//! seconds at most, and holds no lock meanwhile.
+
+mod exchange;
+mod memory;
+mod region;
+mod worker;
+
+pub use memory::{Memory, PtxAt};
+pub use region::DeviceRegion;
+pub use worker::Job;
+
+use super::host_call::unseen;
+use super::{Agent, control};
+use exchange::{Answer, Exchange};
+use memory::{ImageFile, ProgramMemory};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use worker::Worker;
+use xputrace_wire::device::{ImageOutcome, MOST_IMAGE_BYTES, Twin, Unprobed, twin_status};
+use xputrace_wire::message::{IMAGE, Message, demand};
+
+/// How long a thread of the program waits for a twin, or for its context to be prepared.
+pub const TWIN_WITHIN: Duration = Duration::from_secs(10);
+/// How long the end of a run, of the program or of a context waits for the last copy of its blocks.
+const LAST_COPY_WITHIN: Duration = Duration::from_secs(2);
+/// How often the courier tries to send where the tracer does not read.
+const SENDS_EVERY: Duration = Duration::from_millis(1);
+/// The driver compiles PTX on the worker.
+const WORKERS_STACK_BYTES: usize = 8 << 20;
+
+/// What a run needs for its twins besides its memory.
+#[derive(Debug, Default)]
+pub(super) struct Device {
+    exchange: Exchange,
+    worker: Worker,
+}
+
+impl Device {
+    /// Ends its threads.
+    pub(super) fn close(&self) {
+        self.exchange.close();
+        self.worker.close();
+    }
+}
+
+impl Agent {
+    /// Returns the memory with the blocks; `None` in a run without twins.
+    pub fn device_region(&self) -> Option<&DeviceRegion> {
+        self.memory.device.as_ref()
+    }
+
+    /// Counts a launch that ran the original though it has a twin.
+    pub fn count_unprobed(&self, why: Unprobed) {
+        if let Some(region) = self.device_region() {
+            region.control().unprobed[why as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts what became of an image.
+    pub fn count_image(&self, outcome: ImageOutcome) {
+        if let Some(region) = self.device_region() {
+            region.control().images[outcome as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether launches that begin now are part of what is recorded.
+    #[inline]
+    pub fn runs_twins_now(&self) -> bool {
+        self.is_recording() && self.window.contains_now()
+    }
+
+    /// Whether what this GPU does is recorded.
+    pub fn is_device_selected(&self, device: u32) -> bool {
+        self.selection.contains(device, self.backend)
+    }
+
+    /// Whether it makes sense that a thread of the program waits for us.
+    fn may_wait(&self) -> bool {
+        self.is_recording() && !self.is_exiting() && !self.life.disarmed.load(Ordering::Acquire)
+    }
+
+    /// Asks the tracer for the twin of an image that the program has just loaded, and waits for it.
+    ///
+    /// # Errors
+    /// Why it has none.
+    pub fn ask_for_twin(&'static self, image: u64, until: Instant) -> Result<Twin, ImageOutcome> {
+        self.device.exchange.ask(image, until, || self.may_wait())
+    }
+
+    /// Has the worker do something.
+    pub fn work_later(&'static self, work: impl FnOnce() + Send + 'static) -> Job {
+        self.device.worker.add(Box::new(work))
+    }
+
+    /// Waits until a job is done; returns whether it is.
+    pub fn wait_for_work(&'static self, job: Job) -> bool {
+        self.device.worker.wait_for(job, Instant::now() + TWIN_WITHIN, || self.may_wait())
+    }
+
+    /// Likewise where the run or the program ends.
+    pub fn wait_for_last_work(&'static self, job: Job) -> bool {
+        self.device.worker.wait_for(job, Instant::now() + LAST_COPY_WITHIN, || true)
+    }
+
+    /// Does something that can be given up: `work` gets a flag that is set when nobody waits for it any more. Returns
+    /// whether it was done in time.
+    pub fn work_in_time(&'static self, until: Instant, work: impl FnOnce(&AtomicBool) + Send + 'static) -> bool {
+        let is_given_up = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&is_given_up);
+        let job = self.work_later(move || work(&flag));
+        let is_done = self.device.worker.wait_for(job, until, || self.may_wait());
+        is_given_up.store(!is_done, Ordering::Release);
+        is_done
+    }
+
+    /// Starts the thread that works with the GPU's driver. Called by a thread with the program's descriptors.
+    pub(super) fn start_worker(&'static self) -> io::Result<()> {
+        if !self.wants(demand::DEVICE) {
+            return Ok(());
+        }
+        let work = move || self.caught(|| unseen(|| self.device.worker.run(|job| _ = self.guarded(job))));
+        control::spawn_with(WORKERS_STACK_BYTES, work).map(|_| ())
+    }
+
+    /// Starts the thread that sends images. Called by the listener, whose descriptors it shares.
+    pub(super) fn start_courier(&'static self) {
+        if !self.wants(demand::DEVICE) {
+            return;
+        }
+        if control::spawn(move || self.caught(|| self.carry_images())).is_err() {
+            self.device.exchange.close();
+        }
+    }
+
+    fn carry_images(&'static self) {
+        while let Some((number, image)) = self.device.exchange.next() {
+            if let Err(outcome) = self.carry(number, image) {
+                self.device.exchange.answer(number, Err(outcome));
+            }
+        }
+    }
+
+    /// Sends the PTX of an image.
+    fn carry(&self, number: u64, image: u64) -> Result<(), ImageOutcome> {
+        let mut memory = ProgramMemory::new().map_err(|_| ImageOutcome::Unreadable)?;
+        let all = self.backend.ptx_in(image, &mut memory)?;
+        let mut file = ImageFile::new().map_err(|_| ImageOutcome::NoAnswer)?;
+        for ptx in &all {
+            file.add(ptx)?;
+        }
+        let (memory, bytes) = file.seal().map_err(|_| ImageOutcome::NoAnswer)?;
+        let message = Message::new(IMAGE, &[number, all.len() as u64, bytes], "");
+        let until = Instant::now() + TWIN_WITHIN;
+        while !self.socket.send_with(&message, &[memory.as_fd()]) {
+            if Instant::now() >= until || !self.may_wait() {
+                return Err(ImageOutcome::NoAnswer);
+            }
+            sleep(SENDS_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Handles the tracer's answer to an image. Called by the listener.
+    pub(super) fn take_twin(&self, message: &Message, descriptors: &[OwnedFd]) {
+        let [number, status, bytes, ..] = message.words;
+        self.device.exchange.answer(number, answer_of(status, bytes, descriptors.first()));
+    }
+
+    /// Copies the blocks of all contexts. Called by the listener.
+    pub(super) fn read_device(&'static self, number: u64) {
+        if !self.wants(demand::DEVICE) {
+            return self.count_unexpected();
+        }
+        self.work_later(move || {
+            self.backend.copy_blocks(self);
+            if let Some(region) = self.device_region() {
+                region.control().answered.store(number, Ordering::Release);
+            }
+        });
+    }
+
+    /// Copies the blocks for the last time; twins that stay in the program do nothing from then on. At the program's exit
+    /// they are not told so: what runs may go on to the end.
+    pub(super) fn leave_twins(&'static self) {
+        if !self.wants(demand::DEVICE) {
+            return;
+        }
+        let disables = !self.is_exiting();
+        let job = self.work_later(move || self.backend.leave_blocks(self, disables));
+        self.wait_for_last_work(job);
+    }
+}
+
+fn answer_of(status: u64, bytes: u64, memory: Option<&OwnedFd>) -> Answer {
+    match status {
+        twin_status::NOTHING => Err(ImageOutcome::NothingToProbe),
+        twin_status::WOVEN if bytes <= MOST_IMAGE_BYTES => {
+            let contents = memory.and_then(|it| region::contents(it.as_fd(), bytes as usize).ok());
+            contents.and_then(|it| Twin::decode(&it)).ok_or(ImageOutcome::NoAnswer)
+        }
+        twin_status::FAILED => Err(ImageOutcome::NotWoven),
+        _ => Err(ImageOutcome::NoAnswer),
+    }
+}

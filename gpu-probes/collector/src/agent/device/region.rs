@@ -1,0 +1,84 @@
+//! The device region from the tracer, mapped here.
+
+use crate::agent::region::{check, map};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use xputrace_wire::device::{Control, Shape};
+
+/// A mapped device region. Unmapped on drop.
+#[derive(Debug)]
+pub struct DeviceRegion {
+    base: *mut u8,
+    shape: Shape,
+}
+
+// SAFETY: shared memory; the control page is used through atomics, and each copy is written by the worker alone.
+unsafe impl Send for DeviceRegion {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceRegion {}
+
+impl DeviceRegion {
+    /// Maps the region in `memory`; it is not inherited over fork.
+    ///
+    /// # Errors
+    /// A text that says what is wrong with the memory.
+    pub fn map(memory: BorrowedFd<'_>, shape: Shape) -> Result<Self, String> {
+        if !shape.is_sound() {
+            return Err(format!("cannot use a device region with a block of {} bytes", shape.block_bytes));
+        }
+        check(memory, shape.size() as u64)?;
+        let base = map(memory, shape.size())
+            .map_err(|error| format!("mapping {} bytes of the tracer's device region: {error}", shape.size()))?;
+        Ok(DeviceRegion { base, shape })
+    }
+
+    /// Returns the size of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.shape.block_bytes as usize
+    }
+
+    #[inline]
+    pub fn control(&self) -> &Control {
+        // SAFETY: the first page, of atomics only, mapped as long as `self` lives.
+        unsafe { &*self.base.cast() }
+    }
+
+    /// Returns the address of what a block has at first, [`DeviceRegion::block_bytes`] long.
+    pub fn initial(&self) -> *const u8 {
+        // SAFETY: within the region.
+        unsafe { self.base.add(self.shape.initial_offset()) }
+    }
+
+    /// Returns the address of the copy for a slot below `MOST_CONTEXTS`, likewise.
+    pub fn copy(&self, slot: usize) -> *mut u8 {
+        assert!(slot < xputrace_wire::device::MOST_CONTEXTS, "a slot of this region");
+        // SAFETY: within the region.
+        unsafe { self.base.add(self.shape.copy_offset(slot)) }
+    }
+}
+
+impl Drop for DeviceRegion {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `map`, with its size.
+        unsafe { libc::munmap(self.base.cast(), self.shape.size()) };
+    }
+}
+
+/// Returns the contents of a memory of this size.
+///
+/// # Errors
+/// A text that says what is wrong with the memory.
+pub(super) fn contents(memory: BorrowedFd<'_>, bytes: usize) -> Result<Vec<u8>, String> {
+    check(memory, bytes as u64)?;
+    let mut out = vec![0; bytes];
+    let mut done = 0;
+    while done < bytes {
+        let room = &mut out[done..];
+        // SAFETY: room for as many bytes.
+        let n = unsafe { libc::pread64(memory.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), done as i64) };
+        if n <= 0 {
+            return Err(format!("reading {bytes} bytes of the tracer's memory: {}", std::io::Error::last_os_error()));
+        }
+        done += n as usize;
+    }
+    Ok(out)
+}

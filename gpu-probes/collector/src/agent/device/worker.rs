@@ -1,0 +1,126 @@
+//! The thread that works with the GPU's driver, one job after another: a call there may wait for a kernel that waits for
+//! the program.
+
+use super::exchange::LOOKS_EVERY;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+pub(super) type Work = Box<dyn FnOnce() + Send>;
+
+/// The number of a job; jobs are done in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Job(u64);
+
+#[derive(Default)]
+pub(super) struct Worker {
+    jobs: Mutex<Jobs>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Jobs {
+    queue: VecDeque<Work>,
+    /// Number of jobs that were added, and that are done.
+    added: u64,
+    done: u64,
+    /// Whether somebody has waited in vain for the job that is being done: nobody else waits then.
+    is_stuck: bool,
+    is_closed: bool,
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, work: Work) -> Job {
+        let mut jobs = self.jobs();
+        jobs.queue.push_back(work);
+        jobs.added += 1;
+        self.changed.notify_all();
+        Job(jobs.added)
+    }
+
+    /// Waits until a job is done; returns whether it is.
+    pub(super) fn wait_for(&self, job: Job, until: Instant, may_wait: impl Fn() -> bool) -> bool {
+        let mut jobs = self.jobs();
+        while jobs.done < job.0 {
+            if jobs.is_stuck || jobs.is_closed || !may_wait() {
+                return false;
+            }
+            if Instant::now() >= until {
+                jobs.is_stuck = true;
+                return false;
+            }
+            jobs = self.changed.wait_timeout(jobs, LOOKS_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Does the jobs by `with`, until it is closed.
+    pub(super) fn run(&self, with: impl Fn(Work)) {
+        while let Some(work) = self.next() {
+            with(work);
+            let mut jobs = self.jobs();
+            jobs.done += 1;
+            jobs.is_stuck = false;
+            self.changed.notify_all();
+        }
+    }
+
+    fn next(&self) -> Option<Work> {
+        let mut jobs = self.jobs();
+        while !jobs.is_closed {
+            if let Some(work) = jobs.queue.pop_front() {
+                return Some(work);
+            }
+            jobs = self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+        None
+    }
+
+    /// Ends all waiting, and the thread after its job.
+    pub(super) fn close(&self) {
+        self.jobs().is_closed = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn nobody_else_waits_for_a_job_that_is_stuck() {
+        let worker = Worker::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| worker.run(|work| work()));
+            let (frees, waits) = channel::<()>();
+            let stuck = worker.add(Box::new(move || waits.recv().unwrap()));
+            assert!(!worker.wait_for(stuck, Instant::now(), || true));
+            let behind = worker.add(Box::new(|| ()));
+            assert!(!worker.wait_for(behind, soon(), || true), "at once");
+            frees.send(()).unwrap();
+            while !worker.wait_for(behind, soon(), || true) {
+                std::thread::yield_now();
+            }
+            assert!(worker.wait_for(stuck, Instant::now(), || false), "it is done");
+            worker.close();
+            assert!(!worker.wait_for(worker.add(Box::new(|| ())), soon(), || true));
+        });
+    }
+}

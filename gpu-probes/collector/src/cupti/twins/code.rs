@@ -1,0 +1,192 @@
+//! The driver's functions for code and memory, as the worker calls them: results instead of out-parameters.
+
+use super::super::Handle;
+use super::super::driver::Code;
+use super::calls::Origin;
+use std::ffi::{CStr, c_void};
+use std::ptr::{null, null_mut};
+
+/// `CUresult` other than success; `NOT_FOUND` too where the driver lacks the function.
+pub(super) type Failure = u32;
+pub(super) type Answer<T> = Result<T, Failure>;
+
+const SUCCESS: u32 = 0;
+/// `CUDA_ERROR_NOT_FOUND`.
+const NOT_FOUND: Failure = 500;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const CAPTURE_MODE_RELAXED: u32 = 2;
+/// `CU_STREAM_NON_BLOCKING`.
+const STREAM_NON_BLOCKING: u32 = 1;
+
+/// `CUfunction_attribute`.
+pub(super) mod attribute {
+    pub(in super::super) const MOST_THREADS: u32 = 0;
+    pub(in super::super) const MOST_DYNAMIC_SHARED: u32 = 8;
+    /// Those that a program can set, beside the dynamic shared memory: the carveout, a cluster's size, whether it may be
+    /// larger than portable, and how clusters are scheduled.
+    pub(in super::super) const SETTABLE: [u32; 6] = [9, 11, 12, 13, 14, 15];
+}
+
+/// A kernel as the driver knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KernelHandle {
+    /// `CUfunction`, of one context.
+    Function(u64),
+    /// `CUkernel`, with attributes for each GPU, by its ordinal.
+    Kernel(u64, i32),
+}
+
+impl KernelHandle {
+    pub(super) fn raw(self) -> u64 {
+        match self {
+            KernelHandle::Function(it) | KernelHandle::Kernel(it, _) => it,
+        }
+    }
+}
+
+fn checked(answer: u32) -> Answer<()> {
+    if answer == SUCCESS { Ok(()) } else { Err(answer) }
+}
+
+fn of<F>(function: Option<F>) -> Answer<F> {
+    function.ok_or(NOT_FOUND)
+}
+
+/// # Safety
+/// All handles and addresses are those of the driver and alive; pointers have room.
+impl Code {
+    /// Makes a context current on this thread, whose calls disturb no capture.
+    pub(super) unsafe fn enter(&self, context: Handle) -> Answer<()> {
+        let mut mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: the caller's promise; a live integer.
+        unsafe {
+            of(self.exchange_capture_mode)?(&mut mode);
+            checked(of(self.set_context)?(context))
+        }
+    }
+
+    pub(super) unsafe fn leave(&self) {
+        // SAFETY: no context.
+        self.set_context.inspect(|it| _ = unsafe { it(null_mut()) });
+    }
+
+    pub(super) unsafe fn device(&self) -> Answer<i32> {
+        let mut device = 0;
+        // SAFETY: a live integer.
+        checked(unsafe { of(self.context_device)?(&mut device) })?;
+        Ok(device)
+    }
+
+    /// Loads code; text ends with a 0.
+    pub(super) unsafe fn load(&self, code: &[u8]) -> Answer<Handle> {
+        let mut library = null_mut();
+        // SAFETY: the caller's promise; no options.
+        let answer =
+            unsafe { of(self.load_library)?(&mut library, code.as_ptr().cast(), null(), null(), 0, null(), null(), 0) };
+        checked(answer)?;
+        Ok(library)
+    }
+
+    /// Returns a library's kernel.
+    pub(super) unsafe fn kernel(&self, library: Handle, name: &CStr) -> Answer<u64> {
+        let mut kernel = null_mut();
+        // SAFETY: the caller's promise.
+        checked(unsafe { of(self.library_kernel)?(&mut kernel, library, name.as_ptr()) })?;
+        Ok(kernel as u64)
+    }
+
+    /// Returns a module's function.
+    pub(super) unsafe fn module_kernel(&self, module: Handle, name: &CStr) -> Answer<u64> {
+        let mut function = null_mut();
+        // SAFETY: the caller's promise.
+        checked(unsafe { of(self.module_function)?(&mut function, module, name.as_ptr()) })?;
+        Ok(function as u64)
+    }
+
+    /// Returns a kernel's function in the current context.
+    pub(super) unsafe fn function(&self, kernel: u64) -> Answer<u64> {
+        let mut function = null_mut();
+        // SAFETY: the caller's promise.
+        checked(unsafe { of(self.kernel_function)?(&mut function, kernel as Handle) })?;
+        Ok(function as u64)
+    }
+
+    /// Returns address and size of a variable in the current context.
+    pub(super) unsafe fn variable(&self, origin: Origin, code: Handle, name: &CStr) -> Answer<(u64, usize)> {
+        let (mut address, mut bytes) = (0, 0);
+        // SAFETY: the caller's promise; live integers.
+        unsafe {
+            let name = name.as_ptr();
+            let answer = match origin {
+                Origin::Module => of(self.module_global)?(&mut address, &mut bytes, code, name),
+                Origin::Library => match of(self.library_global)?(&mut address, &mut bytes, code, name) {
+                    SUCCESS => SUCCESS,
+                    _ => of(self.library_managed)?(&mut address, &mut bytes, code, name),
+                },
+            };
+            checked(answer)?;
+        }
+        Ok((address, bytes))
+    }
+
+    pub(super) unsafe fn attribute(&self, kernel: KernelHandle, attribute: u32) -> Answer<i32> {
+        let mut value = 0;
+        // SAFETY: the caller's promise; a live integer.
+        let answer = unsafe {
+            match kernel {
+                KernelHandle::Function(it) => of(self.function_attribute)?(&mut value, attribute, it as Handle),
+                KernelHandle::Kernel(it, device) => {
+                    of(self.kernel_attribute)?(&mut value, attribute, it as Handle, device)
+                }
+            }
+        };
+        checked(answer)?;
+        Ok(value)
+    }
+
+    pub(super) unsafe fn set_attribute(&self, kernel: KernelHandle, attribute: u32, value: i32) -> Answer<()> {
+        // SAFETY: the caller's promise.
+        let answer = unsafe {
+            match kernel {
+                KernelHandle::Function(it) => of(self.set_function_attribute)?(it as Handle, attribute, value),
+                KernelHandle::Kernel(it, device) => {
+                    of(self.set_kernel_attribute)?(attribute, value, it as Handle, device)
+                }
+            }
+        };
+        checked(answer)
+    }
+
+    pub(super) unsafe fn allocate(&self, bytes: usize) -> Answer<u64> {
+        let mut address = 0;
+        // SAFETY: a live integer.
+        checked(unsafe { of(self.alloc)?(&mut address, bytes) })?;
+        Ok(address)
+    }
+
+    /// Returns a stream that waits for no other.
+    pub(super) unsafe fn stream(&self) -> Answer<Handle> {
+        let mut stream = null_mut();
+        // SAFETY: a live pointer.
+        checked(unsafe { of(self.create_stream)?(&mut stream, STREAM_NON_BLOCKING) })?;
+        Ok(stream)
+    }
+
+    /// Copies to the GPU, and waits for that.
+    pub(super) unsafe fn write(&self, to: u64, from: *const u8, bytes: usize, stream: Handle) -> Answer<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            checked(of(self.copy_to_device)?(to, from.cast::<c_void>(), bytes, stream))?;
+            checked(of(self.wait_for_stream)?(stream))
+        }
+    }
+
+    /// Copies from the GPU, and waits for that.
+    pub(super) unsafe fn read(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> Answer<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            checked(of(self.copy_to_host)?(to.cast::<c_void>(), from, bytes, stream))?;
+            checked(of(self.wait_for_stream)?(stream))
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Finds the PTX in what a program gives to a module-load call.
+//!
+//! ```text
+//! wrapper  0x466243b1: u32 version, pointer to a container
+//! container 0xba55ed50: u16 version, u16 size of this header, u64 size of what follows: entries, one behind the other
+//! entry    u16 kind, u16 0x101, u32 size of this header, u64 size of the payload (padded), u32 its size if compressed, …,
+//!          u32 GPU at 28, …, u64 flags at 40, …, u64 size when decompressed at 56
+//! text     PTX that ends with a 0
+//! ```
+//! As `nvcc` and `fatbinary` of CUDA 13.0 write them. All of it is the program's memory: nothing is believed that could
+//! not be read.
+
+use crate::agent::device::{Memory, PtxAt};
+use xputrace_wire::device::{Codec, ImageOutcome, MOST_IMAGE_BYTES, Portability};
+
+const WRAPPER: u32 = 0x4662_43b1;
+const CONTAINER: u32 = 0xba55_ed50;
+const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
+const CONTAINER_BYTES: u64 = 16;
+/// What is read of an entry's header.
+const ENTRY_BYTES: u64 = 64;
+const MOST_ENTRY_HEADER_BYTES: u64 = 1 << 16;
+/// What the second word of each entry is.
+const ENTRY_MARK: u16 = 0x101;
+/// Entries of one container that are looked at.
+const MOST_ENTRIES: usize = 4096;
+const PTX: u16 = 1;
+
+/// Bits of an entry's flags.
+mod flag {
+    pub(super) const LZ4: u64 = 0x2000;
+    pub(super) const ZSTD: u64 = 0x8000;
+    pub(super) const EXACT: u64 = 0x10_0000;
+    pub(super) const FAMILY: u64 = 0x20_0000;
+}
+
+/// How much of a text is read at once: no more than to the next multiple of this, which may be mapped no more.
+const PAGE: u64 = 4096;
+/// How far into a text its first directive may be: comments come before it.
+const HEAD_BYTES: usize = 4096;
+
+/// Returns where the PTX is.
+pub(in super::super) fn find_ptx(image: u64, memory: &mut dyn Memory) -> Result<Vec<PtxAt>, ImageOutcome> {
+    let found = match word(memory, image)? {
+        ELF => return Err(ImageOutcome::NoPtx),
+        CONTAINER => in_container(image, memory)?,
+        WRAPPER => in_container(u64::from_le_bytes(read(memory, image.wrapping_add(8))?), memory)?,
+        _ => vec![text(image, memory)?],
+    };
+    if found.is_empty() { Err(ImageOutcome::NoPtx) } else { Ok(found) }
+}
+
+fn read<const N: usize>(memory: &mut dyn Memory, address: u64) -> Result<[u8; N], ImageOutcome> {
+    let mut bytes = [0; N];
+    if memory.read(address, &mut bytes) { Ok(bytes) } else { Err(ImageOutcome::Unreadable) }
+}
+
+fn word(memory: &mut dyn Memory, address: u64) -> Result<u32, ImageOutcome> {
+    read(memory, address).map(u32::from_le_bytes)
+}
+
+fn in_container(container: u64, memory: &mut dyn Memory) -> Result<Vec<PtxAt>, ImageOutcome> {
+    let header = Bytes(read::<{ CONTAINER_BYTES as usize }>(memory, container)?);
+    let (header_bytes, bytes) = (u64::from(header.u16(6)), header.u64(8));
+    if header.u32(0) != CONTAINER || header_bytes < CONTAINER_BYTES {
+        return Err(ImageOutcome::Unreadable);
+    }
+    let (mut at, mut left, mut found) = (container.wrapping_add(header_bytes), bytes, Vec::new());
+    for _ in 0..MOST_ENTRIES {
+        if left < ENTRY_BYTES {
+            break;
+        }
+        let entry = Entry(Bytes(read(memory, at)?));
+        let size = entry.size().filter(|it| *it <= left).ok_or(ImageOutcome::Unreadable)?;
+        if entry.is_ptx() {
+            found.push(entry.ptx(at).ok_or(ImageOutcome::Unreadable)?);
+        }
+        at = at.wrapping_add(size);
+        left -= size;
+    }
+    Ok(found)
+}
+
+/// Little-endian numbers at offsets below its size.
+struct Bytes<const N: usize>([u8; N]);
+
+impl<const N: usize> Bytes<N> {
+    fn at<const M: usize>(&self, offset: usize) -> [u8; M] {
+        std::array::from_fn(|it| self.0[offset + it])
+    }
+
+    fn u16(&self, offset: usize) -> u16 {
+        u16::from_le_bytes(self.at(offset))
+    }
+
+    fn u32(&self, offset: usize) -> u32 {
+        u32::from_le_bytes(self.at(offset))
+    }
+
+    fn u64(&self, offset: usize) -> u64 {
+        u64::from_le_bytes(self.at(offset))
+    }
+}
+
+/// An entry's header.
+struct Entry(Bytes<{ ENTRY_BYTES as usize }>);
+
+impl Entry {
+    fn is_ptx(&self) -> bool {
+        self.0.u16(0) == PTX
+    }
+
+    fn header_bytes(&self) -> u64 {
+        self.0.u32(4).into()
+    }
+
+    /// Returns the size of header and payload; `None` if it cannot be that.
+    fn size(&self) -> Option<u64> {
+        let is_sound =
+            self.0.u16(2) == ENTRY_MARK && (ENTRY_BYTES..=MOST_ENTRY_HEADER_BYTES).contains(&self.header_bytes());
+        self.header_bytes().checked_add(self.0.u64(8)).filter(|_| is_sound)
+    }
+
+    /// Describes the PTX in the entry at this address; `None` if its sizes are at odds.
+    fn ptx(&self, at: u64) -> Option<PtxAt> {
+        let (payload_bytes, packed_bytes, flags) = (self.0.u64(8), u64::from(self.0.u32(16)), self.0.u64(40));
+        let codec = match (flags & flag::ZSTD, flags & flag::LZ4) {
+            (0, 0) => Codec::Plain,
+            (0, _) => Codec::Lz4,
+            _ => Codec::Zstd,
+        };
+        let stored_bytes = if codec == Codec::Plain { payload_bytes } else { packed_bytes };
+        let portability = match (flags & flag::EXACT, flags & flag::FAMILY) {
+            (0, 0) => Portability::Later,
+            (0, _) => Portability::Family,
+            _ => Portability::Exact,
+        };
+        (stored_bytes <= payload_bytes).then(|| PtxAt {
+            codec,
+            portability,
+            sm: self.0.u32(28),
+            text_bytes: if codec == Codec::Plain { payload_bytes } else { self.0.u64(56) },
+            address: at.wrapping_add(self.header_bytes()),
+            stored_bytes,
+        })
+    }
+}
+
+/// Describes PTX as text.
+fn text(address: u64, memory: &mut dyn Memory) -> Result<PtxAt, ImageOutcome> {
+    let mut head = Vec::new();
+    let mut bytes = 0;
+    let mut page = [0; PAGE as usize];
+    loop {
+        let at = address.wrapping_add(bytes);
+        let piece = &mut page[..(PAGE - at % PAGE) as usize];
+        if !memory.read(at, piece) {
+            return Err(ImageOutcome::Unreadable);
+        }
+        let end = piece.iter().position(|it| *it == 0);
+        let text = &piece[..end.unwrap_or(piece.len())];
+        if head.len() < HEAD_BYTES {
+            head.extend_from_slice(text);
+            // Whatever else it is, it need not be read to its end.
+            if head.iter().any(|it| !is_text(*it)) || head.len() >= HEAD_BYTES && !is_ptx(&head) {
+                return Err(ImageOutcome::NoPtx);
+            }
+        }
+        bytes += text.len() as u64;
+        if end.is_some() {
+            break;
+        }
+        if bytes > MOST_IMAGE_BYTES {
+            return Err(ImageOutcome::TooLarge);
+        }
+    }
+    if !is_ptx(&head) {
+        return Err(ImageOutcome::NoPtx);
+    }
+    let (codec, portability) = (Codec::Plain, Portability::Later);
+    Ok(PtxAt { codec, portability, sm: 0, text_bytes: bytes, address, stored_bytes: bytes })
+}
+
+/// Comments of compilers may have names of files in any encoding.
+fn is_text(byte: u8) -> bool {
+    byte >= b' ' || matches!(byte, b'\t'..=b'\r')
+}
+
+fn is_ptx(head: &[u8]) -> bool {
+    head.windows(8).any(|it| it == b".version")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory with these bytes from an address on, and nothing else.
+    struct At<'a>(u64, &'a [u8]);
+
+    impl Memory for At<'_> {
+        fn read(&mut self, address: u64, into: &mut [u8]) -> bool {
+            let from = address.checked_sub(self.0).and_then(|it| self.1.get(usize::try_from(it).ok()?..));
+            let Some(from) = from.and_then(|it| it.get(..into.len())) else { return false };
+            into.copy_from_slice(from);
+            true
+        }
+    }
+
+    const BASE: u64 = 0x7f00_0000_1000;
+    /// What `nvcc` of CUDA 13.0 makes of `tests/images/scale.cu`, with a cubin and PTX for `sm_90` and `sm_75`.
+    const ZSTD: &[u8] = include_bytes!("../../../tests/images/zstd.fatbin");
+    const LZ4: &[u8] = include_bytes!("../../../tests/images/lz4.fatbin");
+    const PLAIN: &[u8] = include_bytes!("../../../tests/images/plain.fatbin");
+    const EXACT: &[u8] = include_bytes!("../../../tests/images/exact.fatbin");
+    const FAMILY: &[u8] = include_bytes!("../../../tests/images/family.fatbin");
+
+    fn found(bytes: &[u8]) -> Vec<PtxAt> {
+        find_ptx(BASE, &mut At(BASE, bytes)).unwrap()
+    }
+
+    fn stored<'a>(bytes: &'a [u8], ptx: &PtxAt) -> &'a [u8] {
+        let from = (ptx.address - BASE) as usize;
+        &bytes[from..from + ptx.stored_bytes as usize]
+    }
+
+    #[test]
+    fn ptx_is_found_in_what_the_compiler_makes() {
+        for (bytes, codec, begins) in [
+            (PLAIN, Codec::Plain, &b"\n\n\n\n\n\n\n\n.version 9.0"[..]),
+            (LZ4, Codec::Lz4, b"\x13\n\x01\x00\xf0\x1c.version"),
+            (ZSTD, Codec::Zstd, b"\x28\xb5\x2f\xfd"),
+        ] {
+            let all = found(bytes);
+            assert_eq!(all.iter().map(|it| it.sm).collect::<Vec<_>>(), [90, 75]);
+            for it in &all {
+                assert_eq!((it.codec, it.portability), (codec, Portability::Later));
+                assert!(stored(bytes, it).starts_with(begins), "{it:?}");
+                assert!((668..=672).contains(&it.text_bytes), "{it:?}");
+            }
+        }
+        let [exact, family] = [EXACT, FAMILY].map(|it| (found(it)[0].sm, found(it)[0].portability));
+        assert_eq!((exact, family), ((90, Portability::Exact), (100, Portability::Family)));
+    }
+
+    #[test]
+    fn a_wrapper_leads_to_its_container() {
+        let mut bytes = [WRAPPER.to_le_bytes(), 1u32.to_le_bytes()].concat();
+        bytes.extend((BASE + 24).to_le_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend(PLAIN);
+        assert_eq!(found(&bytes).len(), 2);
+        bytes[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(find_ptx(BASE, &mut At(BASE, &bytes)), Err(ImageOutcome::Unreadable));
+    }
+
+    #[test]
+    fn text_is_ptx_to_its_end() {
+        for shift in [0, 1, PAGE as usize - 3] {
+            let text = format!("// é\n.version 8.0\n{}\0behind", " ".repeat(10_000));
+            let bytes = [&vec![b' '; shift], text.as_bytes(), &[0; PAGE as usize]].concat();
+            let [it] = find_ptx(BASE + shift as u64, &mut At(BASE, &bytes)).unwrap()[..] else { panic!() };
+            assert_eq!((it.codec, it.sm, it.stored_bytes as usize), (Codec::Plain, 0, text.len() - 7));
+        }
+    }
+
+    #[test]
+    fn anything_else_has_none() {
+        let outcome = |bytes: &[u8]| find_ptx(BASE, &mut At(BASE, &[bytes, &[0; 8192]].concat())).unwrap_err();
+        let elf = &PLAIN[80..];
+        assert_eq!((outcome(elf), &elf[..4]), (ImageOutcome::NoPtx, &b"\x7fELF"[..]));
+        for bytes in [&b""[..], b"BC\xc0\xde", b"no such text", &[b'x'; 6000]] {
+            assert_eq!(outcome(bytes), ImageOutcome::NoPtx, "{bytes:?}");
+        }
+        assert_eq!(find_ptx(8, &mut At(BASE, PLAIN)), Err(ImageOutcome::Unreadable));
+        let endless = vec![b' '; (MOST_IMAGE_BYTES + 3 * PAGE) as usize];
+        let endless = [b".version", &endless[..]].concat();
+        assert_eq!(find_ptx(BASE, &mut At(BASE, &endless)), Err(ImageOutcome::TooLarge));
+    }
+
+    /// Whatever the headers say, what is found lies in the container that they describe, and the search ends.
+    #[test]
+    fn damaged_containers_are_survived() {
+        let mut seed = 1u64;
+        let mut random = move || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as usize
+        };
+        for original in [PLAIN, LZ4, ZSTD, EXACT, FAMILY] {
+            let entries: Vec<usize> = found(original).iter().map(|it| (it.address - BASE) as usize - 80).collect();
+            for _ in 0..20_000 {
+                let mut bytes = original.to_vec();
+                for _ in 0..1 + random() % 4 {
+                    // Most of it is payload, which is not looked at.
+                    let header = [0, 16, entries[random() % entries.len()]][random() % 3];
+                    let value = [0, 1, 0x7f, 0x80, 0xff, random() as u8][random() % 6];
+                    bytes[header + random() % 80] = value;
+                }
+                bytes.truncate(if random() % 4 == 0 { random() % bytes.len() } else { bytes.len() });
+                if let Ok(all) = find_ptx(BASE, &mut At(BASE, &bytes)) {
+                    assert!(all.len() <= MOST_ENTRIES);
+                    for it in all {
+                        assert!(it.address > BASE && it.stored_bytes < 1 << 62, "{it:?}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Runs twins in place of kernels: what happens in the program's calls.
+//!
+//! ```text
+//! module load, EXIT ─▶ image ─▶ tracer ─▶ twin ─▶ worker: loads it, prepares the context     (waits)
+//! launch, ENTER ─▶ context prepared? ─▶ handle known there? ─▶ its twin fits? ─▶ `f` is the twin
+//! unload, ENTER ─▶ the image's handles are forgotten
+//! ```
+//! A context is prepared on its first launch, or where a module is loaded: it gets a block, and the twins of all images
+//! that are loaded by then. Only that waits; other launches take no lock. What the worker does is in [`work`].
+
+mod calls;
+mod code;
+mod contexts;
+pub(super) mod image;
+mod table;
+mod work;
+
+pub use calls::{NodeLayout, Origin, Role, TWIN_IDS};
+
+use super::calls::read;
+use super::launches::{context, result};
+use super::others::Ids;
+use super::{
+    CallbackData, CuptiBackend, Handle, RESOURCE_CONTEXT_DESTROYING, ResourceData, Run, SITE_ENTER, SITE_EXIT, domain,
+};
+use crate::agent::device::{Job, TWIN_WITHIN};
+use crate::agent::host_call::unseen;
+use crate::agent::{Agent, Context};
+use calls::{Kernel, MOST_NODE_BYTES, role_of};
+use code::{KernelHandle, attribute};
+use contexts::Contexts;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use table::{Entry, Key, Table};
+use work::{Image, Loaded};
+use xputrace_wire::device::{MOST_CONTEXTS, Unprobed};
+
+/// The callback ids that are enabled for twins, whatever else is recorded.
+pub(super) static TWINS: Ids = Ids::new();
+
+/// How long the end of a context waits for the worker to let go of it.
+const LETS_GO_WITHIN: Duration = Duration::from_secs(2);
+
+thread_local! {
+    /// What a kernel node is to be, in place of the program's own structure; used until the call returns.
+    static NODE: UnsafeCell<[u64; MOST_NODE_BYTES / 8]> = const { UnsafeCell::new([0; MOST_NODE_BYTES / 8]) };
+}
+
+/// The twins of a run. Never freed: the worker may be in a call of the driver when the run ends.
+#[derive(Debug)]
+pub(super) struct Twins {
+    is_on: AtomicBool,
+    /// The number of the newest image with a twin; 0 without one.
+    newest: AtomicU32,
+    /// Whether some image could not be prepared in some context.
+    has_unprepared: AtomicBool,
+    /// From originals to twins, and from twins to originals.
+    twins: Table,
+    originals: Table,
+    contexts: Contexts,
+    images: Mutex<Images>,
+    /// The worker has let go of something.
+    released: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Images {
+    all: Vec<Image>,
+    /// The program's code that the worker is just using.
+    in_use: Option<usize>,
+    /// What prepares each context.
+    jobs: [Option<Job>; MOST_CONTEXTS],
+}
+
+impl Twins {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Twins {
+            is_on: AtomicBool::new(true),
+            newest: AtomicU32::new(0),
+            has_unprepared: AtomicBool::new(false),
+            twins: Table::new()?,
+            originals: Table::new()?,
+            contexts: Contexts::new(),
+            images: Mutex::default(),
+            released: Condvar::new(),
+        })
+    }
+
+    /// Runs originals from now on.
+    pub(super) fn stop(&self) {
+        self.is_on.store(false, Ordering::Release);
+    }
+
+    /// Whether this stream, by the ids in records, is ours.
+    pub(super) fn has_stream(&self, context: u32, stream: u32) -> bool {
+        self.contexts.has_stream(context, stream)
+    }
+
+    fn images(&self) -> MutexGuard<'_, Images> {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a condition holds, which the worker may bring about, or for this long.
+    fn wait_until(&self, within: Duration, condition: impl Fn(&Images) -> bool) -> MutexGuard<'_, Images> {
+        let until = Instant::now() + within;
+        let mut images = self.images();
+        while !condition(&images) && Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now());
+            images = self.released.wait_timeout(images, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        images
+    }
+
+    /// Forgets code that is about to be unloaded: its handles may be others' then.
+    fn forget_code(&self, origin: Origin, code: usize) {
+        let mut images = self.wait_until(TWIN_WITHIN, |it| it.in_use != Some(code));
+        images.all.retain(|image| {
+            let is_it = (image.origin, image.code) == (origin, code);
+            if is_it {
+                self.forget(image, |_| true);
+            }
+            !is_it
+        });
+    }
+
+    /// Forgets a context that is about to end.
+    fn forget_context(&self, agent: &Agent, handle: Handle) {
+        let Some(slot) = self.contexts.find_handle(handle) else { return };
+        let mut images = self.wait_until(LETS_GO_WITHIN, |it| it.jobs[slot].is_none() && it.in_use.is_none());
+        self.contexts.state(slot).end();
+        let id = self.contexts.id(slot);
+        images.all.retain(|image| {
+            let ends = image.origin == Origin::Module && image.context.is_some_and(|it| it.id == id);
+            self.forget(image, |it| ends || it == slot);
+            !ends
+        });
+        if let Some(region) = agent.device_region() {
+            region.control().slots[slot].is_last.store(1, Ordering::Release);
+        }
+    }
+
+    /// Removes the entries of an image in these slots; those of any context are beyond the slots.
+    fn forget(&self, image: &Image, mut is_in: impl FnMut(usize) -> bool) {
+        for (_, key) in image.keys.iter().filter(|it| is_in(it.0)) {
+            self.twins.remove(*key);
+        }
+    }
+}
+
+impl Run {
+    /// Handles a callback that twins depend on. At ENTER before others do: what waits is no part of a call.
+    ///
+    /// # Safety
+    /// `data` is CUPTI's for this callback, null or valid while it runs.
+    pub(super) unsafe fn on_twin_callback(&self, domain: u32, id: u32, data: *const CallbackData) {
+        let Some(twins) = self.backend.twins() else { return };
+        if domain == domain::RESOURCE {
+            // SAFETY: the caller's promise; this domain has another structure.
+            if let Some(data) =
+                unsafe { data.cast::<ResourceData>().as_ref() }.filter(|_| id == RESOURCE_CONTEXT_DESTROYING)
+            {
+                twins.forget_context(self.agent, data.context);
+            }
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let (Some(role), Some(data)) = (role_of(domain, id), unsafe { data.as_ref() }) else { return };
+        // SAFETY: the caller's promise: the parameters are those of a call with this role.
+        match data.site {
+            SITE_ENTER => unsafe { self.on_twin_enter(twins, role, data) },
+            SITE_EXIT if result(data) == 0 => unsafe { self.on_twin_exit(twins, role, data) },
+            _ => {}
+        }
+    }
+
+    /// # Safety
+    /// `data` is CUPTI's for a call with this role.
+    #[inline]
+    unsafe fn on_twin_enter(&self, twins: &'static Twins, role: Role, data: &CallbackData) {
+        let params = data.function_params.cast::<u8>();
+        if params.is_null() {
+            return;
+        }
+        // SAFETY: the caller's promise, and the offsets of the layouts.
+        unsafe {
+            match role {
+                Role::Launch | Role::LaunchEx | Role::Cooperative => {
+                    let kernel = calls::launch(role, data.function_params);
+                    if let Some(twin) = kernel.and_then(|it| self.twin_of(twins, context(data), &it)) {
+                        params.add(calls::place_of_kernel(role)).cast_mut().cast::<u64>().write_unaligned(twin);
+                    }
+                }
+                Role::Node { at, layout } => self.on_node(twins, data, at, layout),
+                Role::Unload(origin) => twins.forget_code(origin, read(params, 0)),
+                Role::DestroyContext => {
+                    let handle: usize = read(params, 0);
+                    self.copy_before_end(twins, |slot| twins.contexts.find_handle(handle as Handle) == Some(slot));
+                }
+                Role::EndPrimary => {
+                    let device: u32 = read(params, 0);
+                    let is_on = |slot: usize| twins.contexts.state(slot).device.load(Ordering::Acquire) == device;
+                    self.copy_before_end(twins, is_on);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// # Safety
+    /// `data` is CUPTI's for a call with this role, which has succeeded.
+    #[cold]
+    unsafe fn on_twin_exit(&self, twins: &'static Twins, role: Role, data: &CallbackData) {
+        let params = data.function_params.cast::<u8>();
+        if params.is_null() {
+            return;
+        }
+        // SAFETY: the caller's promise, and the offsets of the layouts.
+        unsafe {
+            match role {
+                Role::Load(origin) => {
+                    let code: *const usize = read(params, 0);
+                    if let Some(code) = code.as_ref().copied().filter(|it| *it != 0) {
+                        self.on_load(twins, Loaded { origin, code, context: context(data) }, read(params, 8));
+                    }
+                }
+                Role::LoadFile => self.agent.count_image(xputrace_wire::device::ImageOutcome::File),
+                Role::GetNode(layout) => twins.show_original(read(params, 8), layout),
+                Role::SetFunctionAttribute => {
+                    let slot = context(data).and_then(|it| twins.contexts.find(it.id));
+                    let (handle, attribute, value) = (read(params, 0), read(params, 8), read(params, 12));
+                    slot.iter().for_each(|slot| self.follow_attribute(twins, *slot, handle, attribute, value));
+                }
+                Role::SetKernelAttribute => {
+                    let (attribute, value, handle) = (read(params, 0), read(params, 4), read(params, 8));
+                    let device: u32 = read(params, 16);
+                    for slot in 0..MOST_CONTEXTS {
+                        if twins.contexts.state(slot).device.load(Ordering::Acquire) == device {
+                            self.follow_attribute(twins, slot, handle, attribute, value);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns the handle to launch in place of a kernel's, if it has a twin and that can run here.
+    #[inline]
+    fn twin_of(&self, twins: &'static Twins, context: Option<Context>, kernel: &Kernel) -> Option<u64> {
+        let newest = twins.newest.load(Ordering::Acquire);
+        if newest == 0 || !twins.is_on.load(Ordering::Acquire) || !self.agent.runs_twins_now() {
+            return None;
+        }
+        let slot = match context.and_then(|it| twins.contexts.find(it.id)) {
+            Some(slot) if twins.contexts.state(slot).prepared.load(Ordering::Acquire) >= newest => slot,
+            _ => match self.prepare_now(twins, context, newest) {
+                Ok(slot) => slot,
+                Err(why) => {
+                    self.count_if_known(twins, kernel, why);
+                    return None;
+                }
+            },
+        };
+        let Some((twin, entry)) = twins.twins.find(Key::new(kernel.handle, slot)?) else {
+            if twins.has_unprepared.load(Ordering::Acquire) {
+                self.count_if_known(twins, kernel, Unprobed::NotReady);
+            }
+            return None;
+        };
+        if let Err(why) = self.check(twins, slot, twin, entry, kernel) {
+            self.agent.count_unprobed(why);
+            return None;
+        }
+        let region = self.agent.device_region()?;
+        region.control().slots[slot].swapped.fetch_add(1, Ordering::Relaxed);
+        Some(twin)
+    }
+
+    /// Whether a twin can run as its original would.
+    #[inline]
+    fn check(&self, twins: &Twins, slot: usize, twin: u64, entry: &Entry, kernel: &Kernel) -> Result<(), Unprobed> {
+        if kernel.is_cooperative {
+            return Err(Unprobed::Cooperative);
+        }
+        if entry.is_refused.load(Ordering::Relaxed) != 0 {
+            return Err(Unprobed::AttributeRefused);
+        }
+        if kernel.threads > entry.most_threads.load(Ordering::Relaxed).into() {
+            return Err(Unprobed::BlockTooLarge);
+        }
+        let has_room = kernel.shared <= entry.most_shared.load(Ordering::Relaxed);
+        if has_room || self.grow(twins, slot, twin, entry, kernel.shared) {
+            Ok(())
+        } else {
+            Err(Unprobed::AttributeRefused)
+        }
+    }
+
+    /// Lets a twin have more dynamic shared memory; returns whether it can.
+    #[cold]
+    fn grow(&self, twins: &Twins, slot: usize, twin: u64, entry: &Entry, bytes: u32) -> bool {
+        let Ok(value) = i32::try_from(bytes) else { return false };
+        let handle = twins.kernel_handle(slot, twin, entry);
+        let code = &self.backend.driver.code;
+        // SAFETY: a twin's handle, in the context that the calling thread launches in.
+        let is_set = unseen(|| unsafe { code.set_attribute(handle, attribute::MOST_DYNAMIC_SHARED, value) }).is_ok();
+        if is_set {
+            entry.most_shared.fetch_max(bytes, Ordering::Relaxed);
+        }
+        is_set
+    }
+
+    /// Sets an attribute of a kernel's twin as the program has set that of the kernel. Its dynamic shared memory grows
+    /// with launches.
+    fn follow_attribute(&self, twins: &Twins, slot: usize, handle: u64, attribute: u32, value: i32) {
+        let found = Key::new(handle, slot).and_then(|it| twins.twins.find(it));
+        let Some((twin, entry)) = found.filter(|_| attribute != attribute::MOST_DYNAMIC_SHARED) else { return };
+        let handle = twins.kernel_handle(slot, twin, entry);
+        // SAFETY: a twin's handle, in the context of the program's call.
+        if unseen(|| unsafe { self.backend.driver.code.set_attribute(handle, attribute, value) }).is_err() {
+            entry.is_refused.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a launch if its kernel has a twin anywhere.
+    #[cold]
+    fn count_if_known(&self, twins: &Twins, kernel: &Kernel, why: Unprobed) {
+        if Key::anywhere(kernel.handle).is_some_and(|it| twins.twins.find(it).is_some()) {
+            self.agent.count_unprobed(why);
+        }
+    }
+
+    /// Has a context prepared for the twins that are loaded, and waits for it; returns its slot.
+    #[cold]
+    fn prepare_now(&self, twins: &'static Twins, context: Option<Context>, newest: u32) -> Result<usize, Unprobed> {
+        let context = context.ok_or(Unprobed::NoContext)?;
+        let (backend, agent) = (self.backend, self.agent);
+        let mut images = twins.images();
+        let slot = twins.contexts.claim(context.id, context.handle).ok_or(Unprobed::NoContext)?;
+        let prepare = || agent.work_later(move || twins.prepare_alone(backend, agent, slot));
+        let job = *images.jobs[slot].get_or_insert_with(prepare);
+        drop(images);
+        agent.wait_for_work(job);
+        let is_ready = twins.contexts.state(slot).prepared.load(Ordering::Acquire) >= newest;
+        if is_ready { Ok(slot) } else { Err(Unprobed::NotReady) }
+    }
+
+    /// Has a kernel node be made of the twin.
+    ///
+    /// # Safety
+    /// `data` is CUPTI's for a call that has a pointer to a structure of this layout there.
+    #[cold]
+    unsafe fn on_node(&self, twins: &'static Twins, data: &CallbackData, at: usize, layout: NodeLayout) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let pointer = data.function_params.cast::<u8>().add(at).cast_mut().cast::<*const u8>();
+            let node = pointer.read_unaligned();
+            if node.is_null() {
+                return;
+            }
+            let Some((kernel, place)) = calls::node_kernel(layout, node) else { return };
+            let own = context(data);
+            let context = match kernel.context {
+                0 => own,
+                handle => twins
+                    .contexts
+                    .find_handle(handle as Handle)
+                    .map(|slot| Context { id: twins.contexts.id(slot), handle: handle as Handle }),
+            };
+            let Some(twin) = self.twin_of(twins, context, &kernel) else { return };
+            NODE.with(|copy| {
+                let copy = copy.get().cast::<u8>();
+                node.copy_to_nonoverlapping(copy, layout.size());
+                copy.add(place).cast::<u64>().write_unaligned(twin);
+                pointer.write_unaligned(copy);
+            });
+        }
+    }
+
+    /// Copies the blocks of contexts that a call may end, before it does.
+    #[cold]
+    fn copy_before_end(&self, twins: &'static Twins, ends: impl Fn(usize) -> bool) {
+        let (backend, agent) = (self.backend, self.agent);
+        let slots: Vec<usize> = (0..MOST_CONTEXTS).filter(|it| twins.has_block(*it) && ends(*it)).collect();
+        if !slots.is_empty() {
+            let copy = move || slots.iter().for_each(|it| twins.copy_block(backend, agent, *it));
+            agent.wait_for_last_work(agent.work_later(copy));
+        }
+    }
+}
+
+impl Twins {
+    fn has_block(&self, slot: usize) -> bool {
+        let state = self.contexts.state(slot);
+        state.block.load(Ordering::Acquire) != 0 && state.handle().is_some()
+    }
+
+    fn kernel_handle(&self, slot: usize, handle: u64, entry: &Entry) -> KernelHandle {
+        match entry.is_kernel.load(Ordering::Relaxed) {
+            0 => KernelHandle::Function(handle),
+            _ => KernelHandle::Kernel(handle, self.contexts.state(slot).device.load(Ordering::Acquire) as i32),
+        }
+    }
+
+    /// Has a description of a node that the program asked for name the original.
+    ///
+    /// # Safety
+    /// `node` is null or points at a structure of this layout, which the driver has written.
+    unsafe fn show_original(&self, node: *mut c_void, layout: NodeLayout) {
+        for place in calls::node_handles(layout).iter().filter(|_| !node.is_null()) {
+            // SAFETY: the caller's promise.
+            let place = unsafe { node.byte_add(*place).cast::<u64>() };
+            // SAFETY: as above.
+            let handle = unsafe { place.read_unaligned() };
+            if let Some((original, _)) = Key::anywhere(handle).and_then(|it| self.originals.find(it)) {
+                // SAFETY: as above.
+                unsafe { place.write_unaligned(original) };
+            }
+        }
+    }
+}
+
+impl CuptiBackend {
+    /// Returns the twins of a run that has them.
+    #[inline]
+    pub(super) fn twins(&self) -> Option<&Twins> {
+        self.twins.get()
+    }
+}

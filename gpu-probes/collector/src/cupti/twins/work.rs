@@ -1,0 +1,480 @@
+//! What the worker does for twins: it loads them, prepares contexts, and copies blocks. It holds no lock in a call of the
+//! driver.
+
+use super::super::others::{OTHER, OURS};
+use super::super::{CuptiBackend, Handle, Run, SUCCESS};
+use super::calls::{Origin, watched};
+use super::code::{Answer, Failure, KernelHandle, attribute};
+use super::table::{Key, New};
+use super::{TWINS, Twins};
+use crate::agent::device::TWIN_WITHIN;
+use crate::agent::{Agent, Backend, Context, Refusal, Stream};
+use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use xputrace_wire::device::{
+    BLOCK_VARIABLE, ENABLED, GLOBALS_VARIABLE, ImageOutcome, MOST_CONTEXTS, Twin, twin_symbol,
+};
+use xputrace_wire::message::demand;
+use xputrace_wire::record::UNKNOWN;
+
+/// `CUDA_ERROR_INVALID_VALUE`: what the tracer sent does not fit together.
+const INVALID: Failure = 1;
+/// `CUDA_ERROR_OUT_OF_MEMORY`: of our tables.
+const TABLE_FULL: Failure = 2;
+
+/// Code that the program has loaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loaded {
+    pub(super) origin: Origin,
+    /// `CUmodule` or `CUlibrary`.
+    pub(super) code: usize,
+    /// In which it was loaded.
+    pub(super) context: Option<Context>,
+}
+
+// SAFETY: the context's handle is a name, which the driver checks.
+unsafe impl Send for Loaded {}
+
+/// Code that has a twin.
+#[derive(Debug)]
+pub(super) struct Image {
+    number: u32,
+    pub(super) origin: Origin,
+    pub(super) code: usize,
+    /// The context of a module.
+    pub(super) context: Option<Context>,
+    contents: Arc<Contents>,
+    /// Slots and keys of its entries from originals to twins; those of any context are beyond the slots.
+    pub(super) keys: Vec<(usize, Key)>,
+}
+
+// SAFETY: as for `Loaded`.
+unsafe impl Send for Image {}
+
+/// What does not change of it.
+#[derive(Debug)]
+struct Contents {
+    /// `CUlibrary` of the twin.
+    library: usize,
+    kernels: Vec<Pair>,
+    variables: Vec<CString>,
+}
+
+/// A kernel, and its twin as `CUkernel`.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    /// `CUkernel` or, of a module, `CUfunction`.
+    original: u64,
+    twin: u64,
+}
+
+/// An entry to be.
+#[derive(Clone, Copy, Debug)]
+struct Swap {
+    original: u64,
+    new: New,
+}
+
+impl Run {
+    /// Handles code that the program has loaded from this address: asks for its twin, and waits until that can run.
+    #[cold]
+    pub(super) fn on_load(&self, twins: &'static Twins, loaded: Loaded, image: u64) {
+        let outcome = match self.load_twin(twins, loaded, image) {
+            Ok(()) => ImageOutcome::Twinned,
+            Err(outcome) => outcome,
+        };
+        self.agent.count_image(outcome);
+    }
+
+    fn load_twin(&self, twins: &'static Twins, loaded: Loaded, image: u64) -> Result<(), ImageOutcome> {
+        let (backend, agent) = (self.backend, self.agent);
+        let until = Instant::now() + TWIN_WITHIN;
+        let twin = agent.ask_for_twin(image, until)?;
+        let result = Arc::new(OnceLock::new());
+        let (of_worker, work) = (Arc::clone(&result), Work { backend, agent, loaded });
+        let is_done = agent.work_in_time(until, move |is_given_up| {
+            let _ = of_worker.set(twins.load(work, &twin, is_given_up));
+        });
+        result.get().copied().filter(|_| is_done).unwrap_or(Err(ImageOutcome::NotLoaded))
+    }
+}
+
+/// What a job of loading needs.
+#[derive(Clone, Copy)]
+struct Work {
+    backend: &'static CuptiBackend,
+    agent: &'static Agent,
+    loaded: Loaded,
+}
+
+impl Twins {
+    /// Loads a twin, and prepares the context in which its original was loaded.
+    fn load(&self, work: Work, twin: &Twin, is_given_up: &AtomicBool) -> Result<(), ImageOutcome> {
+        let Work { backend, agent, loaded } = work;
+        let contents = self.load_contents(backend, loaded, twin, is_given_up).map_err(|_| ImageOutcome::NotLoaded)?;
+        let number = self.newest.load(Ordering::Acquire) + 1;
+        let context = loaded.context.filter(|_| loaded.origin == Origin::Module);
+        let kernels = contents.kernels.clone();
+        let mut image = Image {
+            number,
+            origin: loaded.origin,
+            code: loaded.code,
+            context,
+            contents: Arc::new(contents),
+            keys: vec![],
+        };
+        let slot = {
+            let mut images = self.images();
+            images.in_use = None;
+            self.released.notify_all();
+            // Whoever waited goes on, and may unload the code.
+            if is_given_up.load(Ordering::Acquire) {
+                return Err(ImageOutcome::NotLoaded);
+            }
+            for Pair { original, twin } in kernels {
+                let key = Key::anywhere(original).ok_or(ImageOutcome::NotLoaded)?;
+                if !self.twins.insert(key, New { other: twin, ..New::default() }) {
+                    image.keys.iter().for_each(|it| self.twins.remove(it.1));
+                    return Err(ImageOutcome::TableFull);
+                }
+                image.keys.push((MOST_CONTEXTS, key));
+            }
+            images.all.push(image);
+            self.newest.store(number, Ordering::Release);
+            loaded.context.and_then(|it| self.contexts.claim(it.id, it.handle))
+        };
+        if let Some(slot) = slot {
+            self.prepare(backend, agent, slot);
+        }
+        Ok(())
+    }
+
+    /// Loads a twin and finds its kernels and their originals. Leaves the original's code marked as being used.
+    fn load_contents(
+        &self,
+        backend: &CuptiBackend,
+        loaded: Loaded,
+        twin: &Twin,
+        is_given_up: &AtomicBool,
+    ) -> Answer<Contents> {
+        let code = &backend.driver.code;
+        let name = |it: &str| CString::new(it).map_err(|_| INVALID);
+        // PTX ends with a 0; behind a cubin it does no harm.
+        let text = [&twin.code[..], &[0]].concat();
+        // SAFETY: the code lives during the call.
+        let library = unsafe { code.load(&text)? };
+        let variables = twin.variables.iter().map(|it| name(it)).collect::<Answer<Vec<CString>>>()?;
+        {
+            let mut images = self.images();
+            if is_given_up.load(Ordering::Acquire) {
+                return Err(INVALID);
+            }
+            images.in_use = Some(loaded.code);
+        }
+        let find_all = || {
+            let mut kernels = Vec::new();
+            for symbol in &twin.kernels {
+                // SAFETY: the library just loaded.
+                let twin = unsafe { code.kernel(library, &name(&twin_symbol(symbol))?)? };
+                let original = name(symbol)?;
+                // SAFETY: code that is marked as being used, so that it is not unloaded.
+                let original = unsafe {
+                    match loaded.origin {
+                        Origin::Library => code.kernel(loaded.code as Handle, &original),
+                        Origin::Module => code.module_kernel(loaded.code as Handle, &original),
+                    }
+                };
+                // One that the original lacks is never launched.
+                kernels.extend(original.ok().map(|original| Pair { original, twin }));
+            }
+            Ok(kernels)
+        };
+        let kernels = match loaded.origin {
+            Origin::Library => find_all(),
+            // SAFETY: the context of the call that the program's thread is in.
+            Origin::Module => unsafe { in_context(backend, loaded.context.map(|it| it.handle), find_all) },
+        };
+        if kernels.is_err() {
+            self.let_go();
+        }
+        Ok(Contents { library: library as usize, kernels: kernels?, variables })
+    }
+
+    /// Marks the program's code as not being used any more.
+    fn let_go(&self) {
+        self.images().in_use = None;
+        self.released.notify_all();
+    }
+
+    /// Prepares a context as a job of its own.
+    pub(super) fn prepare_alone(&self, backend: &CuptiBackend, agent: &Agent, slot: usize) {
+        self.prepare(backend, agent, slot);
+        self.images().jobs[slot] = None;
+        self.released.notify_all();
+    }
+
+    /// Prepares a context for all twins that are loaded.
+    fn prepare(&self, backend: &CuptiBackend, agent: &Agent, slot: usize) {
+        let newest = self.newest.load(Ordering::Acquire);
+        let prepare = || {
+            self.give_block(backend, agent, slot)?;
+            let before = self.contexts.state(slot).prepared.load(Ordering::Acquire);
+            let numbers: Vec<u32> = self.images().all.iter().map(|it| it.number).filter(|it| *it > before).collect();
+            let mut all = Ok(());
+            for number in numbers {
+                all = all.and(self.prepare_image(backend, slot, number));
+            }
+            all
+        };
+        // SAFETY: a context that was not seen to end.
+        if unsafe { in_context(backend, self.contexts.state(slot).handle(), prepare) }.is_err() {
+            self.has_unprepared.store(true, Ordering::Release);
+        }
+        self.contexts.state(slot).prepared.fetch_max(newest, Ordering::AcqRel);
+    }
+
+    /// Gives the current context its stream and its block, once.
+    fn give_block(&self, backend: &CuptiBackend, agent: &Agent, slot: usize) -> Answer<()> {
+        let (code, state) = (&backend.driver.code, self.contexts.state(slot));
+        if state.block.load(Ordering::Acquire) != 0 {
+            return Ok(());
+        }
+        let region = agent.device_region().ok_or(INVALID)?;
+        // SAFETY: in the context.
+        let device = unsafe { code.device()? } as u32;
+        state.device.store(device, Ordering::Release);
+        if !agent.is_device_selected(device) {
+            // Its launches are none of the run's.
+            state.prepared.store(u32::MAX, Ordering::Release);
+            return Ok(());
+        }
+        // SAFETY: in the context.
+        let stream = unsafe { code.stream()? };
+        let context = Context { id: self.contexts.id(slot), handle: state.handle().ok_or(INVALID)? };
+        let id = backend.stream_of(context, Stream { handle: stream as usize, per_thread: false });
+        state.stream_id.store(id.unwrap_or(UNKNOWN), Ordering::Release);
+        state.stream.store(stream, Ordering::Release);
+        // SAFETY: as above; the initial bytes are as long as the block.
+        let block = unsafe { code.allocate(region.block_bytes())? };
+        // SAFETY: as above.
+        unsafe { code.write(block, region.initial(), region.block_bytes(), stream)? };
+        let told = &region.control().slots[slot];
+        told.context.store(context.id, Ordering::Release);
+        told.device.store(device, Ordering::Release);
+        region.control().contexts.fetch_max(slot as u32 + 1, Ordering::AcqRel);
+        state.block.store(block, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes an image's twins run in the current context, if its kernels can.
+    fn prepare_image(&self, backend: &CuptiBackend, slot: usize, number: u32) -> Answer<()> {
+        let (origin, program_code, contents) = {
+            let mut images = self.images();
+            let Some(image) = images.all.iter().find(|it| it.number == number) else { return Ok(()) };
+            let is_elsewhere = image.context.is_some_and(|it| it.id != self.contexts.id(slot));
+            if is_elsewhere || self.contexts.state(slot).block.load(Ordering::Acquire) == 0 {
+                return Ok(());
+            }
+            let parts = (image.origin, image.code, Arc::clone(&image.contents));
+            images.in_use = Some(parts.1);
+            parts
+        };
+        // SAFETY: code that is marked as being used, and our own; in the context.
+        let swaps = unsafe { self.swaps(backend, slot, origin, program_code as Handle, &contents) };
+        let mut images = self.images();
+        images.in_use = None;
+        self.released.notify_all();
+        // It may have been unloaded, or the context ended, where the program did not wait.
+        let image = images.all.iter_mut().find(|it| it.number == number);
+        let Some(image) = image.filter(|_| self.contexts.state(slot).handle().is_some()) else { return Ok(()) };
+        for Swap { original, new } in swaps? {
+            let (Some(key), Some(back)) = (Key::new(original, slot), Key::anywhere(new.other)) else { continue };
+            if !self.twins.insert(key, new) {
+                return Err(TABLE_FULL);
+            }
+            image.keys.push((slot, key));
+            // Only for the program's questions: without room, it gets the twin.
+            self.originals.insert(back, New { other: original, ..New::default() });
+        }
+        Ok(())
+    }
+
+    /// Sets a twin's variables in the current context, and returns which handles stand for its kernels there.
+    ///
+    /// # Safety
+    /// `code` is the program's and loaded.
+    unsafe fn swaps(
+        &self,
+        backend: &CuptiBackend,
+        slot: usize,
+        origin: Origin,
+        program_code: Handle,
+        contents: &Contents,
+    ) -> Answer<Vec<Swap>> {
+        let (code, state) = (&backend.driver.code, self.contexts.state(slot));
+        let (library, stream) = (contents.library as Handle, state.stream.load(Ordering::Acquire));
+        let device = state.device.load(Ordering::Acquire) as i32;
+        let set = |name: &str, values: &[u64]| {
+            let name = CString::new(name).map_err(|_| INVALID)?;
+            // SAFETY: our library, and as many bytes as the variable has room for.
+            unsafe {
+                let (address, room) = code.variable(Origin::Library, library, &name)?;
+                let bytes = size_of_val(values);
+                if room < bytes { Err(INVALID) } else { code.write(address, values.as_ptr().cast(), bytes, stream) }
+            }
+        };
+        set(BLOCK_VARIABLE, &[state.block.load(Ordering::Acquire)])?;
+        if !contents.variables.is_empty() {
+            // SAFETY: the caller's promise.
+            let address = |it: &CString| unsafe { code.variable(origin, program_code, it) }.map(|it| it.0);
+            let addresses = contents.variables.iter().map(address).collect::<Answer<Vec<u64>>>()?;
+            set(GLOBALS_VARIABLE, &addresses)?;
+        }
+        let mut swaps = Vec::new();
+        for Pair { original, twin } in contents.kernels.iter().copied() {
+            // SAFETY: handles of loaded code.
+            unsafe {
+                let function = KernelHandle::Function(code.function(twin)?);
+                match origin {
+                    Origin::Module => swaps.push(swap(backend, KernelHandle::Function(original), function)),
+                    Origin::Library => {
+                        let of = |it| KernelHandle::Kernel(it, device);
+                        swaps.push(swap(backend, of(original), of(twin)));
+                        // The program may have asked for it.
+                        let original = KernelHandle::Function(code.function(original)?);
+                        swaps.push(swap(backend, original, function));
+                    }
+                }
+            }
+        }
+        Ok(swaps)
+    }
+
+    /// Copies a context's block into the device region.
+    pub(super) fn copy_block(&self, backend: &CuptiBackend, agent: &Agent, slot: usize) {
+        let state = self.contexts.state(slot);
+        let (block, stream) = (state.block.load(Ordering::Acquire), state.stream.load(Ordering::Acquire));
+        let Some(region) = agent.device_region().filter(|_| self.has_block(slot)) else { return };
+        let generation = &region.control().slots[slot].generation;
+        let copy = || {
+            let before = generation.load(Ordering::Relaxed);
+            generation.store(before + 1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            // SAFETY: as much room as the block has bytes; in the context.
+            let copied = unsafe { backend.driver.code.read(region.copy(slot), block, region.block_bytes(), stream) };
+            generation.store(before + 2, Ordering::Release);
+            copied
+        };
+        // SAFETY: a context that was not seen to end.
+        let _ = unsafe { in_context(backend, state.handle(), copy) };
+    }
+
+    pub(in super::super) fn copy_blocks(&self, backend: &CuptiBackend, agent: &Agent) {
+        (0..MOST_CONTEXTS).for_each(|slot| self.copy_block(backend, agent, slot));
+    }
+
+    /// Copies all blocks for the last time.
+    pub(in super::super) fn leave_blocks(&self, backend: &CuptiBackend, agent: &Agent, disables: bool) {
+        for slot in (0..MOST_CONTEXTS).filter(|it| self.has_block(*it)) {
+            if disables {
+                self.disable_block(backend, slot);
+            }
+            self.copy_block(backend, agent, slot);
+            if let Some(region) = agent.device_region() {
+                region.control().slots[slot].is_last.store(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// Has the twins that stay in the program do nothing.
+    fn disable_block(&self, backend: &CuptiBackend, slot: usize) {
+        let state = self.contexts.state(slot);
+        let (block, stream) = (state.block.load(Ordering::Acquire), state.stream.load(Ordering::Acquire));
+        let nothing = [0u8; 8];
+        // SAFETY: a word of the block; in the context.
+        let write =
+            || unsafe { backend.driver.code.write(block + ENABLED as u64, nothing.as_ptr(), nothing.len(), stream) };
+        // SAFETY: a context that was not seen to end.
+        let _ = unsafe { in_context(backend, state.handle(), write) };
+    }
+}
+
+/// Makes a twin like its original, as far as the program can change that, and says when it stands for it.
+///
+/// # Safety
+/// Both are alive, functions in the current context.
+unsafe fn swap(backend: &CuptiBackend, original: KernelHandle, twin: KernelHandle) -> Swap {
+    let code = &backend.driver.code;
+    // SAFETY: the caller's promise.
+    let get = |kernel, attribute| unsafe { code.attribute(kernel, attribute) };
+    // SAFETY: as above.
+    let set = |attribute, value| unsafe { code.set_attribute(twin, attribute, value) };
+    let differs =
+        |it: &u32| get(original, *it).ok().filter(|value| get(twin, *it) != Ok(*value)).map(|value| (*it, value));
+    let is_refused =
+        attribute::SETTABLE.iter().filter_map(differs).any(|(attribute, value)| set(attribute, value).is_err());
+    if let Some((attribute, value)) = differs(&attribute::MOST_DYNAMIC_SHARED) {
+        // If the twin takes no more, launches will show whether they need it.
+        let _ = set(attribute, value);
+    }
+    let most = |it| u32::try_from(get(twin, it).unwrap_or(0)).unwrap_or(0);
+    Swap {
+        original: original.raw(),
+        new: New {
+            other: twin.raw(),
+            most_shared: most(attribute::MOST_DYNAMIC_SHARED),
+            most_threads: most(attribute::MOST_THREADS),
+            is_refused,
+            is_kernel: matches!(twin, KernelHandle::Kernel(..)),
+        },
+    }
+}
+
+/// Runs something with this context current.
+///
+/// # Safety
+/// The context is alive.
+unsafe fn in_context<T>(
+    backend: &CuptiBackend,
+    context: Option<*mut c_void>,
+    run: impl FnOnce() -> Answer<T>,
+) -> Answer<T> {
+    let code = &backend.driver.code;
+    // SAFETY: the caller's promise.
+    unsafe {
+        code.enter(context.ok_or(INVALID)?)?;
+        let result = run();
+        code.leave();
+        result
+    }
+}
+
+impl CuptiBackend {
+    /// Watches the calls that twins depend on.
+    pub(in super::super) fn watch_twins(&self, agent: &Agent) -> Result<(), Refusal> {
+        if !agent.wants(demand::DEVICE) {
+            return Ok(());
+        }
+        if self.twins.get().is_none() {
+            let twins =
+                Twins::new().map_err(|it| Refusal::from(format!("reserving memory for twins of kernels: {it}")))?;
+            let _ = self.twins.set(twins);
+        }
+        for (domain, id) in watched() {
+            // A CUPTI that lacks one belongs to a CUDA that lacks it too.
+            TWINS.set(domain, id, self.switch_callback(domain, id, true)? == SUCCESS);
+        }
+        Ok(())
+    }
+
+    /// Watches them no more.
+    pub(in super::super) fn unwatch_twins(&self) {
+        TWINS.drain(|domain, id| {
+            if !OURS.has(domain, id) && OTHER.callback(domain, id).is_none() {
+                let _ = self.switch_callback(domain, id, false);
+            }
+        });
+    }
+}
