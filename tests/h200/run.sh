@@ -29,6 +29,8 @@ build() {
     $nvcc -cudart shared -o "$BIN/ranges" ranges.cu &
     $nvcc -cudart shared -o "$BIN/sets" sets.cu -lcuda &
     $nvcc -cudart shared -o "$BIN/managed" managed.cu &
+    nvcc -O2 -w -std=c++17 -gencode arch=compute_90,code=[sm_90,compute_90] -compress-mode=none -cudart static -o "$BIN/twins" twins.cu -lcuda &
+    nvcc -O2 -w -std=c++17 -ptx -arch=compute_90 -o "$BIN/twins.ptx" twins.cu &
     g++ -O2 -fno-omit-frame-pointer -I"$CUDA/include" -o "$BIN/driver" driver.cpp -L"$CUDA/lib64/stubs" -lcuda &
     g++ -O2 -shared -fPIC -o "$BIN/libfloor.so" floor.cpp -I"$CUPTI/include" -I"$CUDA/include" -L"$CUPTI/lib" -lcupti &
     g++ -O2 -shared -fPIC -o "$BIN/libempty.so" empty.cpp &
@@ -60,6 +62,12 @@ case $part in
         done
         ls "$OUT/tools"
         ;;
+    twins)
+        # TWINS is the example of the crate xputrace-collector, COLLECTOR its library.
+        for way in "" leave silent; do
+            "${TWINS:-../../target/release/examples/twins}" $way "${COLLECTOR:-../../target/release/libxputrace_collector.so}" "$BIN/twins" "$BIN/twins.ptx" || exit 1
+        done
+        ;;
     check | measure | record | report) python3 h200.py "$part" "${@:2}" ;;
-    *) echo "usage: run.sh build|check|tools|ledgers|agree|reach|costs|others|graphcost|attach|two_gpus|paired|measure|record|report" >&2; exit 2 ;;
+    *) echo "usage: run.sh build|check|tools|ledgers|agree|reach|costs|others|graphcost|attach|two_gpus|twins|paired|measure|record|report" >&2; exit 2 ;;
 esac

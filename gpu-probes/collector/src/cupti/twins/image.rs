@@ -73,7 +73,11 @@ fn in_container(container: u64, memory: &mut dyn Memory) -> Result<Vec<PtxAt>, I
         let entry = Entry(Bytes(read(memory, at)?));
         let size = entry.size().filter(|it| *it <= left).ok_or(ImageOutcome::Unreadable)?;
         if entry.is_ptx() {
-            found.push(entry.ptx(at).ok_or(ImageOutcome::Unreadable)?);
+            let ptx = entry.ptx(at).ok_or(ImageOutcome::Unreadable)?;
+            if ptx.stored_bytes > MOST_IMAGE_BYTES {
+                return Err(ImageOutcome::TooLarge);
+            }
+            found.push(ptx);
         }
         at = at.wrapping_add(size);
         left -= size;
@@ -299,7 +303,7 @@ mod tests {
                 if let Ok(all) = find_ptx(BASE, &mut At(BASE, &bytes)) {
                     assert!(all.len() <= MOST_ENTRIES);
                     for it in all {
-                        assert!(it.address > BASE && it.stored_bytes < 1 << 62, "{it:?}");
+                        assert!(it.address > BASE && it.stored_bytes <= MOST_IMAGE_BYTES, "{it:?}");
                     }
                 }
             }

@@ -160,18 +160,18 @@ impl Run {
         let Some(twins) = self.backend.twins() else { return };
         if domain == domain::RESOURCE {
             // SAFETY: the caller's promise; this domain has another structure.
-            if let Some(data) =
-                unsafe { data.cast::<ResourceData>().as_ref() }.filter(|_| id == RESOURCE_CONTEXT_DESTROYING)
-            {
+            let data = unsafe { data.cast::<ResourceData>().as_ref() };
+            if let Some(data) = data.filter(|_| id == RESOURCE_CONTEXT_DESTROYING) {
                 twins.forget_context(self.agent, data.context);
             }
             return;
         }
         // SAFETY: the caller's promise.
         let (Some(role), Some(data)) = (role_of(domain, id), unsafe { data.as_ref() }) else { return };
-        // SAFETY: the caller's promise: the parameters are those of a call with this role.
         match data.site {
+            // SAFETY: the caller's promise: the parameters are those of a call with this role.
             SITE_ENTER => unsafe { self.on_twin_enter(twins, role, data) },
+            // SAFETY: as above.
             SITE_EXIT if result(data) == 0 => unsafe { self.on_twin_exit(twins, role, data) },
             _ => {}
         }
