@@ -52,12 +52,21 @@ impl Variable {
         self.name.starts_with("_ZZ")
     }
 
-    /// Whether it is a text that a compiler put there, such as a format: nothing writes it, so a copy may have its
-    /// own. By the names that NVIDIA's compiler and Triton's give them.
+    /// Whether it is a text or table that a compiler put there, such as a format: nothing writes it, so a copy may have
+    /// its own. By the names that NVIDIA's compiler, its mathematical functions and Triton give them.
     pub fn is_literal(&self) -> bool {
-        const PREFIXES: [&str; 6] = ["$str", "__unnamed_", "printfFormat_", "printfPrefix_", "assertFunc_", "assertM"];
+        const PREFIXES: [&str; 8] = [
+            "$str",
+            "__unnamed_",
+            "__cudart_",
+            "printfFormat_",
+            "printfPrefix_",
+            "assertFile_",
+            "assertFunc_",
+            "assertMessage_",
+        ];
         let is_own = self.linkage == Linkage::Local && self.is_initialised && self.space == Space::Global;
-        is_own && (PREFIXES.iter().any(|prefix| self.name.starts_with(prefix)) || self.name.starts_with("assertFile_"))
+        is_own && PREFIXES.iter().any(|prefix| self.name.starts_with(prefix))
     }
 }
 

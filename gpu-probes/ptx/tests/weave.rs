@@ -46,7 +46,7 @@ fn record_access(site: &Site) -> Option<String> {
             Some(format!("st.global.v2.u64 [counts], {{{ADDRESS}, {bytes}}};"))
         }
         Point::AfterAccess(access) => {
-            Some(format!("red.global.xor.b64 [counts+{}], {ADDRESS};", access.kind as u8 * 8))
+            Some(format!("red.global.add.u64 [counts+{}], {ADDRESS};", access.kind as u8 * 8))
         }
         _ => None,
     }

@@ -129,8 +129,11 @@ fn find_ptx(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The first target of a module: `sm_90a`.
+/// What to assemble a module for: its first target, `sm_90a`, or a GPU that the assembler still knows.
 fn architecture(text: &str) -> &str {
+    const OLDEST: u32 = 75;
     let rest = text.split_once(".target ").map_or("sm_90a", |(_, rest)| rest);
-    rest.split([',', '\n', ' ']).next().unwrap_or(rest)
+    let target = rest.split([',', '\n', ' ']).next().unwrap_or(rest);
+    let number = target.trim_start_matches("sm_").trim_end_matches(['a', 'f']).parse();
+    if number.is_ok_and(|number: u32| number < OLDEST) { "sm_90" } else { target }
 }
