@@ -294,7 +294,8 @@ impl Emitter<'_> {
         let n_words = self.request.context.len() as i64;
         let end = at + i64::from(n_bytes);
         if at < 0 || end > n_words * 8 || at / 8 != (end - 1) / 8 {
-            return self.refuse(format!("reads {n_bytes} bytes at {at} of the context, which has {n_words} words"));
+            let what = "which is outside of the context, or spans two words";
+            return self.refuse(format!("reads {n_bytes} bytes at {at} of the context's {n_words} words, {what}"));
         }
         let word = self.context_word((at / 8) as usize)?;
         let (shift, bits) = (at % 8 * 8, n_bytes * 8);
