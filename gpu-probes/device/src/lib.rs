@@ -22,6 +22,8 @@ mod flat;
 pub mod layout;
 mod value;
 
+use std::collections::BTreeMap;
+
 use xputrace_bytecode::{Program, insn};
 
 pub use layout::{DeviceMap, Kind, Scope};
@@ -85,6 +87,11 @@ pub struct Options {
     pub architecture: u32,
     /// Whether to head each instruction's statements with its number.
     pub annotate: bool,
+    /// Whether the table's [`layout::header::ENABLED`] is tested, besides the module's variable. That is one more load from
+    /// device memory in every run; where the variable itself is cleared to switch probes off, it isn't needed.
+    pub has_switch_in_table: bool,
+    /// Texts of string ids, for helpers that ask for texts of strings known now.
+    pub names: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Default for Options {
@@ -96,6 +103,8 @@ impl Default for Options {
             first_site: 0,
             architecture: LEAST_ARCHITECTURE,
             annotate: false,
+            has_switch_in_table: true,
+            names: BTreeMap::new(),
         }
     }
 }

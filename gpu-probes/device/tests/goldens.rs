@@ -5,8 +5,8 @@ mod common;
 use std::path::Path;
 
 use common::{assemble, kernels, map, module, program, programs, ptxas};
-use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
-use xputrace_bytecode::{Assembler, BpfMapId, Home, Image, MapKind, MapSpec, Program, disasm, helper};
+use xputrace_bytecode::insn::{self, Alu, Cond, Insn, Reg, Size, atomic};
+use xputrace_bytecode::{Assembler, BpfMapId, Home, Image, MapKind, MapSpec, Program, ProgramKind, disasm, helper};
 use xputrace_device::{DeviceMap, Kind, Options, Request, Word, translate};
 
 const ARRAY: BpfMapId = BpfMapId(0);
@@ -177,4 +177,65 @@ fn programs_of_many_threads_are_assembled() {
             assert!(said.contains(" 0 bytes stack frame"), "{name} has a stack in memory: {said}");
         }
     }
+}
+
+#[test]
+fn a_loop_over_a_stack_in_memory() {
+    check("loop", |asm| {
+        let top = asm.label();
+        asm.mov_imm(Reg::R6, 0);
+        asm.place(top);
+        asm.mov(Reg::R7, Reg::FP);
+        asm.alu(Alu::Add, Reg::R7, Reg::R6);
+        asm.stx(Size::Dw, Reg::R7, -64, Reg::R6);
+        asm.alu_imm(Alu::Add, Reg::R6, 8);
+        asm.jump_if_imm(Cond::Lt, Reg::R6, 64, top);
+        asm.ldx(Size::Dw, Reg::R0, Reg::FP, -16);
+        asm.exit();
+    });
+}
+
+#[test]
+fn a_maximum_by_compare_and_exchange() {
+    check("maximum", |asm| {
+        let (top, done) = (asm.label(), asm.label());
+        asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
+        asm.st_imm(Size::W, Reg::FP, -4, 1);
+        with_key(asm, ARRAY, -4, helper::MAP_LOOKUP_ELEM);
+        asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+        asm.mov(Reg::R7, Reg::R0);
+        asm.ldx(Size::Dw, Reg::R0, Reg::R7, 0);
+        asm.place(top);
+        asm.jump_if(Cond::Sge, Reg::R0, Reg::R6, done);
+        asm.mov(Reg::R8, Reg::R0);
+        asm.atomic(atomic::CMPXCHG, Size::Dw, Reg::R7, 0, Reg::R6);
+        asm.jump_if(Cond::Ne, Reg::R0, Reg::R8, top);
+        asm.place(done);
+        asm.mov_imm(Reg::R0, 0);
+        asm.exit();
+    });
+}
+
+#[test]
+fn a_function_and_an_address_in_a_map() {
+    let insn = |(code, dst, src, off, imm)| Insn { code, dst, src, off, imm };
+    let insns = [
+        (0x18, 1, insn::PSEUDO_MAP_VALUE, 0, 0),
+        (0, 0, 0, 0, 4),
+        (0xb7, 6, 0, 0, 5),
+        (0x85, 0, insn::PSEUDO_CALL, 0, 2),
+        (0x0f, 0, 6, 0, 0),
+        (0x95, 0, 0, 0, 0),
+        // Stores what it is given, and returns the word there.
+        (0xb7, 6, 0, 0, 7),
+        (0x63, 1, 6, 0, 0),
+        (0x61, 0, 1, 0, 0),
+        (0x95, 0, 0, 0, 0),
+    ];
+    let map_refs = vec![(0, ARRAY)];
+    let insns = insns.map(insn).to_vec();
+    check_program(
+        "function",
+        &Program { name: "p".into(), kind: ProgramKind::Syscall, insns, map_refs, lines: vec![] },
+    );
 }

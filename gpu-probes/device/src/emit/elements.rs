@@ -4,6 +4,7 @@
 //! no lock. Loads of states and keys go past the processor's own cache, and each depends on the one before it, so a
 //! key that differs is almost always another key; only then a fence makes sure that it was not read too early.
 
+use xputrace_bytecode::insn::atomic;
 use xputrace_bytecode::{BpfMapId, helper};
 
 use super::memory::{Memory, Reached, Space, descriptor_at};
@@ -336,6 +337,46 @@ impl Emitter<'_> {
             Kind::Ring => return self.refuse("updates an element of a ring"),
         }
         self.place(&done);
+        Ok(())
+    }
+
+    /// Changes the first word of an element, from zeros if there is none.
+    pub(super) fn modify(&mut self, state: &State) -> Result<(), Refusal> {
+        let target = self.target(state)?;
+        let key = self.argument(2, target.shape.key_bytes, state)?;
+        let operand = self.read(3, state)?;
+        let name = match i32::try_from(self.known(4, "the operation", state)?) {
+            Ok(atomic::ADD) => "add.u64",
+            Ok(atomic::OR) => "or.b64",
+            Ok(atomic::AND) => "and.b64",
+            Ok(atomic::XOR) => "xor.b64",
+            _ => return self.refuse("changes an element by an operation that does not exist"),
+        };
+        if target.shape.value_bytes < size_of::<u64>() as u32 {
+            return self.refuse("changes the first word of a value that has none");
+        }
+        let (failure, missing, done) = (self.long(), self.predicate(), self.label());
+        put!(self, "mov.b64 {failure}, {E2BIG}");
+        match target.shape.kind {
+            Kind::Array => self.lookup_array(target, &key[0]),
+            Kind::PerThreadArray => self.lookup_per_thread(target, &key[0]),
+            Kind::Hash => {
+                let zero = self.constant(0);
+                let zeros = vec![zero; target.shape.value_stride() as usize / 8];
+                let made = self.label();
+                self.update_hash(target, &key, &zeros, [&Test::Known(true), &Test::Known(false)], &made)?;
+                self.place(&made);
+                put!(self, "mov.b64 {failure}, {RESULT}");
+                self.lookup_hash(target, &key);
+            }
+            Kind::Ring => return self.refuse("changes an element of a ring"),
+        }
+        put!(self, "setp.eq.u64 {missing}, {RESULT}, 0");
+        put!(self, "@{missing} bra {done}");
+        put!(self, "red.relaxed.{}.global.{name} [{RESULT}+0], {operand}", target.scope());
+        put!(self, "mov.b64 {failure}, 0");
+        self.place(&done);
+        put!(self, "mov.b64 {RESULT}, {failure}");
         Ok(())
     }
 

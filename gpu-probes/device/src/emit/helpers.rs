@@ -6,15 +6,22 @@ use super::memory::Reached;
 use super::{Emitter, RESULT, put};
 use crate::Refusal;
 use crate::analyse::State;
-use crate::layout::header;
+use crate::layout::{header, key_words};
 use crate::value::{Place, Value};
 
 /// Special registers of PTX by axis (sections 10.1 to 10.6).
 const AXES: [&str; 3] = ["x", "y", "z"];
 
+/// Bytes that `name_text` writes at most; no stack and no value of a map that handlers use has more.
+const MAX_NAME_BYTES: u64 = 512;
+
 /// Returns what a helper writes: the argument that holds the address, and the bytes there.
-pub(crate) fn writes(helper: i32, _args: [Value; 6]) -> Vec<(u8, usize)> {
+pub(crate) fn writes(helper: i32, args: [Value; 6]) -> Vec<(u8, usize)> {
     match helper {
+        id::NAME_TEXT => {
+            let n_bytes = args[3].scalar().known.unwrap_or(0).min(MAX_NAME_BYTES);
+            vec![(2, n_bytes as usize)]
+        }
         id::GET_BLOCK_IDX | id::GET_BLOCK_DIM | id::GET_THREAD_IDX | id::GET_GRID_DIM => {
             (1..=3).map(|arg| (arg, size_of::<u64>())).collect()
         }
@@ -28,6 +35,9 @@ impl Emitter<'_> {
             id::MAP_LOOKUP_ELEM => self.lookup(state),
             id::MAP_UPDATE_ELEM => self.update(state),
             id::MAP_DELETE_ELEM => self.delete(state),
+            id::MAP_MODIFY => self.modify(state),
+            id::NAME_TEXT => self.name_text(state),
+            id::NAME_MATCHES => self.name_matches(state),
             id::TRACE_PRINTK => self.trace_printk(state),
             id::PERF_EVENT_OUTPUT => self.perf_event_output(state),
             id::RINGBUF_OUTPUT => self.ringbuf_output(state),
@@ -86,6 +96,43 @@ impl Emitter<'_> {
             self.store_from(&value, &to, 0, 8)?;
         }
         put!(self, "mov.b64 {RESULT}, 0");
+        Ok(())
+    }
+
+    /// Returns the text of a string id, which has to be known now.
+    fn name(&self, arg: u8, state: &State) -> Result<&[u8], Refusal> {
+        let id = self.known(arg, "the id of a string", state)?;
+        match self.request.options.names.get(&id) {
+            Some(name) => Ok(name),
+            None => self.refuse(format!("the text of string {id:#x} is not known on the device")),
+        }
+    }
+
+    fn name_text(&mut self, state: &State) -> Result<(), Refusal> {
+        let n_bytes = self.known(3, "the room for a text", state)?;
+        if n_bytes == 0 || n_bytes > MAX_NAME_BYTES {
+            return self.refuse(format!("asks for a text of {n_bytes} bytes; 1 to {MAX_NAME_BYTES} are possible"));
+        }
+        let name = self.name(1, state)?;
+        let (len, mut text) = (name.len(), name.to_vec());
+        text.truncate(n_bytes as usize - 1);
+        text.resize(n_bytes as usize, 0);
+        let to = self.reach(2, 0, n_bytes as u32, state)?;
+        let words: Vec<String> = key_words(&text).into_iter().map(|it| self.constant(it as i64)).collect();
+        self.store_words(&words, &to, n_bytes as u32)?;
+        put!(self, "mov.b64 {RESULT}, {len}");
+        Ok(())
+    }
+
+    fn name_matches(&mut self, state: &State) -> Result<(), Refusal> {
+        let place = self.known(3, "where a text is to match", state)? as i64;
+        let (text, wanted) = (self.name(1, state)?, self.name(2, state)?);
+        let matches = match place {
+            id::MATCH_START => text.starts_with(wanted),
+            id::MATCH_END => text.ends_with(wanted),
+            _ => wanted.is_empty() || text.windows(wanted.len()).any(|it| it == wanted),
+        };
+        put!(self, "mov.b64 {RESULT}, {}", u8::from(matches));
         Ok(())
     }
 

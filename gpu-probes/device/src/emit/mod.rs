@@ -354,14 +354,17 @@ impl<'a> Emitter<'a> {
     /// Writes what comes before the program: finds the table, ends if probes are off, and sets what the program
     /// begins with.
     fn setup(&mut self) {
-        let (none, off, enabled) = (self.predicate(), self.predicate(), self.long());
+        let none = self.predicate();
         put!(self, "mov.b64 {RESULT}, 0");
         put!(self, "ld.global.nc.u64 %xpt_table, [{VARIABLE}]");
         put!(self, "setp.eq.u64 {none}, %xpt_table, 0");
         put!(self, "@{none} bra {END}");
-        put!(self, "ld.global.u64 {enabled}, [%xpt_table+{}]", header::ENABLED);
-        put!(self, "setp.eq.u64 {off}, {enabled}, 0");
-        put!(self, "@{off} bra {END}");
+        if self.request.options.has_switch_in_table {
+            let (off, enabled) = (self.predicate(), self.long());
+            put!(self, "ld.global.u64 {enabled}, [%xpt_table+{}]", header::ENABLED);
+            put!(self, "setp.eq.u64 {off}, {enabled}, 0");
+            put!(self, "@{off} bra {END}");
+        }
         put!(self, "mov.b64 %xpt_r1, 0");
         if self.has_loops {
             put!(self, "mov.b32 %xpt_fuel, {}", self.request.options.fuel.min(i32::MAX as u32));

@@ -24,6 +24,9 @@ pub(crate) const AXES: [(i32, &str, [u64; 3]); 4] = [
     (helper::GET_GRID_DIM, "%nctaid", [1, 1, 1]),
 ];
 
+/// Strings that programs ask about.
+const NAMES: [(u64, &[u8]); 2] = [(5, b"a name of a kernel"), (6, b"kernel")];
+
 const HASH: BpfMapId = BpfMapId(0);
 const ARRAY: BpfMapId = BpfMapId(1);
 const THREADS: BpfMapId = BpfMapId(2);
@@ -58,6 +61,11 @@ pub(crate) enum Use {
         op: i32,
         wide: bool,
     },
+    /// Compares and exchanges, with a guess that is right or not.
+    Exchange {
+        wide: bool,
+        right: bool,
+    },
     /// Reads and writes bytes at an offset that is known at run time only.
     Within {
         size: Size,
@@ -70,6 +78,17 @@ pub(crate) enum Use {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
+    Modify {
+        map: BpfMapId,
+        key: u8,
+        operand: u8,
+        op: i32,
+    },
+    /// Asks for the text of a string, and whether one is in another.
+    Name {
+        room: i32,
+        place: i32,
+    },
     Const {
         dst: u8,
         value: u64,
@@ -260,6 +279,7 @@ fn map_step() -> impl Strategy<Value = Step> {
     let usage = prop_oneof![
         Just(Use::Read),
         (prop::sample::select(ATOMICS.to_vec()), any::<bool>()).prop_map(|(op, wide)| Use::Change { op, wide }),
+        (any::<bool>(), any::<bool>()).prop_map(|(wide, right)| Use::Exchange { wide, right }),
         size().prop_map(|size| Use::Within { size }),
         Just(Use::ChangeWithin),
         Just(Use::Misaligned),
@@ -271,6 +291,9 @@ fn map_step() -> impl Strategy<Value = Step> {
             Step::Update { map, key, value, flags, unknown_flags }
         }),
         1 => (map(), reg()).prop_map(|(map, key)| Step::Delete { map, key }),
+        1 => (map(), reg(), reg(), prop::sample::select(ATOMICS[..4].to_vec()))
+            .prop_map(|(map, key, operand, op)| Step::Modify { map, key, operand, op }),
+        1 => (1..30, 0..3).prop_map(|(room, place)| Step::Name { room, place }),
     ]
 }
 
@@ -586,6 +609,24 @@ impl Emitter {
                 self.key(*map, *key);
                 self.call(helper::MAP_DELETE_ELEM);
             }
+            Step::Modify { map, key, operand, op } => {
+                self.store(VALUE_AT, *operand);
+                self.key(*map, *key);
+                self.raw(0x79, 3, 10, VALUE_AT, 0);
+                self.mov_imm(4, *op);
+                self.call(helper::MAP_MODIFY);
+            }
+            Step::Name { room, place } => {
+                self.mov_imm(1, NAMES[0].0 as i32);
+                self.address(2, -STACK);
+                self.mov_imm(3, *room);
+                self.call(helper::NAME_TEXT);
+                self.mov(6, 0);
+                self.mov_imm(1, NAMES[0].0 as i32);
+                self.mov_imm(2, NAMES[1].0 as i32);
+                self.mov_imm(3, *place);
+                self.call(helper::NAME_MATCHES);
+            }
             Step::Plain { helper } => self.plain(*helper),
             Step::Axes { which } => self.axes(*which),
             Step::Output { value, perf } => self.output(*value, *perf),
@@ -667,6 +708,14 @@ impl Emitter {
                 self.raw(if wide { 0xdb } else { 0xc3 }, 0, 6, 8, op);
                 self.raw(0x63, 0, 7, 0, 0);
                 self.raw(0x72, 0, 0, 5, 17);
+            }
+            Use::Exchange { wide, right } => {
+                self.mov(5, 0);
+                self.raw(0x79, 0, 5, 8, 0);
+                self.raw(0x07, 0, 0, 0, i32::from(!right));
+                self.raw(if wide { 0xdb } else { 0xc3 }, 5, 7, 8, atomic::CMPXCHG);
+                self.mov(7, 0);
+                self.mov_imm(5, 4);
             }
             Use::Within { size } => {
                 self.raw(0x79, 3, CTX_REG, 0, 0);
@@ -825,6 +874,10 @@ impl Env for Surroundings {
         PID_TGID
     }
 
+    fn name(&mut self, id: u64) -> &[u8] {
+        NAMES.iter().find(|it| it.0 == id).map_or(&[], |it| it.1)
+    }
+
     fn output(&mut self, _: BpfMapId, data: &[u8]) -> bool {
         self.records.push(data.to_vec());
         true
@@ -853,7 +906,8 @@ const RING_SLOTS: u32 = 1024;
 pub(crate) fn translated(case: &Case, first_site: u32) -> Result<Block, String> {
     let program = build(case, true);
     let result = Some("%result".into());
-    let options = Options { allow_exit: true, result, architecture: 90, first_site, ..Options::default() };
+    let names = NAMES.iter().map(|(id, name)| (*id, name.to_vec())).collect();
+    let options = Options { allow_exit: true, result, architecture: 90, first_site, names, ..Options::default() };
     let (maps, context) = (maps(), context());
     let request = Request { program: &program, maps: &maps, context: &context, options: &options };
     translate(request).map_err(|it| format!("{it}: {:?}", program.insns[it.insn]))
@@ -959,6 +1013,9 @@ pub(crate) fn everything() -> BTreeSet<String> {
         helper::MAP_LOOKUP_ELEM,
         helper::MAP_UPDATE_ELEM,
         helper::MAP_DELETE_ELEM,
+        helper::MAP_MODIFY,
+        helper::NAME_TEXT,
+        helper::NAME_MATCHES,
         helper::TRACE_PRINTK,
         helper::PERF_EVENT_OUTPUT,
         helper::RINGBUF_OUTPUT,
