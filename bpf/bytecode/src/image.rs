@@ -56,6 +56,8 @@ pub enum Home {
     Linux,
     /// A map of the tracer's engine.
     Tracer,
+    /// A map in the memory of each GPU; for the software GPU, one of the tracer's engine.
+    Gpu,
 }
 
 /// Kinds of map, numbered as in `enum bpf_map_type`.
@@ -115,6 +117,9 @@ pub enum ProgramKind {
     PerfEvent,
     /// `syscall`: run by the tracer over an array of 64-bit words; never attached.
     Syscall,
+    /// `?PLACE/KERNELS`, which libbpf does not load: code for a GPU, at a place in the kernels of these names. Context is
+    /// an array of 64-bit words.
+    Device { place: String, kernels: String },
 }
 
 /// One handler's bytecode.

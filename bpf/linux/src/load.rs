@@ -64,7 +64,8 @@ struct LinuxPart {
 impl LinuxPart {
     fn of(whole: &Image) -> Result<LinuxPart, Error> {
         let maps: Vec<usize> = positions(&whole.maps, |it| it.home == Home::Linux);
-        let programs: Vec<usize> = positions(&whole.programs, |it| it.kind != ProgramKind::Syscall);
+        let programs: Vec<usize> =
+            positions(&whole.programs, |it| !matches!(it.kind, ProgramKind::Syscall | ProgramKind::Device { .. }));
         let mut image = Image { sources: whole.sources.clone(), ..Image::default() };
         image.maps = maps.iter().map(|it| whole.maps[*it].clone()).collect();
         for index in &programs {

@@ -298,7 +298,7 @@ impl Probes {
                 }
                 Err(error) => Outcome::Failed(error),
             },
-            Target::Interval { .. } | Target::Calls(_) | Target::Api(_) | Target::None => {
+            Target::Interval { .. } | Target::Kernels(_) | Target::Calls(_) | Target::Api(_) | Target::None => {
                 Outcome::Failed(not_compiled(&probe.name))
             }
         }

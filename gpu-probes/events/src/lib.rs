@@ -12,6 +12,7 @@
 
 pub mod clock;
 pub mod column;
+pub mod device;
 pub mod field;
 pub mod host;
 pub mod kinds;
@@ -20,6 +21,7 @@ pub mod word;
 
 pub use clock::Realtime;
 pub use column::{Column, Prediction, Texts};
+pub use device::DeviceEvent;
 pub use field::{Field, FieldType, From, Unit};
 pub use host::{
     ContextChangeKind, HostEvent, HostEventRecord, MigrationCause, MigrationKind, ModuleKind, OverheadKind,

@@ -1,5 +1,6 @@
 //! A compiled script: what to attach where, the bytecode, and how to read the data it stores.
 
+use crate::catalog::glob;
 use crate::diagnostic::{Site, Sources};
 pub use crate::id::{ClosureId, ProbeId, SwitchId};
 use crate::loss::{self, Loss};
@@ -8,7 +9,7 @@ use crate::table::{TableDef, TableId};
 use std::sync::Arc;
 pub use xputrace_bytecode::{BpfMapId, Image, ProgramId};
 pub use xputrace_cuda_calls::Functions;
-pub use xputrace_events::{Activities, Activity, Call, Calls, HostEvent, HostEvents};
+pub use xputrace_events::{Activities, Activity, Call, Calls, DeviceEvent, HostEvent, HostEvents};
 
 /// Id of a string in the run's string table. Ids below [`Plan::strings`]`.len()` are those strings
 /// (0 is the empty one); the tracer appends others during the run.
@@ -30,6 +31,8 @@ pub struct Plan {
     /// Linux's and the tracer's loss maps: arrays with one `u64` per slot of `loss_sites`; Linux's is per CPU.
     pub linux_losses: Option<BpfMapId>,
     pub tracer_losses: Option<BpfMapId>,
+    /// The GPU's, likewise.
+    pub gpu_losses: Option<BpfMapId>,
     /// The per-CPU array from a map of the script (`u32`) to the number of elements that
     /// handlers in Linux stored in it less those they removed (`i64`). Present if any map evicts.
     pub linux_stored: Option<BpfMapId>,
@@ -451,8 +454,55 @@ pub enum Target {
     Calls(Calls),
     /// Calls of these functions: an `api` handler.
     Api(Box<Functions>),
+    /// Kernels of these names: a device handler.
+    Kernels(KernelPattern),
     /// Other GPU events, `begin` and `end`.
     None,
+}
+
+/// Names of kernels, as a script gives them: `*` stands for any text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KernelPattern(String);
+
+impl KernelPattern {
+    pub fn new(pattern: &str) -> Self {
+        KernelPattern(pattern.to_owned())
+    }
+
+    /// Returns the pattern as the script gives it.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it matches a kernel that has these names: demangled with and without template arguments, and mangled.
+    pub fn matches<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> bool {
+        names.into_iter().any(|it| glob(&self.0, it))
+    }
+}
+
+/// A handler that runs in kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceHandler<'p> {
+    pub probe: ProbeId,
+    /// Where in a kernel.
+    pub place: DeviceEvent,
+    /// In which kernels.
+    pub kernels: &'p KernelPattern,
+    /// `None` if the script has mistakes.
+    pub program: Option<ProgramId>,
+    pub site: Site,
+}
+
+impl Plan {
+    /// Iterates over the handlers that run in kernels, in the order of the script.
+    pub fn device_handlers(&self) -> impl Iterator<Item = DeviceHandler<'_>> {
+        ProbeId::each(&self.probes).filter_map(|(probe, it)| match (it.event, &it.target) {
+            (Event::Device(place), Target::Kernels(kernels)) => {
+                Some(DeviceHandler { probe, place, kernels, program: it.program, site: it.site })
+            }
+            _ => None,
+        })
+    }
 }
 
 /// Where a handler runs.
@@ -462,6 +512,8 @@ pub enum Place {
     Linux,
     /// As eBPF in the tracer, on joined events.
     Tracer,
+    /// As eBPF in kernels, in each of their threads; for the software GPU, in the tracer.
+    Gpu,
     /// In the Rhai interpreter.
     Interpreter,
 }
@@ -472,6 +524,7 @@ impl Place {
         match self {
             Place::Linux => "linux",
             Place::Tracer => "tracer",
+            Place::Gpu => "gpu",
             Place::Interpreter => "interpreter",
         }
     }

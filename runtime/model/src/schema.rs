@@ -3,7 +3,9 @@
 
 pub use xputrace_events::host::WAITED_FOR;
 pub use xputrace_events::table::{GPU, LAUNCH_GPU};
-pub use xputrace_events::{Activity, Call, Field, FieldType, From, HostEvent, Launch as LaunchRecord, Unit};
+pub use xputrace_events::{
+    Activity, Call, DeviceEvent, Field, FieldType, From, HostEvent, Launch as LaunchRecord, Unit,
+};
 
 /// An event source of the language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -13,6 +15,8 @@ pub enum Event {
     Launch,
     /// A CUDA call or an NVTX range.
     Host(HostEvent),
+    /// A place in a kernel, in each of its threads.
+    Device(DeviceEvent),
     Uprobe,
     Uretprobe,
     Tracepoint,
@@ -39,11 +43,13 @@ impl Event {
             Event::End,
         ];
         let host = HostEvent::ALL.iter().map(|it| Event::Host(*it));
+        let device = DeviceEvent::ALL.iter().map(|it| Event::Device(*it));
         Activity::ALL
             .iter()
             .map(|it| Event::Activity(*it))
             .chain(OTHERS[..1].iter().copied())
             .chain(host)
+            .chain(device)
             .chain(OTHERS[1..].iter().copied())
     }
 
@@ -53,6 +59,7 @@ impl Event {
             Event::Activity(kind) => kind.name(),
             Event::Launch => "launch",
             Event::Host(kind) => kind.name(),
+            Event::Device(place) => place.name(),
             Event::Uprobe => "uprobe",
             Event::Uretprobe => "uretprobe",
             Event::Tracepoint => "tracepoint",
@@ -63,9 +70,10 @@ impl Event {
         }
     }
 
-    /// Whether it comes from the GPU side, so that its handlers get a [`crate::context::GpuContext`].
+    /// Whether it comes from the GPU side, so that its handlers get an array of words: a
+    /// [`crate::context::GpuContext`] or, in device code, a [`crate::context::DeviceContext`].
     pub fn is_gpu(self) -> bool {
-        matches!(self, Event::Activity(_) | Event::Launch | Event::Host(_))
+        matches!(self, Event::Activity(_) | Event::Launch | Event::Host(_) | Event::Device(_))
     }
 
     /// Whether it is a function's entry or return, whose probe is in a file's code.
@@ -85,6 +93,7 @@ impl Event {
             Event::Activity(kind) => kind.fields(),
             Event::Launch => LAUNCH,
             Event::Host(kind) => kind.fields(),
+            Event::Device(place) => place.fields(),
             Event::Uprobe => UPROBE,
             Event::Uretprobe => URETPROBE,
             Event::Tracepoint | Event::Profile => CPU,
@@ -94,16 +103,8 @@ impl Event {
 }
 
 /// Events of the language that are not implemented yet: using one is an error that says so.
-pub const NOT_YET: &[&str] = &[
-    "usdt",
-    "device_entry",
-    "device_exit",
-    "device_mem",
-    "device_block_begin",
-    "device_block_end",
-    "device_barrier",
-    "device_line",
-];
+pub const NOT_YET: &[&str] =
+    &["usdt", "device_mem", "device_block_begin", "device_block_end", "device_barrier", "device_line"];
 
 const fn probe(name: &'static str, kind: FieldType, unit: Unit, doc: &'static str) -> Field {
     Field { name, kind, unit, from: From::Probe, doc }

@@ -50,24 +50,45 @@ pub enum Storage {
     Tracer(BpfMapId),
     /// In this map in Linux. Handlers in the tracer access it by system calls.
     Linux { map: BpfMapId, from_tracer: bool },
+    /// On the GPU: a map of each GPU's memory, or of the tracer's engine for the software GPU.
+    Gpu(BpfMapId),
     /// An aggregation: each engine updates its own part, and readers merge them.
-    Both { linux: BpfMapId, tracer: BpfMapId },
+    Parts(Parts),
+}
+
+/// The engines' parts of an aggregation: at least two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    pub linux: Option<BpfMapId>,
+    pub tracer: Option<BpfMapId>,
+    pub gpu: Option<BpfMapId>,
 }
 
 impl Storage {
     /// Returns the map in Linux that holds the values or a part of them.
     pub fn linux(self) -> Option<BpfMapId> {
         match self {
-            Storage::Linux { map, .. } | Storage::Both { linux: map, .. } => Some(map),
-            Storage::Interpreter | Storage::Tracer(_) => None,
+            Storage::Linux { map, .. } => Some(map),
+            Storage::Parts(parts) => parts.linux,
+            Storage::Interpreter | Storage::Tracer(_) | Storage::Gpu(_) => None,
         }
     }
 
     /// Returns the map in the tracer's engine that holds the values or a part of them.
     pub fn tracer(self) -> Option<BpfMapId> {
         match self {
-            Storage::Tracer(map) | Storage::Both { tracer: map, .. } => Some(map),
-            Storage::Interpreter | Storage::Linux { .. } => None,
+            Storage::Tracer(map) => Some(map),
+            Storage::Parts(parts) => parts.tracer,
+            Storage::Interpreter | Storage::Linux { .. } | Storage::Gpu(_) => None,
+        }
+    }
+
+    /// Returns the map on the GPU that holds the values or a part of them.
+    pub fn gpu(self) -> Option<BpfMapId> {
+        match self {
+            Storage::Gpu(map) => Some(map),
+            Storage::Parts(parts) => parts.gpu,
+            Storage::Interpreter | Storage::Linux { .. } | Storage::Tracer(_) => None,
         }
     }
 
@@ -402,13 +423,15 @@ mod tests {
 
     #[test]
     fn a_map_is_kept_in_one_place_or_in_a_part_for_each_engine() {
-        let [one, two] = [1, 2].map(BpfMapId);
-        let of = |it: Storage| (it.linux(), it.tracer(), it.used_by_tracer());
-        assert_eq!(of(Storage::Interpreter), (None, None, None));
-        assert_eq!(of(Storage::Tracer(two)), (None, Some(two), Some(two)));
-        assert_eq!(of(Storage::Linux { map: one, from_tracer: false }), (Some(one), None, None));
-        assert_eq!(of(Storage::Linux { map: one, from_tracer: true }), (Some(one), None, Some(one)));
-        assert_eq!(of(Storage::Both { linux: one, tracer: two }), (Some(one), Some(two), Some(two)));
+        let [one, two, three] = [1, 2, 3].map(BpfMapId);
+        let of = |it: Storage| (it.linux(), it.tracer(), it.used_by_tracer(), it.gpu());
+        assert_eq!(of(Storage::Interpreter), (None, None, None, None));
+        assert_eq!(of(Storage::Tracer(two)), (None, Some(two), Some(two), None));
+        assert_eq!(of(Storage::Linux { map: one, from_tracer: false }), (Some(one), None, None, None));
+        assert_eq!(of(Storage::Linux { map: one, from_tracer: true }), (Some(one), None, Some(one), None));
+        assert_eq!(of(Storage::Gpu(three)), (None, None, None, Some(three)));
+        let parts = Parts { linux: Some(one), tracer: Some(two), gpu: Some(three) };
+        assert_eq!(of(Storage::Parts(parts)), (Some(one), Some(two), Some(two), Some(three)));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::cells::{padded, wrapped};
 use std::fmt::Write;
 use xputrace_model::plan::{Calls, Demand, HostDemand, HostEvent, Place, Plan, Probe, ProbeScope, SwitchId};
 use xputrace_model::schema::Unit;
-use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
+use xputrace_model::table::{KeyPart, Parts, Scalar, Storage, TableDef, TableKind};
 
 /// Width of the explanation in columns.
 const EXPLAIN_WIDTH: usize = 80;
@@ -105,17 +105,23 @@ fn contents(def: &TableDef) -> String {
     format!("{what}{unit}; capacity {}{full}", def.capacity)
 }
 
-fn home(def: &TableDef) -> &'static str {
-    match def.storage {
-        Storage::Both { .. } => "in linux (one part per CPU) and in the tracer; merged when read",
+fn home(def: &TableDef) -> String {
+    if let Storage::Parts(Parts { linux, tracer, gpu }) = def.storage {
+        let engines = [(linux, "linux (one part per CPU)"), (tracer, "the tracer"), (gpu, "the GPU")];
+        let parts: Vec<&str> = engines.iter().filter(|it| it.0.is_some()).map(|it| it.1).collect();
+        return format!("in {}; merged when read", parts.join(" and in "));
+    }
+    let home = match def.storage {
         Storage::Linux { .. } if def.kind.is_aggregation() => "in linux, one part per CPU; merged when read",
         Storage::Linux { from_tracer: true, .. } => {
             "in linux; each access by the tracer is a system call (about 0.7 us)"
         }
         Storage::Linux { from_tracer: false, .. } => "in linux",
         Storage::Tracer(_) => "in the tracer",
-        Storage::Interpreter => "in the interpreter",
-    }
+        Storage::Gpu(_) => "on the GPU",
+        Storage::Interpreter | Storage::Parts(_) => "in the interpreter",
+    };
+    home.to_owned()
 }
 
 fn payers(plan: &Plan, text: &mut String) {
@@ -144,7 +150,10 @@ fn payers(plan: &Plan, text: &mut String) {
     if let Some(probes) = probes(&|it| it.scope == ProbeScope::Tree && it.event.is_function()) {
         all.push(format!("other processes: about 1 us per hit of {probes}; these hits are filtered out"));
     }
-    if plan.probes.iter().any(|it| it.place != Place::Linux) {
+    if plan.probes.iter().any(|it| it.place == Place::Gpu) {
+        all.push("kernels that match: device code, in each of their threads".into());
+    }
+    if plan.probes.iter().any(|it| !matches!(it.place, Place::Linux | Place::Gpu)) {
         all.push("tracer: all other handlers, outside the program".into());
     }
     if all.is_empty() {

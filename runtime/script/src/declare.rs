@@ -15,8 +15,8 @@ use std::any::TypeId;
 use xputrace_cuda_calls::{Function as CudaFunction, Functions, functions};
 use xputrace_model::catalog::{cuda_functions, split_function};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
-use xputrace_model::plan::{Call as LaunchCall, Calls, ClosureId, ProbeScope, ReturnWay, Target};
-use xputrace_model::schema::{Activity, Event, HostEvent, NOT_YET};
+use xputrace_model::plan::{Call as LaunchCall, Calls, ClosureId, KernelPattern, ProbeScope, ReturnWay, Target};
+use xputrace_model::schema::{Activity, DeviceEvent, Event, HostEvent, NOT_YET};
 
 /// Maximum number of arguments that declaring functions are registered for; beyond it Rhai reports
 /// the error.
@@ -159,6 +159,8 @@ impl Call<'_> {
             Event::Host(HostEvent::Migration) => "migration(|m| …)",
             Event::Host(HostEvent::Nvtx) => "nvtx(|n| …)",
             Event::Host(HostEvent::Api) => "api(\"cudaMalloc*\", |a| …)",
+            Event::Device(DeviceEvent::Entry) => "device_entry(\"vectorAdd\", |t| …)",
+            Event::Device(DeviceEvent::Exit) => "device_exit(\"vectorAdd\", |t| …)",
             Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",
             Event::Uretprobe => "uretprobe(\"libc:malloc\", |e| …)",
             Event::Tracepoint => "tracepoint(\"sched:sched_switch\", |e| …)",
@@ -228,6 +230,11 @@ fn is_interpreted(event: Event) -> bool {
     matches!(event, Event::Interval | Event::Begin | Event::End)
 }
 
+/// Whether the interpreter can run handlers of this event: it is in the tracer.
+pub(crate) fn can_be_interpreted(event: Event) -> bool {
+    is_interpreted(event) || event.is_gpu() && !matches!(event, Event::Device(_))
+}
+
 /// Takes the last argument: a closure, or one in `interpret(…)`.
 fn take_handler(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<(FnPtr, bool)> {
     let last = arguments.pop();
@@ -262,7 +269,12 @@ fn body_of(call: &Call, event: Event, function: &FnPtr, wrapped: bool) -> Option
         call.error("handler-parameters", message).help(format!("write `{}`", call.usage(event))).report(call);
         return None;
     }
-    if wrapped && !event.is_gpu() && !is_interpreted(event) {
+    if wrapped && matches!(event, Event::Device(_)) {
+        let message = format!("a handler of `{}` runs on the GPU, where there is no interpreter", event.name());
+        call.error("interpret", message).help(format!("write `{}`", call.usage(event))).report(call);
+        return None;
+    }
+    if wrapped && !can_be_interpreted(event) {
         let message = format!("interpreted handlers of `{}` are not implemented yet", event.name());
         call.error("not-yet", message)
             .help("collect data in a map here, and do the rest in `interval` or `end`")
@@ -336,7 +348,7 @@ fn find_probes(value: &Dynamic, levels: usize, found: &mut Vec<u32>) {
 /// Takes the targets, with their full names, from the first of `arguments` if there is one.
 fn take_targets(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Vec<(Target, String)>> {
     match event {
-        Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Host(HostEvent::Api) => {
+        Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Host(HostEvent::Api) | Event::Device(_) => {
             take_patterns(call, event, arguments)
         }
         Event::Profile | Event::Interval => take_rate(call, event, arguments).map(|it| vec![it]),
@@ -355,7 +367,11 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
     match texts {
         Some(texts) if !texts.is_empty() => texts
             .iter()
-            .map(|it| if event == Event::Host(HostEvent::Api) { api(call, it) } else { target(call, event, it) })
+            .map(|it| match event {
+                Event::Host(HostEvent::Api) => api(call, it),
+                Event::Device(_) => kernels(call, event, it),
+                _ => target(call, event, it),
+            })
             .collect(),
         _ => {
             let message =
@@ -380,14 +396,33 @@ fn api(call: &Call, pattern: &str) -> Option<(Target, String)> {
     None
 }
 
+/// Parses the names of kernels; keeps wildcards. Which kernels there are is known once they run.
+fn kernels(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> {
+    if repeats_kind(call, pattern) {
+        return None;
+    }
+    if pattern.is_empty() || pattern.contains('\0') {
+        let message =
+            format!("the first argument of `{}` is the name of a kernel, with `*` for any text", event.name());
+        call.error("pattern", message).help(format!("write `{}`", call.usage(event))).report(call);
+        return None;
+    }
+    Some((Target::Kernels(KernelPattern::new(pattern)), format!("{}:{pattern}", event.name())))
+}
+
+/// Reports a pattern that begins with the name of an event, as bpftrace's do.
+fn repeats_kind(call: &Call, pattern: &str) -> bool {
+    let Some((kind, rest)) = pattern.split_once(':') else { return false };
+    let Some(event) = Event::all().find(|it| it.name() == kind && !rest.starts_with(':')) else { return false };
+    let message = format!("`{pattern}` repeats the kind of probe");
+    call.error("pattern", message).help(format!("write `{}(\"{rest}\", …)`", event.name())).report(call);
+    true
+}
+
 /// Parses `libc:malloc` or `sched:sched_switch`; keeps wildcards.
 fn target(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> {
     let name = format!("{}:{pattern}", event.name());
-    if let Some((kind, rest)) = pattern.split_once(':')
-        && let Some(event) = Event::all().find(|it| it.name() == kind)
-    {
-        let message = format!("`{pattern}` repeats the kind of probe");
-        call.error("pattern", message).help(format!("write `{}(\"{rest}\", …)`", event.name())).report(call);
+    if repeats_kind(call, pattern) {
         return None;
     }
     let parts = if event == Event::Tracepoint { pattern.split_once(':') } else { split_function(pattern) };
@@ -459,7 +494,7 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
         Event::Activity(_) => &["every"],
         Event::Host(_) => &["every", "optional"],
         Event::Launch => &["every", "kinds"],
-        Event::Begin | Event::End | Event::Interval => &[],
+        Event::Begin | Event::End | Event::Interval | Event::Device(_) => &[],
         Event::Uretprobe => &["scope", "every", "return"],
         _ => &["scope", "every"],
     };

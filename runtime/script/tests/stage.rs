@@ -52,6 +52,7 @@ const EXAMPLES: &[(&str, usize)] = &[
     ("for f in [\"cudaMalloc\", \"cudaFree\", \"cudaMemcpy\"] { uprobe(`libcudart:${f}`, |e| @calls[f].count()); }", 3),
     ("interval(1.s, || { print(@time.top(5)); @time.clear(); });", 1),
     ("begin(|| print(\"tracing\"));", 1),
+    ("device_exit(\"vectorAdd\", |t| @last[t.threadIdx.x].max(t.time));", 1),
 ];
 
 #[test]
@@ -61,13 +62,6 @@ fn the_examples_stage() {
     }
     let all: Vec<&str> = EXAMPLES.iter().map(|it| it.0).collect();
     clean(&all.join("\n"));
-}
-
-#[test]
-fn device_code_is_not_there_yet() {
-    let loaded = stage("device_exit(\"vectorAdd\", |t| @last[t.threadIdx.x].max(t.time));");
-    assert_eq!(loaded.diagnostics[0].code, "not-yet");
-    assert!(loaded.diagnostics[0].message.contains("device_exit"));
 }
 
 #[test]

@@ -28,12 +28,14 @@ pub(crate) struct Homes {
     pub(crate) tracer: Option<BpfMapId>,
     /// Linux's map, kept by the tracer's engine if there is no Linux.
     pub(crate) tracer_for_linux: Option<BpfMapId>,
+    /// The GPU's map, which the tracer's engine keeps for the software GPU.
+    pub(crate) gpu: Option<BpfMapId>,
 }
 
 impl Homes {
     fn new(storage: Storage, has_linux: bool) -> Homes {
         let (linux, replayed) = if has_linux { (storage.linux(), None) } else { (None, storage.linux()) };
-        Homes { linux, tracer: storage.tracer(), tracer_for_linux: replayed }
+        Homes { linux, tracer: storage.tracer(), tracer_for_linux: replayed, gpu: storage.gpu() }
     }
 
     /// Whether an engine has the map because compiled handlers use it.
@@ -43,7 +45,7 @@ impl Homes {
 
     /// Returns the maps of the tracer's engine.
     pub(crate) fn in_tracer(self) -> impl Iterator<Item = BpfMapId> {
-        self.tracer.into_iter().chain(self.tracer_for_linux)
+        self.tracer.into_iter().chain(self.tracer_for_linux).chain(self.gpu)
     }
 }
 

@@ -8,13 +8,13 @@ use xputrace_model::names::Names;
 use xputrace_model::plan::Plan;
 use xputrace_model::schema::Unit;
 use xputrace_model::stack::StackKey;
-use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, TableDef, TableId, TableKind, Value};
+use xputrace_model::table::{Cell, Key, KeyPart, Parts, Scalar, Storage, TableDef, TableId, TableKind, Value};
 use xputrace_store::{Backing, OnValue, Refusal, Store};
 
 const ID: TableId = TableId(0);
 const LINUX: BpfMapId = BpfMapId(0);
 const TRACER: BpfMapId = BpfMapId(1);
-const BOTH: Storage = Storage::Both { linux: LINUX, tracer: TRACER };
+const BOTH: Storage = Storage::Parts(Parts { linux: Some(LINUX), tracer: Some(TRACER), gpu: None });
 
 type Elements = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
 

@@ -49,6 +49,12 @@ pub enum Error {
     NoHostEvents { missing: Vec<String>, record: String },
     #[error("the recording has no lines of stacks. Add `--lines` before the `--` of `{record}`")]
     NoLines { record: String },
+    #[error(
+        "the script's device handlers ({}) cannot run over this recording: it is of a real GPU, whose threads it does \
+         not have. They run over recordings of the software GPU, and on it",
+        few(handlers)
+    )]
+    NoThreads { handlers: Vec<String> },
     #[error(transparent)]
     Pipeline(#[from] pipeline::Error),
 }
@@ -107,10 +113,12 @@ pub struct Opened {
 pub fn open(plan: Arc<Plan>, recording: Reader, demangle: Demangle) -> Result<(Pipeline, Opened), Error> {
     let meta = recording.meta().clone();
     check(&plan, &meta)?;
+    let tape = Tape::load(recording);
+    check_threads(&plan, &tape)?;
     let mut pipeline = Pipeline::all_native(plan.clone(), demangle)?;
     let missing: Vec<HostEvent> = meta.missing_kinds(plan.demand.host.kinds).collect();
     pipeline.has_no_account_of(HostEvents::of(&missing));
-    Ok((pipeline, Opened { plan, meta, tape: Tape::load(recording) }))
+    Ok((pipeline, Opened { plan, meta, tape }))
 }
 
 impl Opened {
@@ -266,6 +274,15 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
         return Err(Error::NoLines { record });
     }
     Ok(())
+}
+
+/// Checks that the threads of kernels are known, if device handlers run in them.
+fn check_threads(plan: &Plan, tape: &Tape) -> Result<(), Error> {
+    let handlers: Vec<String> = plan.device_handlers().map(|it| plan.probes[it.probe.index()].name.clone()).collect();
+    match tape.gpus.contains(&GpuKind::Real) && !handlers.is_empty() {
+        true => Err(Error::NoThreads { handlers }),
+        false => Ok(()),
+    }
 }
 
 /// Returns the number under which a probe's hits were recorded, if they were recorded in its scope.
@@ -524,7 +541,7 @@ impl Replay<'_> {
 
     fn take(&mut self, entry: &Entry, sink: &mut dyn Sink) {
         match entry {
-            Entry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos, gpu: _ } => {
+            Entry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos, gpu } => {
                 self.fill_up_to(*process);
                 self.pipeline.add_process(ProcessInfo {
                     is_attached: false,
@@ -532,6 +549,7 @@ impl Replay<'_> {
                     pid_in_target: *pid_in_target,
                     comm: comm.clone(),
                     generation: *generation,
+                    gpu: *gpu,
                 });
                 self.advance(*time_nanos);
             }

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use std::io;
 use std::sync::Arc;
 use xputrace_bytecode::vm::{Engine, Env, Fault};
-use xputrace_model::context::GpuContext;
+use xputrace_model::context::{DeviceContext, GpuContext};
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::{BpfMapId, Plan, ProbeId, ProgramId, SwitchId};
 use xputrace_model::stack::StackKey;
@@ -325,7 +325,7 @@ impl State {
     pub fn handler_losses(&self) -> Losses {
         let mut losses = Losses::default();
         let kernel = self.plan.linux_losses.filter(|_| self.all_native);
-        for map in self.plan.tracer_losses.into_iter().chain(kernel) {
+        for map in self.plan.tracer_losses.into_iter().chain(self.plan.gpu_losses).chain(kernel) {
             self.add_loss_map(map, &mut losses);
         }
         for (id, def) in TableId::each(&self.plan.tables).filter(|(_, def)| def.evicts()) {
@@ -365,7 +365,7 @@ impl State {
     /// Returns the maps of the image that hold parts of a table here.
     fn maps_of(&self, def: &TableDef) -> Vec<BpfMapId> {
         let of_linux = def.storage.linux().filter(|_| self.all_native);
-        def.storage.tracer().into_iter().chain(of_linux).collect()
+        def.storage.tracer().into_iter().chain(def.storage.gpu()).chain(of_linux).collect()
     }
 
     /// Runs a compiled GPU handler over an event.
@@ -373,6 +373,14 @@ impl State {
     pub(crate) fn run_gpu(&mut self, probe: ProbeId, program: ProgramId, ctx: &GpuContext, sink: &mut dyn Sink) {
         let mut env = GpuEnv { plan: &self.plan, names: &self.names, switches: &mut self.switches, ctx, sink };
         if let Err(fault) = self.engine.run_words(program, ctx, &mut env) {
+            self.count_fault(probe, fault);
+        }
+    }
+
+    /// Runs a device handler in a thread of the software GPU. Device code has no helpers but those of maps.
+    #[inline]
+    pub(crate) fn run_device(&mut self, probe: ProbeId, program: ProgramId, ctx: &DeviceContext) {
+        if let Err(fault) = self.engine.run_words(program, ctx, &mut ()) {
             self.count_fault(probe, fault);
         }
     }

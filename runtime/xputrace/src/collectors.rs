@@ -23,6 +23,7 @@ use xputrace_linux::{Linux, monotonic_nanos, parent_of};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Demand, Plan};
 use xputrace_render::shown_text;
+use xputrace_tracer::recording::GpuKind;
 use xputrace_tracer::rendezvous::{
     Acceptor, Armed, Arrival, DEFAULT_SHAPE, Listener, Missed, Notice, Order, Peer, Region, TagArrays, Target, Why,
     Window,
@@ -252,9 +253,8 @@ impl Collectors {
     fn take_in(&mut self, armed: Armed, running: &mut Running) {
         running.report().collector_connected();
         connected(armed.target.peer, running);
-        let software = is_software_gpu(&armed.cupti_file);
-        running.say_if_software(software);
         let info = self.describe(&armed);
+        running.say_of_gpu(info.gpu);
         let Armed { mut target, region, comm, thread_ids, index, .. } = armed;
         // It may have been sent its order before the window began.
         if self.window.has_begun() {
@@ -264,7 +264,7 @@ impl Collectors {
         if self.has_switches {
             target.switch(&self.demand(), sends_mappings(running.plan()));
         }
-        running.add_process(info, thread_ids, software);
+        running.add_process(info, thread_ids);
         self.targets.push(Traced {
             target,
             region,
@@ -275,7 +275,7 @@ impl Collectors {
         });
     }
 
-    fn describe(&mut self, Armed { target, comm, .. }: &Armed) -> ProcessInfo {
+    fn describe(&mut self, Armed { target, comm, cupti_file, .. }: &Armed) -> ProcessInfo {
         let seen = self.generations.entry(target.peer.pid).or_default();
         let generation = std::mem::replace(seen, *seen + 1);
         ProcessInfo {
@@ -284,6 +284,7 @@ impl Collectors {
             comm: comm.clone(),
             generation,
             is_attached: self.attaching.is_some(),
+            gpu: if is_software_gpu(cupti_file) { GpuKind::Software } else { GpuKind::Real },
         }
     }
 

@@ -59,6 +59,7 @@ fn calls(pattern: &str) -> Result<Vec<Listed>> {
 fn events(pattern: &str) -> Result<Vec<Listed>> {
     match NOT_YET.iter().find(|it| **it == pattern) {
         Some(planned) => Err(anyhow!("`{planned}` events are not implemented yet")),
+        None if pattern == "device" => every_event(&|it| matches!(it, Event::Device(_))),
         None => every_event(&|it| glob(pattern, it.name())),
     }
 }

@@ -139,7 +139,7 @@ impl Tape {
 }
 
 impl Observer for Tape {
-    fn process(&mut self, process: ProcessIndex, info: &ProcessInfo, software: bool) -> Result<()> {
+    fn process(&mut self, process: ProcessIndex, info: &ProcessInfo) -> Result<()> {
         let entry = Entry::ProcessStart {
             process: process.0,
             pid: info.pid,
@@ -147,7 +147,7 @@ impl Observer for Tape {
             comm: info.comm.clone(),
             generation: info.generation,
             time_nanos: xputrace_linux::monotonic_nanos(),
-            gpu: if software { GpuKind::Software } else { GpuKind::Real },
+            gpu: info.gpu,
         };
         self.write(&entry)
     }
@@ -251,7 +251,9 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let stacks = Stacks::of(&plan, run.options.naming);
     let state = State::new(plan, None, pipeline, stacks, printer);
     let mut running = Running::new(state, compiled.interpreter, report).writing(files);
-    running.say_if_software(opened.is_of_software_gpu());
+    if opened.is_of_software_gpu() {
+        running.say_of_gpu(GpuKind::Software);
+    }
     running.begin();
     let mut playing = opened.play();
     loop {

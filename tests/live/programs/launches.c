@@ -1,5 +1,6 @@
 // Launches kernels of any name, as its arguments say, one after the other:
-//   shape GRID BLOCK SHARED   further launches have GRID blocks of BLOCK threads with SHARED bytes of dynamic shared memory
+//   shape GRID BLOCK SHARED   further launches have GRID blocks of BLOCK threads with SHARED bytes of dynamic shared memory;
+//                             GRID and BLOCK are a number, or three: `4,2,1`
 //   launch NAME N             launches the kernel of that mangled name N times in the first stream, and waits
 //   meet ONE TWO N            N times: launches ONE in the first stream and TWO in the second. Each runs until the other does too
 // Prints how many it launched, and how many calls failed.
@@ -23,6 +24,11 @@ static void run(const SoftLaunch *launch, void **args) {
   __atomic_add_fetch(&arrived, 1, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(&arrived, __ATOMIC_SEQ_CST) < wanted) {}
 }
+static dim3 shape(const char *text) {
+  dim3 it = {1, 1, 1};
+  sscanf(text, "%u,%u,%u", &it.x, &it.y, &it.z);
+  return it;
+}
 static const void *kernel(const char *name) {
   int at = 0;
   while (kernels[at].name && strcmp(kernels[at].name, name)) at++;
@@ -41,7 +47,7 @@ int main(int argc, char **argv) {
   unsigned dynamic = 0;
   for (int i = 1; i < argc; i += 4) {
     if (!strcmp(argv[i], "shape")) {
-      grid.x = atoi(argv[i + 1]), block.x = atoi(argv[i + 2]), dynamic = atoi(argv[i + 3]);
+      grid = shape(argv[i + 1]), block = shape(argv[i + 2]), dynamic = atoi(argv[i + 3]);
     } else if (!strcmp(argv[i], "launch")) {
       for (int n = atoi(argv[i + 2]); n; n--, launched++) bad += cudaLaunchKernel(kernel(argv[i + 1]), grid, block, 0, dynamic, one) != 0;
       bad += cudaDeviceSynchronize() != 0;

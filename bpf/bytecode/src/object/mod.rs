@@ -50,6 +50,8 @@ pub enum ObjectError {
     NoInstructions { program: String },
     #[error("program `{program}`: `{category}:{name}` is no tracepoint's name")]
     Tracepoint { program: String, category: String, name: String },
+    #[error("program `{program}`: the names of the kernels for {place} contain a NUL")]
+    Kernels { program: String, place: String },
     #[error("map `{map}` is a map of maps, but says nothing of its inner maps")]
     NoInner { map: String },
     #[error("cannot write the ELF object: {0}")]
@@ -179,6 +181,10 @@ fn section_name(program: &Program, links: UprobeLinks) -> Result<String, ObjectE
         }
         ProgramKind::PerfEvent => "perf_event".into(),
         ProgramKind::Syscall => "syscall".into(),
+        ProgramKind::Device { place, kernels } if kernels.contains('\0') => {
+            return Err(ObjectError::Kernels { program: program.name.clone(), place: place.clone() });
+        }
+        ProgramKind::Device { place, kernels } => return Ok(format!("?{place}/{kernels}")),
     };
     Ok(if for_engine_only(program) { format!("?{name}") } else { name })
 }

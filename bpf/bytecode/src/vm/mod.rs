@@ -101,7 +101,7 @@ pub struct Engine {
 impl Engine {
     /// Checks and decodes the given programs of the image.
     ///
-    /// `remote` is asked once for each map that those programs use or whose home is the tracer; if
+    /// `remote` is asked once for each map that those programs use or whose home is not Linux; if
     /// it returns no handle, the engine creates the map itself.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Engine {
         programs: &[ProgramId],
         remote: &mut FindRemote<'_>,
     ) -> Result<(), LoadError> {
-        let mut used: Vec<bool> = image.maps.iter().map(|it| it.home == Home::Tracer).collect();
+        let mut used: Vec<bool> = image.maps.iter().map(|it| it.home != Home::Linux).collect();
         let refs = programs.iter().flat_map(|it| &image.programs[*it].map_refs);
         refs.for_each(|(_, map)| used[map.index()] = true);
 

@@ -332,6 +332,18 @@ losses! {
         meaning: "processes that the traced program left running; what they do from here on is not in the result",
         help: "let the command wait for them (`sh -c '… & wait'`), or trace them by `-p PID` or `-a`",
     }
+    /// The first threads of a launch run it, in the order of their numbers.
+    DeviceThreadSkipped {
+        name: "device_thread_skipped",
+        meaning: "threads of kernels that a device handler did not run in: on the software GPU, it runs in the first \
+                  1,048,576 of a launch",
+        help: "launch fewer threads",
+    }
+    DeviceUnprobed {
+        name: "device_unprobed",
+        meaning: "kernels that ran without a device handler that matches them",
+        help: "this version runs device handlers on the software GPU alone",
+    }
     InstructionLimit {
         name: "instruction_limit",
         meaning: "handlers stopped by the instruction limit",

@@ -17,7 +17,7 @@ use xputrace_model::loss::Loss;
 use xputrace_model::plan::{LossSite, Place, Plan, Probe, ProbeId, ProgramId, ReturnWay, StringId, TAG_SLOTS, Target};
 use xputrace_model::schema::Event;
 use xputrace_model::stack;
-use xputrace_model::table::{Storage, TableDef, TableId, TableKind};
+use xputrace_model::table::{Parts, Storage, TableDef, TableId, TableKind};
 
 /// Size of the ring buffers through which handlers print.
 const RING_BYTES: u32 = 1 << 20;
@@ -33,6 +33,7 @@ const PROCESSES: u32 = 16_384;
 pub(super) enum Engine {
     Linux,
     Tracer,
+    Gpu,
 }
 
 impl Engine {
@@ -40,6 +41,7 @@ impl Engine {
         match self {
             Engine::Linux => Home::Linux,
             Engine::Tracer => Home::Tracer,
+            Engine::Gpu => Home::Gpu,
         }
     }
 
@@ -47,6 +49,7 @@ impl Engine {
         match self {
             Engine::Linux => "k",
             Engine::Tracer => "t",
+            Engine::Gpu => "d",
         }
     }
 }
@@ -134,6 +137,10 @@ impl<'a> Build<'a> {
 
     fn program(&mut self, handler: &Handler, place: Place, checked: &Checked, probe: ProbeId) -> Option<ProgramId> {
         let (engine, kind) = match (place, handler.event, &handler.target) {
+            (Place::Gpu, event, Target::Kernels(kernels)) => {
+                let (place, kernels) = (event.name().to_owned(), kernels.text().to_owned());
+                (Engine::Gpu, ProgramKind::Device { place, kernels })
+            }
             (Place::Tracer | Place::Interpreter, ..) => (Engine::Tracer, ProgramKind::Syscall),
             (_, Event::Uretprobe, _) => (Engine::Linux, ProgramKind::Uretprobe),
             (_, Event::Tracepoint, Target::Tracepoint { category, name }) => {
@@ -167,7 +174,7 @@ impl<'a> Build<'a> {
     /// Returns the finished plan, with growing maps at their final size.
     pub(super) fn finish(mut self) -> (Plan, Vec<Diagnostic>) {
         let slots = self.plan.loss_sites.len().max(1) as u32;
-        for map in [self.plan.linux_losses, self.plan.tracer_losses].into_iter().flatten() {
+        for map in [self.plan.linux_losses, self.plan.tracer_losses, self.plan.gpu_losses].into_iter().flatten() {
             self.plan.image.maps[map].max_entries = slots;
         }
         for (map, slots) in self.every.values() {
@@ -188,7 +195,7 @@ impl<'a> Build<'a> {
         id
     }
 
-    /// Returns the slot that counts a loss at a line, shared by both engines.
+    /// Returns the slot that counts a loss at a line, shared by the engines.
     pub(super) fn loss_slot(&mut self, loss: Loss, site: Site, table: Option<TableId>, engine: Engine) -> usize {
         self.loss_map(engine);
         let sites = &mut self.plan.loss_sites;
@@ -202,6 +209,7 @@ impl<'a> Build<'a> {
         let known = match engine {
             Engine::Linux => self.plan.linux_losses,
             Engine::Tracer => self.plan.tracer_losses,
+            Engine::Gpu => self.plan.gpu_losses,
         };
         if let Some(map) = known {
             return map;
@@ -209,11 +217,13 @@ impl<'a> Build<'a> {
         let (name, kind) = match engine {
             Engine::Linux => ("losses_k", MapKind::PercpuArray),
             Engine::Tracer => ("losses_t", MapKind::Array),
+            Engine::Gpu => ("losses_d", MapKind::Array),
         };
         let map = self.map(spec(name, kind, 4, 8, 1, 0, engine.home()));
         match engine {
             Engine::Linux => self.plan.linux_losses = Some(map),
             Engine::Tracer => self.plan.tracer_losses = Some(map),
+            Engine::Gpu => self.plan.gpu_losses = Some(map),
         }
         map
     }
@@ -232,7 +242,7 @@ impl<'a> Build<'a> {
     /// Returns the map that tells programs in Linux that one of them has called `exit`: its value is then
     /// not 0. `None` if none of them can.
     pub(super) fn over_map(&mut self, engine: Engine) -> Option<BpfMapId> {
-        if engine == Engine::Tracer || !self.ends_in_linux {
+        if engine != Engine::Linux || !self.ends_in_linux {
             return None;
         }
         if self.over.is_none() {
@@ -244,7 +254,7 @@ impl<'a> Build<'a> {
     /// Returns the map that tells programs in Linux whether to record: its value is then not 0. `None` if they
     /// always do.
     pub(super) fn window_map(&mut self, engine: Engine) -> Option<BpfMapId> {
-        if engine == Engine::Tracer || !self.has_window {
+        if engine != Engine::Linux || !self.has_window {
             return None;
         }
         if self.plan.window.is_none() {
@@ -267,7 +277,7 @@ impl<'a> Build<'a> {
     pub(super) fn ring_map(&mut self, engine: Engine) -> BpfMapId {
         let known = match engine {
             Engine::Linux => self.plan.linux_ring,
-            Engine::Tracer => self.tracer_ring,
+            Engine::Tracer | Engine::Gpu => self.tracer_ring,
         };
         if let Some(map) = known {
             return map;
@@ -276,7 +286,7 @@ impl<'a> Build<'a> {
         let map = self.map(spec(&name, MapKind::Ringbuf, 0, 0, RING_BYTES, 0, engine.home()));
         match engine {
             Engine::Linux => self.plan.linux_ring = Some(map),
-            Engine::Tracer => self.tracer_ring = Some(map),
+            Engine::Tracer | Engine::Gpu => self.tracer_ring = Some(map),
         }
         map
     }
@@ -353,6 +363,7 @@ impl<'a> Build<'a> {
         let found = match engine {
             Engine::Linux => table.storage.linux(),
             Engine::Tracer => table.storage.used_by_tracer(),
+            Engine::Gpu => table.storage.gpu(),
         };
         found.expect("inference notes every engine whose handlers use a map")
     }
@@ -381,21 +392,26 @@ impl<'a> Build<'a> {
     /// Decides where a map is stored, by its users.
     fn storage(&mut self, map: MapId, table: &TableDef) -> Storage {
         let shape = &self.shapes.list[map];
-        let generations = shape.read_live;
-        match (table.kind, shape.in_linux, shape.in_tracer) {
-            (_, false, false) => Storage::Interpreter,
-            (TableKind::Plain(_), true, from_tracer) => {
-                Storage::Linux { map: self.map(plain_spec(map, table, Engine::Linux)), from_tracer }
-            }
-            (TableKind::Plain(_), false, true) => Storage::Tracer(self.map(plain_spec(map, table, Engine::Tracer))),
-            (_, true, false) => {
-                Storage::Linux { map: self.map(linux_part(map, table, generations)), from_tracer: false }
-            }
-            (_, false, true) => Storage::Tracer(self.map(tracer_part(map, table))),
-            (_, true, true) => Storage::Both {
-                linux: self.map(linux_part(map, table, generations)),
-                tracer: self.map(tracer_part(map, table)),
-            },
+        let (in_linux, in_tracer, in_gpu) = (shape.in_linux, shape.in_tracer, shape.in_gpu);
+        if let TableKind::Plain(_) = table.kind {
+            return match (in_linux, in_tracer, in_gpu) {
+                (_, _, true) => Storage::Gpu(self.map(plain_spec(map, table, Engine::Gpu))),
+                (true, from_tracer, false) => {
+                    Storage::Linux { map: self.map(plain_spec(map, table, Engine::Linux)), from_tracer }
+                }
+                (false, true, false) => Storage::Tracer(self.map(plain_spec(map, table, Engine::Tracer))),
+                (false, false, false) => Storage::Interpreter,
+            };
+        }
+        let linux = in_linux.then(|| self.map(linux_part(map, table, shape.read_live)));
+        let tracer = in_tracer.then(|| self.map(native_part(map, table, Engine::Tracer)));
+        let gpu = in_gpu.then(|| self.map(native_part(map, table, Engine::Gpu)));
+        match (linux, tracer, gpu) {
+            (None, None, None) => Storage::Interpreter,
+            (Some(map), None, None) => Storage::Linux { map, from_tracer: false },
+            (None, Some(map), None) => Storage::Tracer(map),
+            (None, None, Some(map)) => Storage::Gpu(map),
+            (linux, tracer, gpu) => Storage::Parts(Parts { linux, tracer, gpu }),
         }
     }
 
@@ -445,13 +461,14 @@ fn linux_part(id: MapId, table: &TableDef, generations: bool) -> MapSpec {
     MapSpec { inner: Some(Box::new(part)), ..outer }
 }
 
-fn tracer_part(id: MapId, table: &TableDef) -> MapSpec {
+/// Describes an aggregation's part in another engine, with one value.
+fn native_part(id: MapId, table: &TableDef, engine: Engine) -> MapSpec {
     let (value, entries) = (table.kind.value_size() as u32, table.stored_capacity());
-    let name = map_name(id, table, "t");
+    let (name, home) = (map_name(id, table, engine.letter()), engine.home());
     match (table.stored_key_size() as u32, table.evict) {
-        (0, _) => spec(&name, MapKind::Array, 4, value, 1, 0, Home::Tracer),
-        (key, true) => spec(&name, MapKind::LruHash, key, value, entries, 0, Home::Tracer),
-        (key, false) => spec(&name, MapKind::Hash, key, value, entries, NO_PREALLOC, Home::Tracer),
+        (0, _) => spec(&name, MapKind::Array, 4, value, 1, 0, home),
+        (key, true) => spec(&name, MapKind::LruHash, key, value, entries, 0, home),
+        (key, false) => spec(&name, MapKind::Hash, key, value, entries, NO_PREALLOC, home),
     }
 }
 

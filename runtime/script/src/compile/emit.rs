@@ -145,6 +145,14 @@ impl<'a, 'b> Emitter<'a, 'b> {
                 );
                 None
             }
+            Ok(assembled) if engine == Engine::Gpu && !assembled.insns.iter().all(runs_on_gpu) => {
+                let message = "this handler does what device code cannot do";
+                self.build.diagnostics.push(
+                    Diagnostic::error("not-in-device-code", message, at)
+                        .help("device code computes with integers, compares names, and changes maps"),
+                );
+                None
+            }
             Ok(assembled) => Some(without_dead_code(Program {
                 name,
                 kind,
@@ -385,6 +393,12 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.asm.mov_imm(Reg::R4, i64::from(flags));
         self.asm.call(helper::MAP_UPDATE_ELEM);
     }
+}
+
+/// Whether device code may have this instruction: the helpers that it has are those of maps.
+fn runs_on_gpu(insn: &Insn) -> bool {
+    let calls = insn.code == class::JMP | xputrace_bytecode::insn::CALL;
+    !calls || matches!(insn.imm, helper::MAP_LOOKUP_ELEM | helper::MAP_UPDATE_ELEM | helper::MAP_DELETE_ELEM)
 }
 
 /// Whether a jump may be out of range once Linux has replaced calls and divisions by its own code.

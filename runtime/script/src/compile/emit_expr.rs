@@ -119,7 +119,7 @@ impl Emitter<'_, '_> {
         self.eval_strict(a);
         match b.kind {
             Kind::Const(n) => self.asm.mov_imm(Reg::R1, n),
-            Kind::Source(Source::Word(n)) if self.engine == Engine::Tracer => {
+            Kind::Source(Source::Word(n)) if self.engine != Engine::Linux => {
                 self.asm.ldx(Size::Dw, Reg::R1, Reg::R6, (n * 8) as i16);
             }
             _ => {

@@ -100,7 +100,7 @@ impl Emitter<'_, '_> {
     /// the number's value. Otherwise it would follow `if a { n += 1 } if b { n += 1 } …` once for
     /// every value that `n` can have, and give up.
     fn store_local(&mut self, slot: i16) {
-        if self.engine == Engine::Tracer {
+        if self.engine != Engine::Linux {
             return self.store(slot, Reg::R0);
         }
         self.asm.stx(Size::W, Reg::FP, slot, Reg::R0);
@@ -333,7 +333,7 @@ impl Emitter<'_, '_> {
         self.asm.st_imm(Size::W, Reg::FP, buffer, record::SWITCH as i32);
         self.asm.st_imm(Size::W, Reg::FP, buffer + 4, switch.0 as i32);
         self.store_imm(buffer + 8, on.into());
-        if self.engine == Engine::Tracer {
+        if self.engine != Engine::Linux {
             return self.output(buffer, record::SWITCH_BYTES, at);
         }
         let done = self.asm.label();

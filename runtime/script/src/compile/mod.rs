@@ -13,6 +13,7 @@ mod aggregate;
 mod build;
 mod chain;
 mod check;
+mod device;
 mod emit;
 mod emit_expr;
 mod emit_match;
@@ -85,6 +86,7 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     let mut diagnostics = infer(staged, catalog, &mut units, &mut shapes);
     check_maps(&shapes, &mut diagnostics);
     interpreted::mark_live_reads(&units, &mut shapes);
+    diagnostics.extend(device::check_maps(staged, &units, &shapes));
     diagnostics.extend(placement::warn_of_late_exchanges(staged, &units));
     diagnostics.extend(warn_of_never_enabled(staged));
     diagnostics.extend(interpreted::warn_of_lossy_clears(staged, &units, &shapes));
@@ -216,7 +218,7 @@ fn check_maps(shapes: &Shapes, diagnostics: &mut Vec<Diagnostic>) {
     let written = || shapes.list.iter().filter(|it| it.written).map(|it| it.name.as_str());
     for shape in shapes.list.iter().filter(|it| !it.written) {
         let message = format!("`{}` is read here but never assigned", shape.name);
-        let diagnostic = match (shape.in_linux || shape.in_tracer, shape.in_interpreter) {
+        let diagnostic = match (shape.in_linux || shape.in_tracer || shape.in_gpu, shape.in_interpreter) {
             (true, _) => Diagnostic::error("never-assigned", message, shape.seen_at.clone()),
             (false, true) => Diagnostic::warning("never-assigned", message, shape.seen_at.clone()),
             // It is declared and not used.

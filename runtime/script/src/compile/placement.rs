@@ -54,6 +54,7 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
         Event::Activity(_) => (Place::Tracer, Vec::new()),
         Event::Launch => launch(scan, cpu_maps),
         Event::Host(_) => (Place::Tracer, vec![why_of_call(handler).into()]),
+        Event::Device(_) => (Place::Gpu, vec!["device code: runs in each thread of the kernels that match".into()]),
     };
     if handler.event == Event::Uretprobe && place == Place::Linux {
         why.push(returns(handler.options.returns).into());
@@ -200,7 +201,7 @@ fn is_changed(of: &Use) -> bool {
 /// as of then and not as of the launch.
 pub(super) fn warn_of_late_exchanges(staged: &Staged, units: &[Unit]) -> Vec<Diagnostic> {
     let cpu_maps = CpuMaps::of(units);
-    let late = |it: &&Unit| it.handler.event.is_gpu() && it.place != Place::Linux;
+    let late = |it: &&Unit| it.handler.event.is_gpu() && !matches!(it.place, Place::Linux | Place::Gpu);
     let mut found = Vec::new();
     for unit in units.iter().filter(late) {
         // With the tag, a handler reads what was stored for that launch.
@@ -340,6 +341,11 @@ pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wish
                 demand.launch_ends |= unit.place != Place::Linux;
                 // A kernel's stream is in its own record.
                 demand.launch_streams |= reads.any(&[word::LAUNCH_STREAM]);
+            }
+            Event::Device(_) => {
+                // The software GPU runs it over the kernel's record, and its words are not those of other events.
+                demand.activities = demand.activities.with(Activities::of(&[Activity::Kernel]));
+                continue;
             }
             Event::Host(kind) => {
                 host_demand(kind, unit, reads, &mut demand.host);

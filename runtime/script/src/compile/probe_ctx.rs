@@ -116,7 +116,7 @@ impl Emitter<'_, '_> {
 
     /// Sets R0 to a word of the GPU context, which at the marker lies in the target's memory.
     fn word(&mut self, n: usize, at: Position) {
-        if self.engine == Engine::Tracer {
+        if self.engine != Engine::Linux {
             self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, (n * 8) as i16);
             return;
         }

@@ -7,6 +7,7 @@ use super::typed::{Base, MapId, Type};
 use crate::units::join_unit;
 use rustc_hash::FxHashMap;
 use xputrace_model::diagnostic::{Diagnostic, Label};
+use xputrace_model::plan::Place;
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{DEFAULT_CAPACITY, KeyPart, Storage, TableDef, TableKind};
 
@@ -32,9 +33,10 @@ pub(super) struct Shape {
     value_at: Option<Label>,
     pub(super) capacity: u32,
     pub(super) evict: bool,
-    /// Used by a compiled handler in Linux, and in the tracer.
+    /// Used by a compiled handler in Linux, in the tracer, and in device code.
     pub(super) in_linux: bool,
     pub(super) in_tracer: bool,
+    pub(super) in_gpu: bool,
     /// Used by an interpreted handler.
     pub(super) in_interpreter: bool,
     /// Read or cleared by an interpreted handler during the run.
@@ -125,6 +127,7 @@ impl Shapes {
             evict: false,
             in_linux: false,
             in_tracer: false,
+            in_gpu: false,
             read_live: false,
             cleared_live: false,
             more_than_added: false,
@@ -275,11 +278,13 @@ impl Shapes {
     }
 
     /// Whether a plain map is stored as a sum, so that an interpreted handler clears only what it
-    /// has read, not what probes add meanwhile. Compiled handlers must not read such a map.
+    /// has read, not what probes add meanwhile, or because device code adds to it: each engine then has a part.
+    /// Compiled handlers must not read such a map.
     pub(super) fn is_summed(&self, id: MapId) -> bool {
         let shape = &self.list[id];
         let is_plain = self.purpose(id) == Some(Purpose::Plain) && shape.value.resolved().base == Base::Int;
-        is_plain && shape.in_linux && shape.cleared_live && !shape.more_than_added
+        let has_parts = shape.in_gpu || shape.in_linux && shape.cleared_live;
+        is_plain && has_parts && !shape.more_than_added
     }
 
     /// Returns the map's description for the plan, without its BPF maps.
@@ -304,6 +309,15 @@ impl Shapes {
 }
 
 impl Shape {
+    /// Notes that a compiled handler there uses it.
+    pub(super) fn used_in(&mut self, place: Place) {
+        match place {
+            Place::Linux => self.in_linux = true,
+            Place::Gpu => self.in_gpu = true,
+            Place::Tracer | Place::Interpreter => self.in_tracer = true,
+        }
+    }
+
     /// Whether it is a histogram or quantiles.
     pub(super) fn is_bucketed(&self) -> bool {
         matches!(self.kind, Some((Purpose::Aggregate(kind), _)) if kind.is_bucketed())

@@ -72,13 +72,15 @@ fn describe(plan: &Plan, out: &mut String) {
         };
         let _ = writeln!(
             out,
-            "{}[{}] {:?} {:?}, kernel {}, tracer {}",
+            "{}[{}] {:?} {:?}, kernel {}, tracer {}{}",
             table.name,
             keys.join(", "),
             table.kind,
             table.unit,
             map(table.storage.linux()),
-            map(table.storage.used_by_tracer())
+            map(table.storage.used_by_tracer()),
+            // Only where device code has a part.
+            table.storage.gpu().map_or(String::new(), |it| format!(", gpu {}", map(Some(it))))
         );
     }
     if !plan.shown_by_end.is_empty() {

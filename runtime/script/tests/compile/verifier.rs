@@ -546,7 +546,7 @@ fn load(program: &Program, image: &Image, maps: &[OwnedFd]) -> Result<OwnedFd, S
         ProgramKind::Uprobe | ProgramKind::Uretprobe => (2, 0),
         ProgramKind::Tracepoint { .. } => (5, 0),
         ProgramKind::PerfEvent => (7, 0),
-        ProgramKind::Syscall => (31, 1 << 4),
+        ProgramKind::Syscall | ProgramKind::Device { .. } => (31, 1 << 4),
     };
     attr.u32(0, kind);
     attr.u32(4, insns.len() as u32);

@@ -1,5 +1,6 @@
 //! The script's GPU handlers that run here, and the strings that their events refer to.
 
+use super::device::DeviceHandlers;
 use crate::context::Symbol;
 use crate::names::{Demangle, Names};
 use crate::rendezvous::told;
@@ -21,6 +22,8 @@ pub(super) struct Handlers {
     host_events: [Vec<Handler>; HostEvent::COUNT],
     /// By number of the function.
     functions: FxHashMap<u32, Vec<ApiHandler>>,
+    /// Those that run in kernels.
+    pub(super) device: DeviceHandlers,
     pub(super) wanted: Wanted,
 }
 
@@ -76,6 +79,7 @@ impl Handlers {
             calls: by_call(of_call),
             host_events: std::array::from_fn(|at| of(&|it: &Probe| it.event == Event::Host(HostEvent::ALL[at]))),
             functions: api_handlers(plan),
+            device: DeviceHandlers::of(plan),
             wanted: Wanted::of(&plan.demand),
         }
     }
@@ -113,19 +117,19 @@ impl Handlers {
 
     pub(super) fn programs(&self) -> Vec<ProgramId> {
         let lists = self.activities.iter().chain(&self.calls).chain(&self.host_events);
-        let mut all: Vec<_> = lists.flatten().filter_map(|it| it.program).collect();
+        let mut all: Vec<_> = lists.flatten().filter_map(|it| it.program).chain(self.device.programs()).collect();
         all.sort_unstable();
         all.dedup();
         all
     }
 }
 
-fn handler(plan: &Plan, probe: ProbeId, it: &Probe) -> Handler {
+pub(super) fn handler(plan: &Plan, probe: ProbeId, it: &Probe) -> Handler {
     // Records of host events say less of their demand: the options, not the activities.
     let said = if matches!(it.event, Event::Host(_)) { u32::MAX >> Common::DEMANDED_AT } else { u32::MAX };
     let needs = |id: SwitchId| Some(told(&plan.switches.get(id.index())?.demand) & said);
     let switch = it.switch.and_then(|id| Some(Switchable { id, needs: needs(id)? }));
-    Handler { probe, program: it.program.filter(|_| it.place == Place::Tracer), switch }
+    Handler { probe, program: it.program.filter(|_| matches!(it.place, Place::Tracer | Place::Gpu)), switch }
 }
 
 fn api_handlers(plan: &Plan) -> FxHashMap<u32, Vec<ApiHandler>> {

@@ -8,6 +8,7 @@
 
 mod account;
 mod buffers;
+mod device;
 mod gaps;
 pub(crate) mod gpus;
 mod graphs;
@@ -26,6 +27,7 @@ mod watermark;
 
 use crate::busy::BusyGpus;
 use crate::names::{Demangle, Names};
+use crate::recording::GpuKind;
 use crate::state::{Origin, State, TakenStack, Target};
 use crate::switches::Switches;
 use account::Ledger;
@@ -82,6 +84,8 @@ pub struct ProcessInfo {
     pub generation: u32,
     /// Whether it ran already when it was attached to. Not in recordings, which are made of commands.
     pub is_attached: bool,
+    /// Which GPU it uses.
+    pub gpu: GpuKind,
 }
 
 /// Returns the maps that live in Linux, by index in the image.
@@ -504,6 +508,9 @@ impl Handled for Joined {
         }
         let alone = Origin { began: self.span.start, demanded: 0 };
         let origin = self.launch.map_or(alone, |it| Origin { began: it.start, demanded: it.demanded });
+        if kind == Activity::Kernel && !pipeline.handlers.device.is_empty() {
+            pipeline.run_device(process.facts.index, origin, ctx);
+        }
         Pipeline::run(&mut pipeline.state, pipeline.handlers.of_activity(kind), origin, ctx, sink);
     }
 }

@@ -8,8 +8,8 @@ use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
 
 /// Observes a run. An error is reported once; the run continues.
 pub trait Observer {
-    /// A process's collector was armed. `software` says whether its GPU is the software GPU.
-    fn process(&mut self, process: ProcessIndex, info: &ProcessInfo, software: bool) -> Result<()>;
+    /// A process's collector was armed.
+    fn process(&mut self, process: ProcessIndex, info: &ProcessInfo) -> Result<()>;
     /// The contents of a process's rings.
     fn rings(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) -> Result<()>;
     /// A process has ended.

@@ -26,6 +26,7 @@ use xputrace_model::plan::{ClosureId, Plan, ProbeId};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_script::{EventView, Host, Interpreter};
+use xputrace_tracer::recording::GpuKind;
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, Sink};
 
 /// A running script.
@@ -43,6 +44,9 @@ pub struct Running {
     files: Files,
 }
 
+/// Follows from a script with device handlers on a real GPU.
+const NO_DEVICE_CODE: &str = "device handlers did not run: putting code into kernels of a real GPU is not implemented yet; \
+     they run on the software GPU alone. The kernels that they match are counted as device_unprobed";
 /// Precedes every number from the software GPU.
 const SOFTWARE_GPU: &str = "GPU numbers below come from the software GPU: its times mean nothing.";
 /// Maximum number of names of lost launches listed.
@@ -110,13 +114,13 @@ impl Running {
 
     /// Adds a process whose collector was armed. `threads` maps thread ids in its own pid namespace
     /// to ours.
-    pub fn add_process(&mut self, info: ProcessInfo, threads: Vec<(u32, u32)>, software: bool) {
+    pub fn add_process(&mut self, info: ProcessInfo, threads: Vec<(u32, u32)>) {
         let mut state = self.state.borrow_mut();
         let process = ProcessIndex(state.pipeline.n_processes() as u32);
         state.pipeline.add_process(info.clone());
         state.pipeline.translate_threads(process, threads);
         drop(state);
-        self.observe(|it| it.process(process, &info, software));
+        self.observe(|it| it.process(process, &info));
     }
 
     /// Passes a process's rings to the engine, and does what its handlers request.
@@ -312,10 +316,16 @@ impl Running {
         builtins::refresh(&mut self.state.borrow_mut(), totals, elapsed);
     }
 
-    /// Says so before the first number from the software GPU.
-    pub fn say_if_software(&mut self, software: bool) {
-        if software && self.report.is_first_software() {
-            self.state.borrow_mut().emit(&Output::Note(SOFTWARE_GPU.into()));
+    /// Says so before the first number from the software GPU, and if a GPU cannot run device code.
+    pub fn say_of_gpu(&mut self, gpu: GpuKind) {
+        match gpu {
+            GpuKind::None => {}
+            GpuKind::Real if self.plan.device_handlers().next().is_some() => self.report.fail(NO_DEVICE_CODE),
+            GpuKind::Real => {}
+            GpuKind::Software if self.report.is_first_software() => {
+                self.state.borrow_mut().emit(&Output::Note(SOFTWARE_GPU.into()));
+            }
+            GpuKind::Software => {}
         }
     }
 

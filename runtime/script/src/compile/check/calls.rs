@@ -66,6 +66,12 @@ impl Checker<'_> {
                     .help("compare the whole name with `==`, or probe fewer functions: `uprobe(\"libc:mem*\", …)`");
                 self.poison(diagnostic, at)
             }
+            (_, Kind::Literal(_)) if self.place == Place::Gpu => {
+                let message = "device code does not know the text of a name: there, it is a number";
+                let diagnostic = Diagnostic::error("not-in-device-code", message, self.label(value.at))
+                    .help("compare the whole name with `==`, or choose kernels by the probe's pattern: `\"vector*\"`");
+                self.poison(diagnostic, at)
+            }
             (_, Kind::Literal(wanted)) => of(Kind::Match(place, Box::new(value), wanted)),
             _ => {
                 let diagnostic = Diagnostic::error(

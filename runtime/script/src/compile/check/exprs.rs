@@ -13,6 +13,7 @@ use rhai::{Expr as Syntax, FlowControl, Position, Stmt as SyntaxStmt};
 use xputrace_bytecode::insn::Alu;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::plan::Place;
 use xputrace_model::schema::Unit;
 use xputrace_model::stack::LINES;
 
@@ -353,6 +354,12 @@ impl Checker<'_> {
             [] => return self.literal("", at),
             [Expr { kind: Kind::Literal(text), .. }] => return self.literal(&text.clone(), at),
             _ => {}
+        }
+        if self.place == Place::Gpu {
+            let message = "device code cannot build strings: there, a name is a number";
+            let diagnostic = Diagnostic::error("not-in-device-code", message, self.label(at))
+                .help("make the values parts of a key, `@m[a, b]`");
+            return self.poison(diagnostic, at);
         }
         let bytes: u32 = parts.iter().map(piece_bytes).sum();
         if bytes > MAX_CONCAT_BYTES {

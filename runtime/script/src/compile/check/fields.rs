@@ -8,7 +8,7 @@ use xputrace_bytecode::insn::Alu;
 use xputrace_bytecode::probe::pt_regs;
 use xputrace_model::catalog::TracepointFieldType;
 use xputrace_model::context::word;
-use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::diagnostic::{Diagnostic, nearest};
 use xputrace_model::plan::{Place, Target};
 use xputrace_model::schema::{self, Event, Field, FieldType, From, Unit};
 
@@ -318,12 +318,25 @@ impl Checker<'_> {
         let has = |fields: &[Field]| fields.iter().any(|it| it.name == name);
         match self.handler.event {
             Event::Activity(_) if has(schema::LAUNCH) => Some(format!("the launch has it: `k.launch.{name}`")),
+            Event::Device(_) => self.elsewhere_than_on_gpu(name),
             Event::Uprobe if has(schema::URETPROBE) => {
                 Some(format!("it is known at the return: `uretprobe(…, |e| … e.{name})`"))
             }
             Event::Uretprobe if has(schema::UPROBE) => Some(format!("the entry has it: `e.entry.{name}`")),
             event if !event.is_gpu() && has(Event::KERNEL.fields()) => Some("`kernel` events have it".into()),
             _ => None,
+        }
+    }
+
+    /// Says where to find a field that device events lack, unless one of theirs may be meant.
+    fn elsewhere_than_on_gpu(&self, name: &str) -> Option<String> {
+        let own = self.handler.event.fields().iter().map(|it| it.name);
+        let is_argument = name.strip_prefix("arg").is_some_and(|it| it.parse::<u32>().is_ok());
+        match name {
+            _ if is_argument => Some("the arguments of kernels are not implemented yet".into()),
+            "launch" => Some("launches are not implemented yet in device code; `kernel` events have it".into()),
+            _ if nearest(name, own).is_some() => None,
+            _ => Event::KERNEL.fields().iter().any(|it| it.name == name).then(|| "`kernel` events have it".into()),
         }
     }
 

@@ -9,7 +9,6 @@ use crate::static_check::aggregation_form;
 use rhai::{Expr as Syntax, FnCallExpr, Position};
 use xputrace_bytecode::insn::Alu;
 use xputrace_model::diagnostic::{Diagnostic, Label, nearest};
-use xputrace_model::plan::Place;
 use xputrace_model::table::TableKind;
 
 /// Maximum number of buckets in a linear histogram.
@@ -204,10 +203,7 @@ impl Checker<'_> {
     pub(super) fn element<'c>(&mut self, name: &str, chain: &Chain<'c>) -> Option<Element<'c>> {
         let label = self.label(chain.head.position());
         let map = self.shapes.id(name, &label);
-        match self.place {
-            Place::Linux => self.shapes.list[map].in_linux = true,
-            _ => self.shapes.list[map].in_tracer = true,
-        }
+        self.shapes.list[map].used_in(self.place);
         let (keys, rest) = match chain.links.split_first() {
             Some((Link::Index(index, _), rest)) => match self.key(index, &label) {
                 Some(keys) => (keys, rest),
@@ -278,10 +274,7 @@ impl Checker<'_> {
         };
         let label = self.label(map.position());
         let id = self.shapes.id(&name, &label);
-        match self.place {
-            Place::Linux => self.shapes.list[id].in_linux = true,
-            _ => self.shapes.list[id].in_tracer = true,
-        }
+        self.shapes.list[id].used_in(self.place);
         let Some(keys) = self.key(key, &label) else { return missing(at) };
         self.use_key(id, &keys, &label);
         self.shapes.list[id].more_than_added = true;

@@ -158,6 +158,13 @@ impl Checker<'_> {
         self.error(Diagnostic::error("unsupported", format!("{what} cannot be compiled"), label).help(instead));
     }
 
+    /// Reports what device code cannot do yet.
+    pub(super) fn not_yet_on_gpu(&mut self, what: &str, at: Position, instead: &str) {
+        let label = self.label(at);
+        let message = format!("{what} is not implemented yet in device code");
+        self.error(Diagnostic::error("not-in-device-code", message, label).help(instead));
+    }
+
     pub(super) fn no_value(&mut self, what: &str, at: Position, instead: &str) -> Expr {
         self.unsupported(what, at, instead);
         Expr { kind: Kind::Const(0), ty: Type::of(Base::Unknown), at }

@@ -2,6 +2,7 @@
 
 use super::typed::{Base, Expr, Kind, Stmt, StmtKind, Type};
 use super::{Binding, Checker, missing};
+use crate::declare;
 use crate::handler::Captured;
 use rhai::{Expr as Syntax, Position};
 use xputrace_model::diagnostic::{Diagnostic, nearest};
@@ -62,7 +63,7 @@ impl Checker<'_> {
 
     /// Adds to an advice that the interpreter knows more, for events whose handlers it can run.
     pub(super) fn or_interpret(&self, advice: &str) -> String {
-        match self.handler.event.is_gpu() {
+        match declare::can_be_interpreted(self.handler.event) {
             true => format!("{advice}, or wrap the handler in `interpret(…)`, which has all of Rhai"),
             false => advice.to_owned(),
         }

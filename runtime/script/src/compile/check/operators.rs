@@ -9,6 +9,7 @@ use rhai::{Expr as Syntax, FnCallExpr, Position};
 use xputrace_bytecode::insn::{Alu, Cond};
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::schema::FieldType;
 
 impl Checker<'_> {
     pub(super) fn operator(&mut self, call: &FnCallExpr, at: Position) -> Expr {
@@ -50,7 +51,8 @@ impl Checker<'_> {
         let chain = Chain::of(launch);
         let Syntax::Variable(variable, _, _) = chain.head else { return None };
         let [Link::Property("launch", _)] = chain.links[..] else { return None };
-        if !self.is_event(&variable.1) {
+        let has_launch = self.handler.event.fields().iter().any(|it| it.kind == FieldType::Launch);
+        if !has_launch || !self.is_event(&variable.1) {
             return None;
         }
         self.checked.reads.add(word::JOINED);
@@ -188,6 +190,8 @@ pub(super) fn negated(value: Expr, at: Position) -> Expr {
 pub(super) fn symbol_beside(expr: &Expr) -> Option<Expr> {
     let source = |at_word| Expr { kind: Kind::Source(Source::Word(at_word)), ..expr.clone() };
     match &expr.kind {
+        // Device code has another word there.
+        _ if expr.ty.base != Base::Name => None,
         Kind::Source(Source::Word(word::NAME)) => Some(source(word::SYMBOL)),
         Kind::Source(Source::Word(word::LAUNCH_NAME)) => Some(source(word::LAUNCH_SYMBOL)),
         Kind::Joined(inner) => symbol_beside(inner).map(|it| Expr { kind: Kind::Joined(Box::new(it)), ..expr.clone() }),

@@ -10,6 +10,7 @@ use crate::handler::Captured;
 use crate::static_check::no_exit_status;
 use rhai::{Expr as Syntax, FnCallExpr, Position, Stmt as SyntaxStmt};
 use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::plan::Place;
 use xputrace_model::schema::Event;
 
 /// Maximum number of iterations of a `for`, which is unrolled.
@@ -312,6 +313,10 @@ impl Checker<'_> {
             _ if !declare::SWITCHING.contains(&name) => declare::no_probe_method(name, label),
             _ if !call.args.is_empty() => Diagnostic::error("arguments", format!("`{name}` takes no value"), label),
             Some(it) if !declare::can_be_switched(it.event) => declare::never_switched(it.event, label),
+            _ if self.place == Place::Gpu => {
+                self.not_yet_on_gpu("switching a probe", at, "switch it in a `kernel` or `interval` handler");
+                return None;
+            }
             _ => return Some(Stmt { kind: StmtKind::Switch(probe, name == declare::ENABLE), at }),
         };
         self.error(problem);
@@ -319,6 +324,10 @@ impl Checker<'_> {
     }
 
     pub(super) fn call_stmt(&mut self, call: &FnCallExpr, at: Position) -> Option<Stmt> {
+        if self.place == Place::Gpu && matches!(&*call.name, "print" | "exit") {
+            self.not_yet_on_gpu(&format!("`{}`", call.name), at, "collect in a map, and do it in `interval` or `end`");
+            return None;
+        }
         let kind = match (&*call.name, &call.args[..]) {
             ("print", [argument]) => StmtKind::Print(self.printed(argument)),
             ("print", []) => {

@@ -1,0 +1,117 @@
+//! What device code can do with maps. A word has one writing side: atomics of a CPU and a GPU on one word lose updates.
+//! So aggregations and sums have a part on the GPU, and other values are written there or elsewhere.
+
+use super::scan::{How, Use};
+use super::tables::{Purpose, Shapes};
+use super::typed::MapId;
+use super::unit::Unit;
+use crate::handler::Staged;
+use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::plan::Place;
+use xputrace_model::table::Scalar;
+
+/// Reports maps of device handlers that cannot be kept on the GPU.
+pub(super) fn check_maps(staged: &Staged, units: &[Unit], shapes: &Shapes) -> Vec<Diagnostic> {
+    let on_gpu = (0..shapes.list.len()).filter(|it| shapes.list[*it].in_gpu);
+    on_gpu.flat_map(|map| MapUses::of(staged, units, shapes, map).mistakes()).collect()
+}
+
+/// A map that device code uses, and where it is used.
+struct MapUses<'a> {
+    staged: &'a Staged,
+    shapes: &'a Shapes,
+    map: MapId,
+    uses: Vec<(Place, &'a Use<'a>)>,
+}
+
+impl<'a> MapUses<'a> {
+    fn of(staged: &'a Staged, units: &'a [Unit<'a>], shapes: &'a Shapes, map: MapId) -> Self {
+        let name = &shapes.list[map].name;
+        let all = units.iter().flat_map(|unit| unit.scan.uses.iter().map(|it| (unit.place, it)));
+        MapUses { staged, shapes, map, uses: all.filter(|it| it.1.map == *name).collect() }
+    }
+
+    fn name(&self) -> &str {
+        &self.shapes.list[self.map].name
+    }
+
+    fn mistakes(&self) -> Vec<Diagnostic> {
+        [self.text_in_key(), self.evicts(), self.written_twice()].into_iter().flatten().collect()
+    }
+
+    fn first(&self, passes: impl Fn(Place, &Use) -> bool) -> Option<&'a Use<'a>> {
+        self.uses.iter().find(|it| passes(it.0, it.1)).map(|it| it.1)
+    }
+
+    fn error_at(&self, at: &Use, message: String) -> Diagnostic {
+        Diagnostic::error("not-in-device-code", message, self.staged.label(at.file, at.at))
+    }
+
+    /// Device code knows names by their number.
+    fn text_in_key(&self) -> Option<Diagnostic> {
+        let at = self.first(|place, _| place == Place::Gpu)?;
+        let parts = self.shapes.key_parts(self.map);
+        let part = parts.iter().position(|it| matches!(it.kind, Scalar::Text(_)))? + 1;
+        let message = format!(
+            "part {part} of the key of `{}` is text elsewhere, which device code cannot write: there, a name is a number",
+            self.name()
+        );
+        Some(self.error_at(at, message).help("use two maps"))
+    }
+
+    fn evicts(&self) -> Option<Diagnostic> {
+        let at = self.first(|place, _| place == Place::Gpu)?;
+        let message = format!("`{}` is declared to evict, which device code cannot do", self.name());
+        let mistake = self.error_at(at, message).help("remove `evict`, and declare the `size` that it needs");
+        self.shapes.list[self.map].evict.then_some(mistake)
+    }
+
+    fn written_twice(&self) -> Option<Diagnostic> {
+        if self.shapes.purpose(self.map) != Some(Purpose::Plain) || self.shapes.is_summed(self.map) {
+            return None;
+        }
+        let name = self.name();
+        let on_gpu = self.first(|place, it| place == Place::Gpu && is_changed(it));
+        let elsewhere = self.first(|place, it| place != Place::Gpu && is_changed(it));
+        match (on_gpu, elsewhere) {
+            (Some(on_gpu), Some(elsewhere)) => {
+                let message = format!("`{name}` is written here and in device code: a word has one writing side");
+                let there = self.staged.label(on_gpu.file, on_gpu.at);
+                Some(
+                    self.error_at(elsewhere, message)
+                        .also(there, "written in device code")
+                        .help("use two maps")
+                        .help("aggregations, and values that are only changed by `+=`, have a part for each side"),
+                )
+            }
+            (Some(_), None) => {
+                let read = self.first(|place, _| matches!(place, Place::Linux | Place::Tracer))?;
+                let message = format!(
+                    "`{name}` is written in device code; reading it in another compiled handler is not implemented yet"
+                );
+                Some(self.error_at(read, message).help("read it in an `interval` or `end` handler"))
+            }
+            (None, Some(elsewhere)) => {
+                let read = self.first(|place, _| place == Place::Gpu)?;
+                let message =
+                    format!("`{name}` is written elsewhere; reading it in device code is not implemented yet");
+                let there = self.staged.label(elsewhere.file, elsewhere.at);
+                Some(
+                    self.error_at(read, message)
+                        .also(there, "written here")
+                        .help("a variable of the script's top level is a constant in handlers: `let limit = 100;`"),
+                )
+            }
+            (None, None) => None,
+        }
+    }
+}
+
+/// Whether a value is stored or removed.
+fn is_changed(it: &Use) -> bool {
+    match it.how {
+        How::Assign(_) => true,
+        How::Method(call) => matches!(&*call.name, "remove" | "clear"),
+        How::Read | How::Contains | How::Passed => false,
+    }
+}

@@ -1,0 +1,179 @@
+//! Device handlers on the software GPU, which has no code to put them into: they run here over a kernel's record, once for
+//! each thread of its launch. On a real GPU they would run in the kernel itself; until they do, what they miss is counted.
+
+use super::handlers::{Handler, handler};
+use super::{Pipeline, ProcessIndex};
+use crate::names::Names;
+use crate::recording::GpuKind;
+use crate::state::{Origin, State};
+use rustc_hash::FxHashMap;
+use xputrace_model::context::{DeviceContext, GpuContext, device, word};
+use xputrace_model::diagnostic::Site;
+use xputrace_model::loss::{Loss, Losses};
+use xputrace_model::plan::{DeviceEvent, KernelPattern, Plan, ProgramId};
+
+/// Maximum number of a launch's threads that a handler runs in.
+pub(super) const MOST_THREADS: u64 = 1 << 20;
+/// Threads of a warp.
+const WARP_THREADS: u64 = 32;
+
+/// The script's device handlers, by the kernels that they match.
+pub(super) struct DeviceHandlers {
+    all: Vec<DeviceHandler>,
+    /// Positions in `all`, by the id of the kernel's mangled name.
+    of_kernel: FxHashMap<u64, Vec<usize>>,
+}
+
+struct DeviceHandler {
+    handler: Handler,
+    place: DeviceEvent,
+    kernels: KernelPattern,
+    site: Site,
+}
+
+impl DeviceHandlers {
+    pub(super) fn of(plan: &Plan) -> Self {
+        let all = plan.device_handlers().map(|it| DeviceHandler {
+            handler: handler(plan, it.probe, &plan.probes[it.probe.index()]),
+            place: it.place,
+            kernels: it.kernels.clone(),
+            site: it.site,
+        });
+        DeviceHandlers { all: all.collect(), of_kernel: FxHashMap::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(super) fn programs(&self) -> impl Iterator<Item = ProgramId> {
+        self.all.iter().filter_map(|it| it.handler.program)
+    }
+
+    /// Returns the handlers of a kernel.
+    fn of_kernel<'a>(
+        &'a mut self,
+        ctx: &GpuContext,
+        names: &Names,
+    ) -> impl Iterator<Item = &'a DeviceHandler> + use<'a> {
+        let DeviceHandlers { all, of_kernel } = self;
+        let matching = of_kernel.entry(ctx[word::SYMBOL]).or_insert_with(|| matching(all, ctx, names));
+        matching.iter().map(|it| &all[*it])
+    }
+}
+
+/// Returns the positions of the handlers that match a kernel by any of its names.
+fn matching(all: &[DeviceHandler], ctx: &GpuContext, names: &Names) -> Vec<usize> {
+    let text = |at: usize| names.get(ctx[at]).map_or("", |it| it);
+    let texts = [word::NAME, word::SHORT_NAME, word::SYMBOL].map(text);
+    (0..all.len()).filter(|it| all[*it].kernels.matches(texts)).collect()
+}
+
+impl Pipeline {
+    /// Runs the device handlers of a kernel whose words are filled, or counts it for each if its GPU is a real one.
+    pub(super) fn run_device(&mut self, process: ProcessIndex, origin: Origin, kernel: &GpuContext) {
+        let Pipeline { state, handlers, ledger, .. } = self;
+        let is_software = state.process(process).is_some_and(|it| it.gpu == GpuKind::Software);
+        for it in handlers.device.of_kernel(kernel, &state.names) {
+            let Handler { probe, switch, .. } = it.handler;
+            if switch.is_some_and(|switch| !state.lets_run(probe, switch.id, switch.needs, origin)) {
+                continue;
+            }
+            match is_software {
+                true => it.run(kernel, state, &mut ledger.losses),
+                false => ledger.losses.add_at(Loss::DeviceUnprobed, it.site, 1),
+            }
+        }
+    }
+}
+
+impl DeviceHandler {
+    /// Runs it in each thread of a kernel's launch, in the order of their numbers.
+    fn run(&self, kernel: &GpuContext, state: &mut State, losses: &mut Losses) {
+        let Some(program) = self.handler.program else { return };
+        let threads = Threads::of(kernel);
+        let mut ctx = launch_words(kernel, self.place);
+        for n in 0..threads.count().min(MOST_THREADS) {
+            threads.fill(&mut ctx, n);
+            state.run_device(self.handler.probe, program, &ctx);
+        }
+        losses.add_at(Loss::DeviceThreadSkipped, self.site, threads.count().saturating_sub(MOST_THREADS));
+    }
+}
+
+/// Fills the words that are the same in all threads.
+fn launch_words(kernel: &GpuContext, place: DeviceEvent) -> DeviceContext {
+    let mut ctx: DeviceContext = [0; device::WORDS];
+    ctx[device::TIME] = match place {
+        DeviceEvent::Entry => kernel[word::START],
+        DeviceEvent::Exit => kernel[word::END],
+    };
+    ctx[device::PID] = kernel[word::PID];
+    ctx[device::KERNEL] = kernel[word::NAME];
+    ctx[device::GRID_DIM..][..3].copy_from_slice(&kernel[word::GRID..][..3]);
+    ctx[device::BLOCK_DIM..][..3].copy_from_slice(&kernel[word::BLOCK..][..3]);
+    ctx
+}
+
+/// The threads of a launch: all of a block before those of the next one, each with `x` first.
+struct Threads {
+    grid: [u64; 3],
+    block: [u64; 3],
+}
+
+impl Threads {
+    fn of(kernel: &GpuContext) -> Self {
+        let three = |at: usize| [kernel[at], kernel[at + 1], kernel[at + 2]];
+        Threads { grid: three(word::GRID), block: three(word::BLOCK) }
+    }
+
+    fn count(&self) -> u64 {
+        self.grid.iter().chain(&self.block).fold(1, |all, it| all.saturating_mul(*it))
+    }
+
+    /// Fills the words of the thread with this number, which is less than their count.
+    fn fill(&self, ctx: &mut DeviceContext, n: u64) {
+        let per_block: u64 = self.block.iter().product();
+        let (block, thread) = (n / per_block, n % per_block);
+        ctx[device::BLOCK..][..3].copy_from_slice(&position(block, self.grid));
+        ctx[device::THREAD..][..3].copy_from_slice(&position(thread, self.block));
+        ctx[device::WARPID] = thread / WARP_THREADS;
+        ctx[device::LANEID] = thread % WARP_THREADS;
+    }
+}
+
+/// Returns the coordinates of the n-th element.
+fn position(n: u64, [x, y, _]: [u64; 3]) -> [u64; 3] {
+    [n % x, n / x % y, n / x / y]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_thread_has_a_position_of_its_own() {
+        let threads = Threads { grid: [2, 3, 1], block: [5, 2, 4] };
+        let mut ctx: DeviceContext = [0; device::WORDS];
+        let mut seen = HashSet::new();
+        for n in 0..threads.count() {
+            threads.fill(&mut ctx, n);
+            let of = |at: usize| [ctx[at], ctx[at + 1], ctx[at + 2]];
+            let is_within = |it: [u64; 3], size: [u64; 3]| it.iter().zip(size).all(|(at, size)| *at < size);
+            assert!(is_within(of(device::BLOCK), threads.grid) && is_within(of(device::THREAD), threads.block));
+            let [x, y, z] = of(device::THREAD);
+            let in_block = x + 5 * (y + 2 * z);
+            assert_eq!([ctx[device::WARPID], ctx[device::LANEID]], [in_block / 32, in_block % 32]);
+            assert!(seen.insert((of(device::BLOCK), of(device::THREAD))), "thread {n} comes twice");
+        }
+        assert_eq!(seen.len(), 240);
+    }
+
+    #[test]
+    fn absurd_shapes_are_counted_without_overflow() {
+        let threads = |grid, block| Threads { grid, block }.count();
+        assert_eq!(threads([u64::MAX, 7, 1], [1, 1, 1]), u64::MAX);
+        assert_eq!(threads([1, 1, 1], [0, 1, 1]), 0);
+    }
+}

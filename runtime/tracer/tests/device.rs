@@ -1,0 +1,152 @@
+//! Device handlers: on the software GPU they run over kernels' records, once per thread; on a real GPU they are counted.
+
+mod common;
+
+use common::*;
+use std::sync::Arc;
+use xputrace_bytecode::{BpfMapId, Home, Image, ProgramId};
+use xputrace_model::context::device;
+use xputrace_model::loss::Loss;
+use xputrace_model::plan::{
+    Activities, Activity, Demand, DeviceEvent, KernelPattern, Place, Plan, Probe, Switch, SwitchId, Target,
+};
+use xputrace_model::schema::Event;
+use xputrace_model::table::{Cell, Scalar, Storage, TableDef, TableKind, Value};
+use xputrace_tracer::recording::{Entry, GpuKind, Meta, Reader, Writer};
+use xputrace_tracer::{Pipeline, ProcessInfo, replay};
+use xputrace_wire::record::Kernel;
+
+const MAP: BpfMapId = BpfMapId(0);
+
+/// `device_exit(pattern, |t| @n[t.kernel, t.threadIdx.x, t.time].count())`, or at the entry.
+fn plan(place: DeviceEvent, pattern: &str) -> Plan {
+    let keys = [device::KERNEL, device::THREAD, device::TIME];
+    let parts = vec![key(Scalar::Name), key(Scalar::Int), key(Scalar::Int)];
+    let table = TableDef { storage: Storage::Gpu(MAP), ..(*table("@n", parts, TableKind::Count, MAP)).clone() };
+    let handler = Probe {
+        name: format!("{}:{pattern}", place.name()),
+        target: Target::Kernels(KernelPattern::new(pattern)),
+        ..probe(Event::Device(place), Place::Gpu, Some(ProgramId(0)))
+    };
+    Plan {
+        image: Image {
+            maps: vec![hash("n", 24, Home::Gpu)],
+            programs: vec![add_to_map("device_exit_0", MAP, &keys, None)],
+            sources: Vec::new(),
+        },
+        tables: vec![Arc::new(table)],
+        probes: vec![handler],
+        strings: vec!["".into()],
+        demand: Demand { activities: Activities::of(&[Activity::Kernel]), ..Default::default() },
+        ..Default::default()
+    }
+}
+
+/// A run of `KERNEL_A`, `a<int>`, from 100 to 200.
+fn shaped(grid: [u32; 3], block: [u32; 3]) -> Kernel {
+    Kernel { grid, block, ..kernel(1, 100, 200) }
+}
+
+/// Runs a plan over a kernel of a process with such a GPU.
+fn ran(plan: Plan, gpu: GpuKind, kernel: Kernel) -> Pipeline {
+    let mut pipeline = Pipeline::new(Arc::new(plan), demangle, &mut |_, _| None).unwrap();
+    let process = pipeline.add_process(ProcessInfo { pid: 100, gpu, ..Default::default() });
+    pipeline.feed(process, &[Ring::default().names().clock(1).kernel(kernel).0], &mut Recorder::default());
+    pipeline.finish(&mut Recorder::default());
+    pipeline
+}
+
+/// Returns the rows as name, thread, time and count.
+fn counts(pipeline: &mut Pipeline) -> Vec<(String, i64, i64, i64)> {
+    let row = |(key, cell): (Vec<Value>, Cell)| match (&key[..], cell) {
+        ([Value::Str(name), Value::Int(thread), Value::Int(time)], Cell::Number(n)) => {
+            (name.to_string(), *thread, *time, n)
+        }
+        other => panic!("{other:?}"),
+    };
+    rows(pipeline, 0, true).into_iter().map(row).collect()
+}
+
+#[test]
+fn each_thread_of_a_kernel_that_matches_by_any_name_runs_it() {
+    for pattern in ["a<int>", "a", "*", "?"] {
+        let mut pipeline = ran(plan(DeviceEvent::Exit, pattern), GpuKind::Software, shaped([3, 1, 2], [2, 5, 1]));
+        let of = |thread| ("a<int>".to_owned(), thread, 200, 30);
+        assert_eq!(counts(&mut pipeline), [of(0), of(1)], "{pattern}");
+        assert_eq!(pipeline.losses().iter().count(), 0);
+    }
+    for pattern in ["b", "a<float>", "aa", ""] {
+        let mut pipeline = ran(plan(DeviceEvent::Exit, pattern), GpuKind::Software, shaped([1, 1, 1], [2, 1, 1]));
+        assert_eq!(counts(&mut pipeline), [], "{pattern}");
+    }
+}
+
+#[test]
+fn an_entry_is_at_the_kernels_start() {
+    let mut pipeline = ran(plan(DeviceEvent::Entry, "a"), GpuKind::Software, shaped([1, 1, 1], [1, 1, 1]));
+    assert_eq!(counts(&mut pipeline), [("a<int>".to_owned(), 0, 100, 1)]);
+}
+
+#[test]
+fn a_kernel_of_a_real_gpu_is_counted_instead() {
+    for gpu in [GpuKind::Real, GpuKind::None] {
+        let mut pipeline = ran(plan(DeviceEvent::Exit, "a"), gpu, shaped([1, 1, 1], [64, 1, 1]));
+        assert_eq!(counts(&mut pipeline), []);
+        assert_eq!((pipeline.losses().of(Loss::DeviceUnprobed), pipeline.losses().iter().count()), (1, 1));
+        let other = ran(plan(DeviceEvent::Exit, "b"), gpu, shaped([1, 1, 1], [64, 1, 1]));
+        assert_eq!(other.losses().iter().count(), 0);
+    }
+}
+
+#[test]
+fn threads_beyond_the_limit_are_counted() {
+    let kernel = shaped([1 << 10, 1, 3], [1 << 10, 1, 1]);
+    let mut pipeline = ran(plan(DeviceEvent::Exit, "a"), GpuKind::Software, kernel);
+    let total: i64 = counts(&mut pipeline).iter().map(|it| it.3).sum();
+    assert_eq!((total, pipeline.losses().of(Loss::DeviceThreadSkipped)), (1 << 20, 2 << 20));
+}
+
+#[test]
+fn a_handler_that_is_switched_off_runs_in_no_thread() {
+    let mut plan = plan(DeviceEvent::Exit, "a");
+    plan.probes[0].switch = Some(SwitchId(0));
+    plan.switches = vec![Switch {
+        declared: 0,
+        name: "device_exit:a".into(),
+        begins_on: false,
+        is_turned_elsewhere: true,
+        demand: plan.demand,
+        site: Default::default(),
+    }];
+    let mut pipeline = ran(plan, GpuKind::Software, shaped([1, 1, 1], [64, 1, 1]));
+    assert_eq!(counts(&mut pipeline), []);
+}
+
+#[test]
+fn a_replay_runs_them_over_a_recording_of_the_software_gpu_alone() {
+    let recorded = |gpu| {
+        let mut writer = Writer::new(Vec::new(), &Meta::default()).unwrap();
+        let process = Entry::ProcessStart {
+            process: 0,
+            pid: 100,
+            pid_in_target: 0,
+            comm: "app".into(),
+            generation: 0,
+            time_nanos: 1,
+            gpu,
+        };
+        writer.write(&process).unwrap();
+        let kernel = shaped([2, 1, 1], [1, 1, 1]);
+        let rings = vec![Ring::default().names().clock(1).kernel(kernel).0];
+        writer.write(&Entry::Wire { process: 0, time_nanos: 2, rings }).unwrap();
+        Reader::new(writer.finish().unwrap()).unwrap()
+    };
+    let plan = Arc::new(plan(DeviceEvent::Exit, "a"));
+    let (mut pipeline, opened) = replay::open(plan.clone(), recorded(GpuKind::Software), demangle).ok().unwrap();
+    opened.run(&mut pipeline, &mut Recorder::default());
+    assert_eq!(counts(&mut pipeline), [("a<int>".to_owned(), 0, 200, 2)]);
+    let refused = replay::open(plan, recorded(GpuKind::Real), demangle).err().unwrap().to_string();
+    let wanted = "the script's device handlers (device_exit:a) cannot run over this recording: it is of a real GPU, \
+                  whose threads it does not have";
+    assert!(refused.starts_with(wanted), "{refused}");
+}
