@@ -1,6 +1,7 @@
 //! The collector in this process, between a simulated machine and a simulated tracer. Everything
 //! that is not specific to CUPTI is also tested with a second, vendor-neutral backend.
 #![allow(
+    dead_code,
     clippy::undocumented_unsafe_blocks,
     unsafe_op_in_unsafe_fn,
     unreachable_pub,

@@ -5,11 +5,12 @@ use std::mem::offset_of;
 use xputrace_collector::agent::Stream;
 use xputrace_collector::agent::launch::Records;
 use xputrace_collector::cupti::calls::{Call, IDS, copies, index_of, params};
-use xputrace_collector::cupti::driver::attribute;
+use xputrace_collector::cupti::driver::{attribute, function_attribute};
 use xputrace_collector::cupti::host_calls::{HOST_IDS, Role};
 use xputrace_collector::cupti::records::{
     self, Extent, Record, memcpy_offset, memcpy_peer_offset, memset_offset, offset, overhead_offset, unified_offset,
 };
+use xputrace_collector::cupti::twins::{self, NodeLayout, TWIN_IDS, offset as place};
 use xputrace_collector::cupti::{
     self, CallbackData, GraphData, ModuleData, ResourceData, SubscriberParameters, UnifiedMemoryCounter,
 };
@@ -417,6 +418,86 @@ fn callback_ids_have_the_names_of_the_headers() {
     assert_eq!(index_of(cupti::domain::DRIVER, 1), None);
     assert_eq!(index_of(0, 307), None);
     assert_eq!(index_of(7, u32::MAX), None);
+}
+
+/// What twins depend on.
+#[test]
+fn code_launches_and_nodes_have_the_places_of_the_headers() {
+    let (ids, facts) = (ids(), facts());
+    for it in TWIN_IDS {
+        assert_eq!(ids.get(&("driver", it.name)), Some(&it.id), "{}", it.name);
+        let function = FunctionId::of_callback(it.domain, it.id).unwrap().function().unwrap();
+        let has = |places: &[(usize, &str)]| {
+            for (at, name) in places {
+                let parameter = function.parameters.iter().find(|it| it.offset == *at);
+                assert!(parameter.is_some_and(|it| it.name == *name), "{}: {:?}", it.name, function.parameters);
+            }
+        };
+        let is_library = it.name.starts_with("cuLibrary");
+        match it.call {
+            twins::Role::Load(_) if is_library => has(&[(0, "library"), (8, "code")]),
+            twins::Role::Load(_) if it.name.ends_with("FatBinary") => has(&[(0, "module"), (8, "fatCubin")]),
+            twins::Role::Load(_) => has(&[(0, "module"), (8, "image")]),
+            twins::Role::LoadFile => {}
+            twins::Role::Unload(_) => has(&[(0, if is_library { "library" } else { "hmod" })]),
+            twins::Role::Launch | twins::Role::Cooperative => has(&[
+                (place::launch::KERNEL, "f"),
+                (place::launch::BLOCK, "blockDimX"),
+                (place::launch::SHARED, "sharedMemBytes"),
+            ]),
+            twins::Role::LaunchEx => has(&[(place::launch_ex::CONFIG, "config"), (place::launch_ex::KERNEL, "f")]),
+            twins::Role::Node { at, .. } => has(&[(at, "nodeParams")]),
+            twins::Role::GetNode(_) => has(&[(8, "nodeParams")]),
+            twins::Role::SetFunctionAttribute => has(&[(0, "hfunc"), (8, "attrib"), (12, "value")]),
+            twins::Role::SetKernelAttribute => has(&[(0, "attrib"), (4, "val"), (8, "kernel"), (16, "dev")]),
+            twins::Role::DestroyContext => has(&[(0, "ctx")]),
+            twins::Role::EndPrimary => has(&[(0, "dev")]),
+        }
+    }
+    let any = place::any_node::KERNEL_NODE;
+    let ours = [
+        ("CUlaunchConfig.blockDimX", place::config::BLOCK),
+        ("CUlaunchConfig.sharedMemBytes", place::config::SHARED),
+        ("CUlaunchConfig.attrs", place::config::ATTRIBUTES),
+        ("CUlaunchConfig.numAttrs", place::config::ATTRIBUTES_LEN),
+        ("CUlaunchAttribute", place::attribute::BYTES),
+        ("CUlaunchAttribute.id", place::attribute::ID),
+        ("CUlaunchAttribute.value", place::attribute::VALUE),
+        ("CU_LAUNCH_ATTRIBUTE_COOPERATIVE", 2),
+        ("CUDA_KERNEL_NODE_PARAMS_v1", NodeLayout::Function.size()),
+        ("CUDA_KERNEL_NODE_PARAMS_v1.func", place::node::FUNCTION),
+        ("CUDA_KERNEL_NODE_PARAMS_v1.blockDimX", place::node::BLOCK),
+        ("CUDA_KERNEL_NODE_PARAMS_v1.sharedMemBytes", place::node::SHARED),
+        ("CUDA_KERNEL_NODE_PARAMS_v2", NodeLayout::Kernel.size()),
+        ("CUDA_KERNEL_NODE_PARAMS_v2.func", place::node::FUNCTION),
+        ("CUDA_KERNEL_NODE_PARAMS_v2.blockDimX", place::node::BLOCK),
+        ("CUDA_KERNEL_NODE_PARAMS_v2.sharedMemBytes", place::node::SHARED),
+        ("CUDA_KERNEL_NODE_PARAMS_v2.kern", place::node::KERNEL),
+        ("CUDA_KERNEL_NODE_PARAMS_v2.ctx", place::node::CONTEXT),
+        ("CUgraphNodeParams", NodeLayout::Any.size()),
+        ("CUgraphNodeParams.type", place::any_node::TYPE),
+        ("CUgraphNodeParams.kernel.func", any + place::node::FUNCTION),
+        ("CUgraphNodeParams.kernel.blockDimX", any + place::node::BLOCK),
+        ("CUgraphNodeParams.kernel.sharedMemBytes", any + place::node::SHARED),
+        ("CUgraphNodeParams.kernel.kern", any + place::node::KERNEL),
+        ("CUgraphNodeParams.kernel.ctx", any + place::node::CONTEXT),
+        ("CU_GRAPH_NODE_TYPE_KERNEL", 0),
+        ("CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK", function_attribute::MOST_THREADS as usize),
+        ("CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", function_attribute::MOST_DYNAMIC_SHARED as usize),
+        ("CU_STREAM_CAPTURE_MODE_RELAXED", 2),
+        ("CU_STREAM_NON_BLOCKING", cupti::host_calls::STREAM_NON_BLOCKING as usize),
+    ];
+    assert_agree(&facts, &ours);
+    let settable = [
+        "PREFERRED_SHARED_MEMORY_CARVEOUT",
+        "REQUIRED_CLUSTER_WIDTH",
+        "REQUIRED_CLUSTER_HEIGHT",
+        "REQUIRED_CLUSTER_DEPTH",
+        "NON_PORTABLE_CLUSTER_SIZE_ALLOWED",
+        "CLUSTER_SCHEDULING_POLICY_PREFERENCE",
+    ];
+    let settable = settable.map(|it| facts[format!("CU_FUNC_ATTRIBUTE_{it}").as_str()] as u32);
+    assert_eq!(settable, function_attribute::SETTABLE);
 }
 
 /// Host functions are not GPU work; all other launches are watched.

@@ -115,6 +115,15 @@ pub mod attribute {
     pub const RESERVED_SHARED_PER_BLOCK: i32 = 111;
 }
 
+/// `CUfunction_attribute`.
+pub mod function_attribute {
+    pub const MOST_THREADS: u32 = 0;
+    pub const MOST_DYNAMIC_SHARED: u32 = 8;
+    /// Those that a program can set, beside the dynamic shared memory: the carveout, a cluster's size, whether it may be
+    /// larger than portable, and how clusters are scheduled.
+    pub const SETTABLE: [u32; 6] = [9, 11, 12, 13, 14, 15];
+}
+
 /// Room for a GPU's name.
 const NAME_BYTES: usize = 256;
 

@@ -82,7 +82,9 @@ unsafe fn on_twins_callback(domain: u32, id: u32, data: *const CallbackData) {
         return;
     }
     // SAFETY: a run, never freed.
-    if let Some(run) = unsafe { RUN.load(Ordering::Acquire).as_ref() } {
+    let run = unsafe { RUN.load(Ordering::Acquire).as_ref() };
+    // A forked child has neither the memory nor the threads.
+    if let Some(run) = run.filter(|it| it.agent.is_ours()) {
         // SAFETY: the caller's promise.
         run.agent.guarded(|| unsafe { run.on_twin_callback(domain, id, data) });
     }

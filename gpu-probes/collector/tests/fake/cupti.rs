@@ -1,6 +1,7 @@
 //! A simulated CUPTI: the test fires callbacks, and a flush delivers kernels in buffers.
 
 use crate::machine::Machine;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_void};
 use std::hint::black_box;
@@ -8,9 +9,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::World;
 use xputrace_collector::cupti::driver::Driver;
-use xputrace_collector::cupti::records::{memset_offset, offset};
+use xputrace_collector::cupti::records::{memcpy_offset, memset_offset, offset};
 use xputrace_collector::cupti::{
-    CallbackData, CallbackFunction, CompleteFunction, Cupti, CuptiBackend, Handle, RequestFunction,
+    CallbackData, CallbackFunction, CompleteFunction, Cupti, CuptiBackend, Handle, RequestFunction, ResourceData,
 };
 
 pub const RECORD_BYTES: usize = 216;
@@ -229,6 +230,24 @@ pub struct Event<'a> {
     pub result: i32,
 }
 
+thread_local!(static CONTEXT: Cell<u64> = const { Cell::new(0x1003) });
+
+/// Runs something in another context than the usual one, which is 0x1003 and whose id is 5.
+pub fn in_context(context: u64, run: impl FnOnce()) {
+    let before = CONTEXT.replace(context);
+    run();
+    CONTEXT.set(before);
+}
+
+/// Fires a callback about a resource of a context, if that id is enabled.
+pub fn fire_resource(id: u32, context: u64) {
+    const RESOURCE: u32 = 3;
+    let callback = if is_enabled(RESOURCE, id) { STATE.lock().unwrap().callback } else { None };
+    let Some((callback, user_data)) = callback else { return };
+    let data = ResourceData { context: context as Handle, handle: std::ptr::null_mut(), descriptor: std::ptr::null() };
+    unsafe { callback(user_data as *mut c_void, RESOURCE, id, (&raw const data).cast()) };
+}
+
 /// Fires the callback at ENTER (0) or EXIT (1), if that id is enabled.
 pub fn fire(event: Event<'_>, site: u32) {
     let callback = {
@@ -244,8 +263,8 @@ pub fn fire(event: Event<'_>, site: u32) {
         function_params: event.params,
         return_value: (&raw const event.result).cast(),
         symbol_name: event.symbol.map_or(std::ptr::null(), CStr::as_ptr),
-        context: 0x1003 as Handle,
-        context_uid: 5,
+        context: CONTEXT.get() as Handle,
+        context_uid: (CONTEXT.get() - 0x1003) as u32 + 5,
         correlation_data: &mut slot,
         correlation_id: event.correlation,
     };
@@ -408,6 +427,18 @@ pub fn push_memset(correlation: u32, bytes: u64, graph_node: u64) {
     if MEMSETS_ON.load(SeqCst) {
         STATE.lock().unwrap().kernels.push(record);
     }
+}
+
+/// Adds a copy for the next flush to deliver.
+pub fn push_memcpy(context: u32, stream: u32) {
+    let mut record = [0u8; RECORD_BYTES];
+    let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
+    put(offset::KIND, &1u32.to_le_bytes());
+    put(offset::START, &3_000_000u64.to_le_bytes());
+    put(offset::END, &3_000_300u64.to_le_bytes());
+    put(memcpy_offset::CONTEXT, &context.to_le_bytes());
+    put(memcpy_offset::STREAM, &stream.to_le_bytes());
+    STATE.lock().unwrap().kernels.push(record);
 }
 
 /// Removes the end of the newest kernel.

@@ -130,7 +130,7 @@ pub struct Tracer {
 unsafe impl Send for Tracer {}
 
 impl Tracer {
-    fn new(socket: Socket, hello: Message, shape: Shape, region: OwnedFd, tags: OwnedFd) -> Self {
+    pub fn new(socket: Socket, hello: Message, shape: Shape, region: OwnedFd, tags: OwnedFd) -> Self {
         let map = |fd: &OwnedFd, size| unsafe {
             libc::mmap(
                 std::ptr::null_mut(),

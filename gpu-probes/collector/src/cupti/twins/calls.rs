@@ -111,11 +111,52 @@ pub(super) fn watched() -> impl Iterator<Item = (u32, u32)> {
     calls.chain([(domain::RESOURCE, RESOURCE_CONTEXT_DESTROYING)])
 }
 
+/// Byte offsets in parameters, and in what they point at.
+pub mod offset {
+    pub mod launch {
+        pub const KERNEL: usize = 0;
+        pub const BLOCK: usize = 20;
+        pub const SHARED: usize = 32;
+    }
+
+    pub mod launch_ex {
+        pub const CONFIG: usize = 0;
+        pub const KERNEL: usize = 8;
+    }
+
+    /// `CUlaunchConfig`.
+    pub mod config {
+        pub const BLOCK: usize = 12;
+        pub const SHARED: usize = 24;
+        pub const ATTRIBUTES: usize = 40;
+        pub const ATTRIBUTES_LEN: usize = 48;
+    }
+
+    /// `CUlaunchAttribute`.
+    pub mod attribute {
+        pub const ID: usize = 0;
+        pub const VALUE: usize = 8;
+        pub const BYTES: usize = 72;
+    }
+
+    /// `CUDA_KERNEL_NODE_PARAMS_v2`, with which `_v1` begins.
+    pub mod node {
+        pub const FUNCTION: usize = 0;
+        pub const BLOCK: usize = 20;
+        pub const SHARED: usize = 32;
+        pub const KERNEL: usize = 56;
+        pub const CONTEXT: usize = 64;
+    }
+
+    /// `CUgraphNodeParams`.
+    pub mod any_node {
+        pub const TYPE: usize = 0;
+        pub const KERNEL_NODE: usize = 16;
+    }
+}
+
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
-const ATTRIBUTE_COOPERATIVE: u32 = 2;
-/// Size of a `CUlaunchAttribute`, and where its value is.
-const ATTRIBUTE_BYTES: usize = 72;
-const ATTRIBUTE_VALUE: usize = 8;
+pub(super) const ATTRIBUTE_COOPERATIVE: u32 = 2;
 /// No launch has as many.
 const MOST_ATTRIBUTES: u32 = 64;
 
@@ -153,19 +194,22 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
     unsafe {
         match role {
             Role::Launch | Role::Cooperative => Some(Kernel {
-                handle: read(at, 0),
-                threads: threads(at, 20),
-                shared: read(at, 32),
+                handle: read(at, offset::launch::KERNEL),
+                threads: threads(at, offset::launch::BLOCK),
+                shared: read(at, offset::launch::SHARED),
                 is_cooperative: role == Role::Cooperative,
                 context: 0,
             }),
             Role::LaunchEx => {
-                let config: *const u8 = read(at, 0);
+                let config: *const u8 = read(at, offset::launch_ex::CONFIG);
                 (!config.is_null()).then(|| Kernel {
-                    handle: read(at, 8),
-                    threads: threads(config, 12),
-                    shared: read(config, 24),
-                    is_cooperative: is_cooperative(read(config, 40), read(config, 48)),
+                    handle: read(at, offset::launch_ex::KERNEL),
+                    threads: threads(config, offset::config::BLOCK),
+                    shared: read(config, offset::config::SHARED),
+                    is_cooperative: is_cooperative(
+                        read(config, offset::config::ATTRIBUTES),
+                        read(config, offset::config::ATTRIBUTES_LEN),
+                    ),
                     context: 0,
                 })
             }
@@ -179,28 +223,26 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
 unsafe fn is_cooperative(attributes: *const u8, n: u32) -> bool {
     // SAFETY: the caller's promise.
     let is_it = |it: usize| unsafe {
-        let at = it * ATTRIBUTE_BYTES;
-        read::<u32>(attributes, at) == ATTRIBUTE_COOPERATIVE && read::<i32>(attributes, at + ATTRIBUTE_VALUE) != 0
+        let attribute = attributes.add(it * offset::attribute::BYTES);
+        read::<u32>(attribute, offset::attribute::ID) == ATTRIBUTE_COOPERATIVE
+            && read::<i32>(attribute, offset::attribute::VALUE) != 0
     };
     !attributes.is_null() && (0..n.min(MOST_ATTRIBUTES) as usize).any(is_it)
 }
 
 /// Returns where a launch has its kernel.
 pub(super) fn place_of_kernel(role: Role) -> usize {
-    if role == Role::LaunchEx { 8 } else { 0 }
+    if role == Role::LaunchEx { offset::launch_ex::KERNEL } else { offset::launch::KERNEL }
 }
 
 /// The largest of the structures that describe a node: `CUgraphNodeParams`.
 pub(super) const MOST_NODE_BYTES: usize = 256;
 /// `CU_GRAPH_NODE_TYPE_KERNEL`.
 const NODE_IS_KERNEL: u32 = 0;
-/// Where a description of a kernel node has a `CUkernel`, and its context.
-const NODE_KERNEL: usize = 56;
-const NODE_CONTEXT: usize = 64;
 
 impl NodeLayout {
     /// Size of the structure.
-    pub(super) const fn size(self) -> usize {
+    pub const fn size(self) -> usize {
         match self {
             NodeLayout::Function => 56,
             NodeLayout::Kernel => 72,
@@ -210,7 +252,7 @@ impl NodeLayout {
 
     /// Where in it the kernel node is described.
     const fn kernel_node(self) -> usize {
-        if let NodeLayout::Any = self { 16 } else { 0 }
+        if let NodeLayout::Any = self { offset::any_node::KERNEL_NODE } else { 0 }
     }
 }
 
@@ -222,18 +264,18 @@ pub(super) unsafe fn node_kernel(layout: NodeLayout, node: *const u8) -> Option<
     let at = layout.kernel_node();
     // SAFETY: the caller's promise, and the offsets of the layouts.
     unsafe {
-        if layout == NodeLayout::Any && read::<u32>(node, 0) != NODE_IS_KERNEL {
+        if layout == NodeLayout::Any && read::<u32>(node, offset::any_node::TYPE) != NODE_IS_KERNEL {
             return None;
         }
         let has_kernel = layout != NodeLayout::Function;
-        let function: u64 = read(node, at);
-        let place = if function == 0 && has_kernel { at + NODE_KERNEL } else { at };
+        let (function, kernel) = (at + offset::node::FUNCTION, at + offset::node::KERNEL);
+        let place = if has_kernel && read::<u64>(node, function) == 0 { kernel } else { function };
         let kernel = Kernel {
             handle: read(node, place),
-            threads: threads(node, at + 20),
-            shared: read(node, at + 32),
+            threads: threads(node, at + offset::node::BLOCK),
+            shared: read(node, at + offset::node::SHARED),
             is_cooperative: false,
-            context: if has_kernel { read(node, at + NODE_CONTEXT) } else { 0 },
+            context: if has_kernel { read(node, at + offset::node::CONTEXT) } else { 0 },
         };
         Some((kernel, place))
     }
@@ -242,7 +284,7 @@ pub(super) unsafe fn node_kernel(layout: NodeLayout, node: *const u8) -> Option<
 /// Returns the places of handles in a structure that describes a kernel node.
 pub(super) fn node_handles(layout: NodeLayout) -> &'static [usize] {
     match layout {
-        NodeLayout::Function => &[0],
-        NodeLayout::Kernel | NodeLayout::Any => &[0, NODE_KERNEL],
+        NodeLayout::Function => &[offset::node::FUNCTION],
+        NodeLayout::Kernel | NodeLayout::Any => &[offset::node::FUNCTION, offset::node::KERNEL],
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::Handle;
 use super::super::driver::Code;
+use super::super::host_calls::STREAM_NON_BLOCKING;
 use super::calls::Origin;
 use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};
@@ -15,17 +16,6 @@ const SUCCESS: u32 = 0;
 const NOT_FOUND: Failure = 500;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const CAPTURE_MODE_RELAXED: u32 = 2;
-/// `CU_STREAM_NON_BLOCKING`.
-const STREAM_NON_BLOCKING: u32 = 1;
-
-/// `CUfunction_attribute`.
-pub(super) mod attribute {
-    pub(in super::super) const MOST_THREADS: u32 = 0;
-    pub(in super::super) const MOST_DYNAMIC_SHARED: u32 = 8;
-    /// Those that a program can set, beside the dynamic shared memory: the carveout, a cluster's size, whether it may be
-    /// larger than portable, and how clusters are scheduled.
-    pub(in super::super) const SETTABLE: [u32; 6] = [9, 11, 12, 13, 14, 15];
-}
 
 /// A kernel as the driver knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,9 +15,10 @@ pub(super) mod image;
 mod table;
 mod work;
 
-pub use calls::{NodeLayout, Origin, Role, TWIN_IDS};
+pub use calls::{NodeLayout, Origin, Role, TWIN_IDS, offset};
 
 use super::calls::read;
+use super::driver::function_attribute;
 use super::launches::{context, result};
 use super::others::Ids;
 use super::{
@@ -27,7 +28,7 @@ use crate::agent::device::{Job, TWIN_WITHIN};
 use crate::agent::host_call::unseen;
 use crate::agent::{Agent, Context};
 use calls::{Kernel, MOST_NODE_BYTES, role_of};
-use code::{KernelHandle, attribute};
+use code::KernelHandle;
 use contexts::Contexts;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -307,7 +308,8 @@ impl Run {
         let handle = twins.kernel_handle(slot, twin, entry);
         let code = &self.backend.driver.code;
         // SAFETY: a twin's handle, in the context that the calling thread launches in.
-        let is_set = unseen(|| unsafe { code.set_attribute(handle, attribute::MOST_DYNAMIC_SHARED, value) }).is_ok();
+        let is_set =
+            unseen(|| unsafe { code.set_attribute(handle, function_attribute::MOST_DYNAMIC_SHARED, value) }).is_ok();
         if is_set {
             entry.most_shared.fetch_max(bytes, Ordering::Relaxed);
         }
@@ -318,7 +320,9 @@ impl Run {
     /// with launches.
     fn follow_attribute(&self, twins: &Twins, slot: usize, handle: u64, attribute: u32, value: i32) {
         let found = Key::new(handle, slot).and_then(|it| twins.twins.find(it));
-        let Some((twin, entry)) = found.filter(|_| attribute != attribute::MOST_DYNAMIC_SHARED) else { return };
+        let Some((twin, entry)) = found.filter(|_| attribute != function_attribute::MOST_DYNAMIC_SHARED) else {
+            return;
+        };
         let handle = twins.kernel_handle(slot, twin, entry);
         // SAFETY: a twin's handle, in the context of the program's call.
         if unseen(|| unsafe { self.backend.driver.code.set_attribute(handle, attribute, value) }).is_err() {

@@ -1,10 +1,11 @@
 //! What the worker does for twins: it loads them, prepares contexts, and copies blocks. It holds no lock in a call of the
 //! driver.
 
+use super::super::driver::function_attribute as attribute;
 use super::super::others::{OTHER, OURS};
 use super::super::{CuptiBackend, Handle, Run, SUCCESS};
 use super::calls::{Origin, watched};
-use super::code::{Answer, Failure, KernelHandle, attribute};
+use super::code::{Answer, Failure, KernelHandle};
 use super::table::{Key, New};
 use super::{TWINS, Twins};
 use crate::agent::device::TWIN_WITHIN;
@@ -161,6 +162,9 @@ impl Twins {
     ) -> Answer<Contents> {
         let code = &backend.driver.code;
         let name = |it: &str| CString::new(it).map_err(|_| INVALID);
+        if is_given_up.load(Ordering::Acquire) {
+            return Err(INVALID);
+        }
         // PTX ends with a 0; behind a cubin it does no harm.
         let text = [&twin.code[..], &[0]].concat();
         // SAFETY: the code lives during the call.

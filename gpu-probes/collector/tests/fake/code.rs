@@ -1,0 +1,292 @@
+//! A simulated driver that loads code: PTX texts with entries and variables, in any number of contexts. The GPU's memory is
+//! this process's.
+//!
+//! A handle tells what it is: `LIBRARY + 0x10 * n` is a library's n-th kernel, and in a context the function
+//! `context << 32` beyond it.
+
+use crate::cupti::{self, DRIVER, Event};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use xputrace_collector::cupti::Handle;
+use xputrace_collector::cupti::driver::{Code, Driver};
+
+const NOT_FOUND: u32 = 500;
+const FIRST_LIBRARY: u64 = 0x10_0000;
+const LIBRARY_BYTES: u64 = 0x1000;
+/// Dynamic shared memory that a kernel can have at most.
+pub const MOST_SHARED: i32 = 100_000;
+
+/// While set, loading blocks, as behind a kernel that waits for the program.
+pub static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
+/// Libraries that were loaded by calls.
+pub static LOADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local!(static CURRENT: Cell<u64> = const { Cell::new(0) });
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+#[derive(Default)]
+struct State {
+    /// Texts of libraries, in their order.
+    libraries: Vec<String>,
+    attributes: HashMap<(u64, u32), i32>,
+    /// Addresses of variables by library, context and name.
+    variables: HashMap<(u64, u64, String), u64>,
+    /// Contexts and addresses of what was allocated.
+    pub blocks: Vec<(u64, u64)>,
+}
+
+fn with<R>(run: impl FnOnce(&mut State) -> R) -> R {
+    run(STATE.lock().unwrap().get_or_insert_default())
+}
+
+pub fn reset() {
+    *STATE.lock().unwrap() = None;
+    IS_BLOCKED.store(false, SeqCst);
+    LOADS.store(0, SeqCst);
+}
+
+/// Loads a library or module of the program.
+pub fn load(text: &str) -> u64 {
+    with(|state| {
+        state.libraries.push(text.to_owned());
+        FIRST_LIBRARY + (state.libraries.len() as u64 - 1) * LIBRARY_BYTES
+    })
+}
+
+/// Returns a kernel of a library.
+pub fn kernel(library: u64, name: &str) -> Option<u64> {
+    with(|state| {
+        let text = state.libraries.get(((library - FIRST_LIBRARY) / LIBRARY_BYTES) as usize)?;
+        let mut entries = text.split(".entry ").skip(1).map(|it| it.split('(').next().unwrap());
+        entries.position(|it| it == name).map(|it| library + 0x10 * (it as u64 + 1))
+    })
+}
+
+/// Returns a kernel's function in a context.
+pub fn function(kernel: u64, context: u64) -> u64 {
+    kernel + (context << 32)
+}
+
+/// Returns the address of a variable.
+pub fn variable(library: u64, context: u64, name: &str) -> Option<u64> {
+    with(|state| {
+        let text = state.libraries.get(((library - FIRST_LIBRARY) / LIBRARY_BYTES) as usize)?;
+        let is_there = text.lines().any(|it| it.starts_with(".global") && it.contains(&format!(" {name}")));
+        let new = || Box::leak(Box::new([0u64; 8])).as_ptr() as u64;
+        is_there.then(|| *state.variables.entry((library, context, name.to_owned())).or_insert_with(new))
+    })
+}
+
+pub fn word(address: u64, index: usize) -> u64 {
+    unsafe { (address as *const u64).add(index).read_volatile() }
+}
+
+pub fn set_word(address: u64, index: usize, value: u64) {
+    unsafe { (address as *mut u64).add(index).write_volatile(value) };
+}
+
+/// Returns what was allocated in a context.
+pub fn block(context: u64) -> Option<u64> {
+    with(|state| state.blocks.iter().find(|it| it.0 == context).map(|it| it.1))
+}
+
+pub fn attribute(handle: u64, attribute: u32) -> i32 {
+    let default = match attribute {
+        0 => 1024,
+        8 => 48 << 10,
+        _ => 0,
+    };
+    with(|state| state.attributes.get(&(handle, attribute)).copied().unwrap_or(default))
+}
+
+pub fn set(handle: u64, attribute: u32, value: i32) {
+    with(|state| state.attributes.insert((handle, attribute), value));
+}
+
+pub fn driver() -> Driver {
+    Driver {
+        is_capturing: Some(cupti::is_capturing),
+        code: Code {
+            set_context: Some(set_context),
+            context_device: Some(context_device),
+            exchange_capture_mode: Some(exchange_capture_mode),
+            load_library: Some(load_library),
+            library_kernel: Some(library_kernel),
+            library_global: Some(library_global),
+            library_managed: Some(library_managed),
+            module_function: Some(module_function),
+            module_global: Some(library_global),
+            kernel_function: Some(kernel_function),
+            function_attribute: Some(function_attribute),
+            set_function_attribute: Some(set_function_attribute),
+            kernel_attribute: Some(kernel_attribute),
+            set_kernel_attribute: Some(set_kernel_attribute),
+            alloc: Some(alloc),
+            create_stream: Some(create_stream),
+            copy_to_device: Some(copy_to_device),
+            copy_to_host: Some(copy_to_host),
+            wait_for_stream: Some(wait_for_stream),
+        },
+        ..Driver::default()
+    }
+}
+
+/// Tells the collector of a call, as CUPTI does of its own calls too.
+fn told<R>(id: u32, name: &CStr, params: &[u64], call: impl FnOnce() -> R) -> R {
+    let params = params.as_ptr().cast();
+    let correlation = cupti::next_correlation();
+    let event = Event { domain: DRIVER, id, name, symbol: None, params, correlation, result: 0 };
+    cupti::fire(event, 0);
+    let result = call();
+    cupti::fire(event, 1);
+    result
+}
+
+fn current() -> u64 {
+    let context = CURRENT.get();
+    assert_ne!(context, 0, "a context is current");
+    context
+}
+
+unsafe extern "C" fn set_context(context: Handle) -> u32 {
+    CURRENT.set(context as u64);
+    0
+}
+
+unsafe extern "C" fn context_device(device: *mut i32) -> u32 {
+    *device = (current() - 0x1000) as i32;
+    0
+}
+
+unsafe extern "C" fn exchange_capture_mode(mode: *mut u32) -> u32 {
+    assert_eq!(*mode, 2, "relaxed");
+    0
+}
+
+unsafe extern "C" fn load_library(
+    library: *mut Handle,
+    code: *const c_void,
+    _: *const c_void,
+    _: *const c_void,
+    _: u32,
+    _: *const c_void,
+    _: *const c_void,
+    _: u32,
+) -> u32 {
+    told(678, c"cuLibraryLoadData", &[library as u64, code as u64], || {
+        while IS_BLOCKED.load(SeqCst) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let text = CStr::from_ptr(code.cast()).to_str().unwrap();
+        if text.contains(".broken") {
+            return 218;
+        }
+        LOADS.fetch_add(1, SeqCst);
+        *library = load(text) as Handle;
+        0
+    })
+}
+
+unsafe fn text_of(name: *const c_char) -> &'static str {
+    CStr::from_ptr(name).to_str().unwrap()
+}
+
+unsafe extern "C" fn library_kernel(out: *mut Handle, library: Handle, name: *const c_char) -> u32 {
+    let found = kernel(library as u64, text_of(name));
+    found.map_or(NOT_FOUND, |it| {
+        *out = it as Handle;
+        0
+    })
+}
+
+unsafe extern "C" fn module_function(out: *mut Handle, module: Handle, name: *const c_char) -> u32 {
+    let found = kernel(module as u64, text_of(name));
+    found.map_or(NOT_FOUND, |it| {
+        *out = function(it, current()) as Handle;
+        0
+    })
+}
+
+unsafe extern "C" fn kernel_function(out: *mut Handle, kernel: Handle) -> u32 {
+    *out = function(kernel as u64, current()) as Handle;
+    0
+}
+
+unsafe extern "C" fn library_global(address: *mut u64, bytes: *mut usize, library: Handle, name: *const c_char) -> u32 {
+    let found = variable(library as u64, current(), text_of(name));
+    found.map_or(NOT_FOUND, |it| {
+        (*address, *bytes) = (it, 64);
+        0
+    })
+}
+
+unsafe extern "C" fn library_managed(_: *mut u64, _: *mut usize, _: Handle, _: *const c_char) -> u32 {
+    NOT_FOUND
+}
+
+unsafe extern "C" fn function_attribute(value: *mut i32, number: u32, handle: Handle) -> u32 {
+    *value = attribute(handle as u64, number);
+    0
+}
+
+unsafe extern "C" fn kernel_attribute(value: *mut i32, number: u32, handle: Handle, _: i32) -> u32 {
+    *value = attribute(handle as u64, number);
+    0
+}
+
+unsafe extern "C" fn set_function_attribute(handle: Handle, number: u32, value: i32) -> u32 {
+    if value > MOST_SHARED {
+        return 1;
+    }
+    set(handle as u64, number, value);
+    0
+}
+
+unsafe extern "C" fn set_kernel_attribute(number: u32, value: i32, handle: Handle, _: i32) -> u32 {
+    unsafe { set_function_attribute(handle, number, value) }
+}
+
+unsafe extern "C" fn alloc(address: *mut u64, bytes: usize) -> u32 {
+    let context = current();
+    told(243, c"cuMemAlloc_v2", &[address as u64, bytes as u64], || {
+        *address = Vec::leak(vec![0u64; bytes / 8]).as_ptr() as u64;
+        with(|state| state.blocks.push((context, *address)));
+        0
+    })
+}
+
+/// The handle of our stream in a context.
+pub fn stream(context: u64) -> u64 {
+    0x5000 + context
+}
+
+unsafe extern "C" fn create_stream(out: *mut Handle, flags: u32) -> u32 {
+    assert_eq!(flags, 1, "it waits for no other");
+    *out = stream(current()) as Handle;
+    0
+}
+
+unsafe extern "C" fn copy_to_device(to: u64, from: *const c_void, bytes: usize, in_stream: Handle) -> u32 {
+    assert_eq!(in_stream as u64, stream(current()));
+    told(277, c"cuMemcpyHtoDAsync_v2", &[to, from as u64, bytes as u64, in_stream as u64], || {
+        (to as *mut u8).copy_from(from.cast(), bytes);
+        0
+    })
+}
+
+unsafe extern "C" fn copy_to_host(to: *mut c_void, from: u64, bytes: usize, in_stream: Handle) -> u32 {
+    assert_eq!(in_stream as u64, stream(current()));
+    told(279, c"cuMemcpyDtoHAsync_v2", &[to as u64, from, bytes as u64, in_stream as u64], || {
+        to.cast::<u8>().copy_from(from as *const u8, bytes);
+        0
+    })
+}
+
+unsafe extern "C" fn wait_for_stream(in_stream: Handle) -> u32 {
+    assert_eq!(in_stream as u64, stream(current()));
+    0
+}

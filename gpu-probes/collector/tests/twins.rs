@@ -1,0 +1,783 @@
+//! Twins of kernels: the collector between a simulated CUPTI and driver, and a simulated tracer.
+#![allow(
+    dead_code,
+    clippy::undocumented_unsafe_blocks,
+    unsafe_op_in_unsafe_fn,
+    unreachable_pub,
+    reason = "tests play CUPTI, the driver and the tracer with the same raw calls"
+)]
+
+#[path = "fake/code.rs"]
+mod code;
+#[path = "fake/cupti.rs"]
+mod cupti;
+#[path = "fake/machine.rs"]
+mod machine;
+#[path = "fake/tracer.rs"]
+mod tracer;
+
+use cupti::{DRIVER, Event};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use tracer::{Tracer, listen, memory};
+use xputrace_collector::cupti::CuptiBackend;
+use xputrace_collector::rendezvous::{Received, Socket, Trust};
+use xputrace_collector::{Dormant, World};
+use xputrace_wire::device::{
+    self, Codec, ImageOutcome, MOST_CONTEXTS, Twin, Unprobed, decode_image, twin_status, twin_symbol,
+};
+use xputrace_wire::events::{Call, HostEvent, HostEvents};
+use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand};
+use xputrace_wire::record::{ActivityRecord, Record};
+use xputrace_wire::region::{Lost, PAGE, Shape};
+
+struct Counting;
+thread_local!(static ALLOCATIONS: Cell<usize> = const { Cell::new(0) });
+
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        System.alloc(layout)
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        System.dealloc(at, layout);
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
+const BLOCK: device::Shape = device::Shape { block_bytes: 64 };
+/// CUPTI's id of the fake's first context.
+const CONTEXT: u64 = 0x1003;
+const PTX: &str = ".version 8.0\n.global .u32 table;\n.entry scale(.param .u64 p) { ret; }\n.entry other() { ret; }\n";
+
+/// Runs one test at a time: CUPTI and the collector are per process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(|it| it.into_inner());
+    cupti::reset();
+    code::reset();
+    guard
+}
+
+fn world() -> World {
+    let backend = CuptiBackend::new(cupti::table(), code::driver(), false);
+    World { backend: Some(Box::new(backend)), library: "/fake/libcupti.so.13".into(), chained: None }
+}
+
+/// A tracer that asks for twins, and its memory.
+struct Run {
+    tracer: Tracer,
+    memory: OwnedFd,
+    block: *mut u8,
+}
+
+unsafe impl Send for Run {}
+unsafe impl Sync for Run {}
+
+impl Run {
+    fn new(demand: u64) -> Self {
+        let listener = listen();
+        let address = listener.address.clone();
+        let memory = memory(BLOCK.size(), true);
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let block: *mut u8 = unsafe {
+            libc::mmap(std::ptr::null_mut(), BLOCK.size(), rights, libc::MAP_SHARED, memory.as_raw_fd(), 0).cast()
+        };
+        unsafe { block.add(BLOCK.initial_offset()).cast::<[u64; 3]>().write([1, 0, 77]) };
+        let asked = demand | demand::DEVICE;
+        let tracer = std::thread::scope(|scope| {
+            let tracer = scope.spawn(|| arm(listener.accept(), asked, &BLOCK.block_bytes.to_string(), &memory));
+            // The run before may be about to end.
+            let arm = || xputrace_collector::arm(&address, Trust::RootAndThisUser, world);
+            std::iter::repeat_with(arm).find(|it| *it != Err(Dormant::AlreadyArmed)).unwrap().unwrap();
+            tracer.join().unwrap()
+        });
+        assert_eq!(tracer.message().kind, ARMED);
+        Run { tracer, memory, block }
+    }
+
+    fn control(&self) -> &device::Control {
+        unsafe { &*self.block.cast() }
+    }
+
+    fn unprobed(&self, why: Unprobed) -> u64 {
+        self.control().unprobed[why as usize].load(SeqCst)
+    }
+
+    fn images(&self, outcome: ImageOutcome) -> u64 {
+        self.control().images[outcome as usize].load(SeqCst)
+    }
+
+    fn swapped(&self) -> u64 {
+        self.control().slots.iter().map(|it| it.swapped.load(SeqCst)).sum()
+    }
+
+    /// A word of a context's copy.
+    fn copied(&self, slot: usize, word: usize) -> u64 {
+        unsafe { self.block.add(BLOCK.copy_offset(slot)).cast::<u64>().add(word).read_volatile() }
+    }
+
+    fn socket(&self) -> &Socket {
+        self.tracer.socket.as_ref().unwrap()
+    }
+
+    /// Waits for an image; returns its number and its only PTX.
+    fn image(&self) -> (u64, Vec<u8>) {
+        let Received::Message(message, memory) = self.socket().receive(Duration::from_secs(120)) else {
+            panic!("no image")
+        };
+        assert_eq!(message.kind, IMAGE);
+        let [number, entries, bytes, ..] = message.words;
+        let mut contents = vec![0; bytes as usize];
+        unsafe {
+            let seals = libc::fcntl(memory[0].as_raw_fd(), libc::F_GET_SEALS);
+            assert!(seals & libc::F_SEAL_WRITE != 0 && seals & libc::F_SEAL_SHRINK != 0);
+            let n = libc::pread(memory[0].as_raw_fd(), contents.as_mut_ptr().cast(), contents.len(), 0);
+            assert_eq!(n as u64, bytes);
+        }
+        let all = decode_image(&contents).unwrap();
+        assert_eq!((all.len() as u64, all[0].codec), (entries, Codec::Plain));
+        (number, all[0].stored.to_vec())
+    }
+
+    fn answer(&self, number: u64, twin: &Twin) {
+        let bytes = twin.encode();
+        let memory = memory(bytes.len(), true);
+        unsafe { libc::pwrite(memory.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+        let words = [number, twin_status::WOVEN, bytes.len() as u64];
+        assert!(self.socket().send_with(&Message::new(TWIN, &words, ""), &[memory.as_fd()]));
+    }
+
+    fn answer_with(&self, number: u64, status: u64) {
+        self.socket().send(&Message::new(TWIN, &[number, status], ""));
+    }
+
+    /// Loads PTX as the program, while the tracer answers with twins of these kernels; returns the library.
+    fn load(&self, origin: Origin, kernels: &[&str], variables: &[&str]) -> u64 {
+        let library = code::load(PTX);
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.answer(self.image().0, &twin_of(kernels, variables)));
+            fire_load(origin, library, text(PTX).as_ptr());
+        });
+        library
+    }
+
+    /// Ends the run, and waits for that.
+    fn end(&mut self) -> Message {
+        self.tracer.order(DISARM);
+        loop {
+            match self.socket().receive(Duration::from_millis(5)) {
+                Received::Message(message, _) => return message,
+                Received::Closed => panic!("no BYE"),
+                // So that CUPTI can be unloaded.
+                Received::Nothing => _ = cupti::call(DRIVER, 513, c"cuGraphInstantiate", 0),
+            }
+        }
+    }
+}
+
+fn arm(socket: Socket, demand: u64, block_bytes: &str, device: &OwnedFd) -> Tracer {
+    let hello = tracer::message(&socket);
+    assert_eq!(hello.kind, HELLO);
+    let (region, tags) = (memory(SHAPE.size(), true), memory(PAGE, false));
+    let words = [demand, SHAPE.rings.into(), SHAPE.ring_bytes.into(), 10, 0, 0, 0, demand];
+    let order = Message::new(ARM, &words, format!("\n\n\n{block_bytes}"));
+    assert!(socket.send_with(&order, &[region.as_fd(), device.as_fd()]));
+    Tracer::new(socket, hello, SHAPE, region, tags)
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [text.as_bytes(), &[0]].concat()
+}
+
+fn twin_of(kernels: &[&str], variables: &[&str]) -> Twin {
+    let mut text = ".version 8.0\n.global .u64 xpt_device;\n.global .u64 xpt_globals[2];\n".to_owned();
+    kernels.iter().for_each(|it| text += &format!(".entry {}() {{ ret; }}\n", twin_symbol(it)));
+    let owned = |all: &[&str]| all.iter().map(|it| it.to_string()).collect();
+    Twin { code: text.into_bytes(), kernels: owned(kernels), variables: owned(variables) }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Origin {
+    Library,
+    Module,
+}
+
+fn fire_load(origin: Origin, handle: u64, image: *const u8) {
+    let mut stored = handle;
+    let params = [(&raw mut stored) as u64, image as u64, 0, 0, 0, 0, 0, 0];
+    let (id, name) = match origin {
+        Origin::Library => (678, c"cuLibraryLoadData"),
+        Origin::Module => (19, c"cuModuleLoadData"),
+    };
+    both(id, name, &params);
+}
+
+fn event<'a>(id: u32, name: &'a CStr, params: &[u64]) -> Event<'a> {
+    let params = params.as_ptr().cast();
+    Event {
+        domain: DRIVER,
+        id,
+        name,
+        symbol: Some(c"scale"),
+        params,
+        correlation: cupti::next_correlation(),
+        result: 0,
+    }
+}
+
+fn both(id: u32, name: &CStr, params: &[u64]) {
+    let event = event(id, name, params);
+    cupti::fire(event, 0);
+    cupti::fire(event, 1);
+}
+
+/// Launches a kernel in blocks of so many threads; returns what is launched.
+fn launch_with(handle: u64, threads: u32, shared: u32) -> u64 {
+    let mut params = cupti::launch_params(7);
+    (params.function, params.block, params.shared) = (handle, [threads, 1, 1], shared);
+    let mut event = event(307, c"cuLaunchKernel", &[]);
+    event.params = (&raw mut params).cast();
+    cupti::fire(event, 0);
+    let launched = unsafe { (&raw const params.function).read_volatile() };
+    cupti::fire(event, 1);
+    launched
+}
+
+fn launch(handle: u64) -> u64 {
+    launch_with(handle, 64, 128)
+}
+
+/// The library of the twin that was loaded last.
+fn twins_library(program: u64) -> u64 {
+    program + 0x1000
+}
+
+#[test]
+fn a_kernel_with_a_twin_is_launched_as_its_twin() {
+    let _alone = alone();
+    let mut run = Run::new(demand::LAUNCHES | demand::KERNELS);
+    let other = code::load(PTX);
+    let library = run.load(Origin::Library, &["scale"], &["table"]);
+    assert_eq!(run.images(ImageOutcome::Twinned), 1);
+    let twins = library + 0x1000;
+    let (kernel, twin) = (code::kernel(library, "scale").unwrap(), code::kernel(twins, "scale$xpt").unwrap());
+    assert_eq!(launch(kernel), twin);
+    let of_context = |it| code::function(it, CONTEXT);
+    assert_eq!(launch(of_context(kernel)), of_context(twin), "the function that the program may have asked for");
+    for unprobed in [code::kernel(library, "other").unwrap(), code::kernel(other, "scale").unwrap(), 1, 0] {
+        assert_eq!(launch(unprobed), unprobed);
+    }
+    assert_eq!((run.swapped(), run.control().contexts.load(SeqCst)), (2, 1));
+    let slot = &run.control().slots[0];
+    assert_eq!((slot.context.load(SeqCst), slot.device.load(SeqCst)), (5, 3));
+    let block = code::block(CONTEXT).unwrap();
+    assert_eq!([0, 1, 2].map(|it| code::word(block, it)), [1, 0, 77], "the initial bytes");
+    let variable = |library, name| code::variable(library, CONTEXT, name).unwrap();
+    assert_eq!(code::word(variable(twins, "xpt_device"), 0), block);
+    assert_eq!(code::word(variable(twins, "xpt_globals"), 0), variable(library, "table"));
+    assert!(run.control().unprobed.iter().all(|it| it.load(SeqCst) == 0));
+    run.end();
+}
+
+#[test]
+fn a_modules_kernels_have_twins_in_its_own_context() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let module = run.load(Origin::Module, &["scale", "other", "absent"], &[]);
+    let twins = twins_library(module);
+    for name in ["scale", "other"] {
+        let function = code::function(code::kernel(module, name).unwrap(), CONTEXT);
+        let twin = code::function(code::kernel(twins, &twin_symbol(name)).unwrap(), CONTEXT);
+        assert_eq!(launch(function), twin, "{name}");
+        cupti::in_context(CONTEXT + 1, || assert_eq!(launch(function), function));
+    }
+    run.end();
+}
+
+#[test]
+fn what_is_recorded_is_what_the_program_did() {
+    let _alone = alone();
+    let of_host = [HostEvent::Alloc, HostEvent::Module, HostEvent::StreamChange];
+    let all = demand::LAUNCHES | demand::KERNELS | demand::MEMCPYS | demand::MEMCPY_CALLS;
+    let mut run = Run::new(all | demand::host_events(HostEvents::of(&of_host)));
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let kernel = code::kernel(library, "scale").unwrap();
+    assert_ne!(launch(kernel), kernel);
+    run.socket().send(&Message::new(READ_DEVICE, &[1], ""));
+    run.tracer.until("the copy", |_| unsafe { &*run.block.cast::<device::Control>() }.answered.load(SeqCst) == 1);
+    cupti::push_kernel(1, c"scale$xpt", 0);
+    cupti::push_kernel(2, c"scale", 0);
+    cupti::push_memcpy(5, code::stream(CONTEXT) as u32 + 100);
+    cupti::push_memcpy(5, 9);
+    cupti::push_memcpy(6, code::stream(CONTEXT) as u32 + 100);
+    run.tracer.until("the kernels", |it| it.kernels().len() == 2);
+    let kernels = run.tracer.kernels();
+    assert_eq!(kernels[0].symbol, kernels[1].symbol);
+    assert_eq!(run.tracer.name(kernels[0].symbol).unwrap(), "scale");
+    let launches = run.tracer.launches();
+    assert_eq!(launches.iter().map(|it| it.symbol).collect::<Vec<_>>(), [kernels[0].symbol]);
+    let of_copies = |it: &Record<'_>| matches!(it, Record::Activity(ActivityRecord::Memcpy(_)));
+    assert_eq!(run.tracer.records().iter().filter(|it| of_copies(it)).count(), 2, "without ours");
+    let of_host = run.tracer.records().iter().filter(|it| matches!(it, Record::Host(_))).count();
+    assert_eq!(of_host, 0);
+    run.end();
+    assert_eq!(run.tracer.control().totals.call(Call::Memcpy).made.load(SeqCst), 0);
+    assert_eq!(run.tracer.lost(Lost::Unexpected), 0);
+}
+
+#[test]
+fn an_image_is_sent_as_it_is_and_what_has_no_ptx_is_not() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let elf = [&b"\x7fELF\x02\x01\x01"[..], &[0; 4096]].concat();
+    let library = code::load(PTX);
+    fire_load(Origin::Library, library, elf.as_ptr());
+    let fatbin = include_bytes!("images/plain.fatbin");
+    let wrapper = [0x1_4662_43b1, fatbin.as_ptr() as u64, 0];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (number, ptx) = run.image();
+            assert!(ptx.starts_with(b"\n\n\n\n\n\n\n\n.version 9.0"), "the first that is sent");
+            run.answer_with(number, twin_status::NOTHING);
+            let (number, ptx) = run.image();
+            assert_eq!(ptx, PTX.as_bytes());
+            run.answer_with(number, twin_status::FAILED);
+        });
+        fire_load(Origin::Library, library, wrapper.as_ptr().cast());
+        fire_load(Origin::Module, library, text(PTX).as_ptr());
+    });
+    for outcome in [ImageOutcome::NoPtx, ImageOutcome::NothingToProbe, ImageOutcome::NotWoven] {
+        assert_eq!(run.images(outcome), 1, "{outcome:?}");
+    }
+    assert_eq!(code::LOADS.load(SeqCst), 0);
+    let kernel = code::kernel(library, "scale").unwrap();
+    assert_eq!(launch(kernel), kernel);
+    run.end();
+}
+
+#[test]
+fn garbage_harms_nothing() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let end = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let base = libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        assert_eq!(libc::mprotect(base.byte_add(4096), 4096, libc::PROT_NONE), 0);
+        base.cast::<u8>().add(4096)
+    };
+    let fatbin = include_bytes!("images/plain.fatbin");
+    let at_end = |bytes: &[u8]| unsafe {
+        let at = end.sub(bytes.len());
+        at.copy_from(bytes.as_ptr(), bytes.len());
+        at.cast_const()
+    };
+    let before = Instant::now();
+    let images: [&dyn Fn() -> *const u8; 6] = [
+        &|| std::ptr::dangling(),
+        &|| end.cast_const(),
+        &|| at_end(&fatbin[..2]),
+        &|| at_end(&fatbin[..40]),
+        &|| at_end(&fatbin[..3000]),
+        &|| at_end(b".version 8.0"),
+    ];
+    for (n, image) in images.into_iter().enumerate() {
+        fire_load(Origin::Library, code::load(PTX), image());
+        assert_eq!(run.images(ImageOutcome::Unreadable), n as u64 + 1, "{n}");
+    }
+    assert!(before.elapsed() < Duration::from_secs(9), "none waits for an answer");
+    run.end();
+}
+
+#[test]
+fn a_twin_that_cannot_be_used_leaves_the_original() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let library = code::load(PTX);
+    let broken = Twin { code: b".broken".to_vec(), ..twin_of(&["scale"], &[]) };
+    let lacks_kernel = Twin { kernels: vec!["scale".into(), "other".into()], ..twin_of(&["scale"], &[]) };
+    let lacks_block = Twin { code: b".entry scale$xpt() { ret; }".to_vec(), ..twin_of(&["scale"], &[]) };
+    let lacks_variable = twin_of(&["scale"], &["absent"]);
+    for twin in [broken, lacks_kernel, lacks_block, lacks_variable] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| run.answer(run.image().0, &twin));
+            fire_load(Origin::Library, library, text(PTX).as_ptr());
+        });
+    }
+    assert_eq!((run.images(ImageOutcome::NotLoaded), run.images(ImageOutcome::Twinned)), (2, 2));
+    let kernel = code::kernel(library, "scale").unwrap();
+    assert_eq!(launch(kernel), kernel);
+    assert_eq!(run.unprobed(Unprobed::NotReady), 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let number = run.image().0;
+            run.socket().send(&Message::new(TWIN, &[number, twin_status::WOVEN, 100], ""));
+        });
+        fire_load(Origin::Library, library, text(PTX).as_ptr());
+    });
+    assert_eq!(run.images(ImageOutcome::NoAnswer), 1, "without a memory");
+    run.end();
+}
+
+/// Loads an image, which the tracer does not answer, while `end` happens; it is over at once.
+fn waits_no_longer(end: impl FnOnce(&mut Run)) {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let began = Instant::now();
+    let loading = std::thread::spawn(|| {
+        let library = code::load(PTX);
+        fire_load(Origin::Library, library, text(PTX).as_ptr());
+    });
+    run.image();
+    end(&mut run);
+    loading.join().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(9));
+    let kernel = code::kernel(code::load(PTX), "scale").unwrap();
+    assert_eq!(launch(kernel), kernel);
+    if run.tracer.socket.is_some() {
+        run.tracer.message();
+    }
+    run.tracer.until("leaving", |_| {
+        cupti::call(DRIVER, 513, c"cuGraphInstantiate", 0);
+        cupti::FINALIZED.load(SeqCst) + cupti::UNSUBSCRIBED.load(SeqCst) > 0
+    });
+}
+
+#[test]
+fn a_load_waits_no_longer_than_the_run() {
+    waits_no_longer(|run| run.tracer.order(DISARM));
+}
+
+#[test]
+fn a_load_waits_no_longer_than_the_tracer_lives() {
+    waits_no_longer(|run| drop(run.tracer.socket.take()));
+}
+
+/// Loading is blocked by a kernel that only the program can end: it gets its turn.
+#[test]
+fn nobody_waits_for_a_driver_that_is_stuck() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    code::IS_BLOCKED.store(true, SeqCst);
+    let (began, library) = (Instant::now(), code::load(PTX));
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..2).for_each(|_| run.answer(run.image().0, &twin_of(&["scale"], &[]))));
+        (0..2).for_each(|_| fire_load(Origin::Library, library, text(PTX).as_ptr()));
+    });
+    assert_eq!(run.images(ImageOutcome::NotLoaded), 2);
+    assert!(began.elapsed() < Duration::from_secs(19), "the second one does not wait");
+    let kernel = code::kernel(library, "scale").unwrap();
+    assert_eq!(launch(kernel), kernel);
+    let unload = Instant::now();
+    both(680, c"cuLibraryUnload", &[library]);
+    assert!(unload.elapsed() < Duration::from_secs(9), "its code is not in use");
+    code::IS_BLOCKED.store(false, SeqCst);
+    run.socket().send(&Message::new(READ_DEVICE, &[1], ""));
+    run.tracer.until("all jobs", |_| unsafe { &*run.block.cast::<device::Control>() }.answered.load(SeqCst) == 1);
+    assert_eq!(launch(kernel), kernel, "what comes too late is dropped: the code may be gone");
+    assert_eq!(code::LOADS.load(SeqCst), 1, "the other one was not begun");
+    run.end();
+}
+
+#[test]
+fn another_context_is_prepared_at_its_first_launch() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let (kernel, twin) =
+        (code::kernel(library, "scale").unwrap(), code::kernel(library + 0x1000, "scale$xpt").unwrap());
+    let another = CONTEXT + 1;
+    assert_eq!(code::block(another), None);
+    cupti::in_context(another, || {
+        assert_eq!(launch(kernel), twin);
+        assert_eq!(launch(code::function(kernel, another)), code::function(twin, another));
+    });
+    assert_ne!(code::block(another), code::block(CONTEXT));
+    let device = code::variable(library + 0x1000, another, "xpt_device").unwrap();
+    assert_eq!(code::word(device, 0), code::block(another).unwrap());
+    let slots = [0, 1].map(|it| &run.control().slots[it]).map(|it| (it.context.load(SeqCst), it.swapped.load(SeqCst)));
+    assert_eq!(slots, [(5, 0), (6, 2)]);
+    // Code that is loaded later, too.
+    cupti::in_context(another, || _ = run.load(Origin::Library, &["scale"], &[]));
+    for (n, context) in (0..2 * MOST_CONTEXTS as u64).map(|it| (it, CONTEXT + it)) {
+        cupti::in_context(context, || assert_eq!(launch(kernel) == twin, n < MOST_CONTEXTS as u64, "{n}"));
+    }
+    assert_eq!(run.unprobed(Unprobed::NoContext), MOST_CONTEXTS as u64);
+    run.end();
+}
+
+#[test]
+fn code_that_is_unloaded_is_forgotten() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    for (origin, id, name) in [(Origin::Library, 680, c"cuLibraryUnload"), (Origin::Module, 22, c"cuModuleUnload")] {
+        let library = run.load(origin, &["scale"], &[]);
+        let mut handles = vec![code::function(code::kernel(library, "scale").unwrap(), CONTEXT)];
+        handles.extend((origin == Origin::Library).then(|| code::kernel(library, "scale").unwrap()));
+        handles.iter().for_each(|it| assert_ne!(launch(*it), *it));
+        cupti::fire(event(id, name, &[library]), 0);
+        handles.iter().for_each(|it| assert_eq!(launch(*it), *it, "before the handle can be another's"));
+    }
+    assert_eq!(run.unprobed(Unprobed::NotReady), 0);
+    run.end();
+}
+
+#[test]
+fn a_context_that_ends_is_copied_and_forgotten() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let (kernel, another) = (code::kernel(library, "scale").unwrap(), CONTEXT + 1);
+    cupti::in_context(another, || assert_ne!(launch(kernel), kernel));
+    code::set_word(code::block(another).unwrap(), 1, 42);
+    both(322, c"cuCtxDestroy_v2", &[another]);
+    assert_eq!((run.copied(1, 1), run.copied(0, 2)), (42, 0), "that context's alone");
+    code::set_word(code::block(CONTEXT).unwrap(), 1, 43);
+    cupti::fire(event(545, c"cuDevicePrimaryCtxReset_v2", &[3]), 0);
+    assert_eq!(run.copied(0, 1), 43);
+    cupti::fire_resource(2, another);
+    let is_last = |slot: usize| run.control().slots[slot].is_last.load(SeqCst);
+    assert_eq!((is_last(0), is_last(1)), (0, 1));
+    cupti::in_context(another, || assert_eq!(launch(kernel), kernel));
+    assert_ne!(launch(kernel), kernel);
+    run.end();
+}
+
+#[test]
+fn blocks_are_copied_when_the_tracer_asks() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let control = run.block.cast::<device::Control>();
+    let read = |run: &mut Run, number| {
+        run.socket().send(&Message::new(READ_DEVICE, &[number], ""));
+        run.tracer.until("the copy", |_| unsafe { &*control }.answered.load(SeqCst) == number);
+    };
+    read(&mut run, 1);
+    run.load(Origin::Library, &["scale"], &[]);
+    let generation = |run: &Run| run.control().slots[0].generation.load(SeqCst);
+    assert_eq!(generation(&run), 0);
+    for number in 2..5 {
+        code::set_word(code::block(CONTEXT).unwrap(), 1, number * 10);
+        read(&mut run, number);
+        assert_eq!((run.copied(0, 1), run.copied(0, 2)), (number * 10, 77));
+        assert_eq!(generation(&run), (number - 1) * 2);
+    }
+    run.end();
+}
+
+#[test]
+fn leaving_runs_originals_and_leaves_twins_that_do_nothing() {
+    let _alone = alone();
+    let mut run = Run::new(demand::LAUNCHES);
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let kernel = code::kernel(library, "scale").unwrap();
+    assert_ne!(launch(kernel), kernel);
+    let block = code::block(CONTEXT).unwrap();
+    code::set_word(block, 1, 1234);
+    assert_eq!(run.end().kind, BYE);
+    assert_eq!((run.copied(0, 0), run.copied(0, 1), code::word(block, 0)), (0, 1234, 0));
+    assert_eq!(run.control().slots[0].is_last.load(SeqCst), 1);
+    assert_eq!(launch(kernel), kernel);
+    assert!(!cupti::is_enabled(DRIVER, 307) && !cupti::is_enabled(DRIVER, 678));
+
+    // Another tracer comes: code that is loaded by then has no twin.
+    cupti::reset();
+    let mut again = Run::new(0);
+    assert_eq!(launch(kernel), kernel);
+    let library = again.load(Origin::Library, &["scale"], &[]);
+    let kernel = code::kernel(library, "scale").unwrap();
+    assert_ne!(launch(kernel), kernel);
+    again.end();
+}
+
+#[test]
+fn a_twin_takes_the_attributes_of_its_original() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let library = code::load(PTX);
+    let kernel = code::kernel(library, "scale").unwrap();
+    let (other, twins) = (code::kernel(library, "other").unwrap(), library + 0x1000);
+    code::set(kernel, 8, 60_000);
+    code::set(kernel, 14, 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| run.answer(run.image().0, &twin_of(&["scale", "other"], &[])));
+        fire_load(Origin::Library, library, text(PTX).as_ptr());
+    });
+    let [twin, others_twin] = ["scale", "other"].map(|it| code::kernel(twins, &twin_symbol(it)).unwrap());
+    assert_eq!((code::attribute(twin, 8), code::attribute(twin, 14)), (60_000, 1));
+    for (shared, launched, limit) in
+        [(60_000, twin, 60_000), (70_000, twin, 70_000), (65_000, twin, 70_000), (100_001, kernel, 70_000)]
+    {
+        assert_eq!(launch_with(kernel, 64, shared), launched, "{shared}");
+        assert_eq!(code::attribute(twin, 8), limit);
+    }
+    assert_eq!(run.unprobed(Unprobed::AttributeRefused), 1);
+    assert_eq!(launch_with(kernel, 1025, 0), kernel);
+    assert_eq!(run.unprobed(Unprobed::BlockTooLarge), 1);
+    // What the program sets later: `cuKernelSetAttribute` and `cuFuncSetAttribute`.
+    both(687, c"cuKernelSetAttribute", &[7 << 32 | 9, other, 3]);
+    assert_eq!(code::attribute(others_twin, 9), 7);
+    let [function, functions_twin] = [other, others_twin].map(|it| code::function(it, CONTEXT));
+    both(481, c"cuFuncSetAttribute", &[function, 5 << 32 | 9]);
+    assert_eq!(code::attribute(functions_twin, 9), 5);
+    both(481, c"cuFuncSetAttribute", &[function, 200_000 << 32 | 9]);
+    assert_eq!(launch(function), function);
+    assert_eq!((launch(other), run.unprobed(Unprobed::AttributeRefused)), (others_twin, 2));
+    run.end();
+}
+
+#[test]
+fn cooperative_launches_run_the_original() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let (kernel, twin) =
+        (code::kernel(library, "scale").unwrap(), code::kernel(library + 0x1000, "scale$xpt").unwrap());
+    let launch_ex = |attributes: &[[u64; 9]]| {
+        // CUlaunchConfig: grid, block, shared memory, stream, attributes and their number.
+        let config =
+            [1 << 32 | 1, 32 << 32 | 1, 1 << 32 | 1, 0, 0, attributes.as_ptr() as u64, attributes.len() as u64];
+        let params = [config.as_ptr() as u64, kernel, 0, 0];
+        cupti::fire(event(652, c"cuLaunchKernelEx", &params), 0);
+        unsafe { (&raw const params[1]).read_volatile() }
+    };
+    let attribute = |id: u64, value: u64| [id, value, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(launch_ex(&[]), twin);
+    assert_eq!(launch_ex(&[attribute(4, 2), attribute(2, 0)]), twin);
+    assert_eq!(launch_ex(&[attribute(4, 2), attribute(2, 1)]), kernel);
+    let params = [kernel, 1 << 32 | 1, 32 << 32 | 1, 1 << 32 | 1, 0, 0, 0, 0];
+    cupti::fire(event(477, c"cuLaunchCooperativeKernel", &params), 0);
+    assert_eq!(unsafe { params.as_ptr().read_volatile() }, kernel);
+    assert_eq!((run.unprobed(Unprobed::Cooperative), run.swapped()), (2, 2));
+    run.end();
+}
+
+/// The program's own structures stay as they are, and it is told of its own kernels.
+#[test]
+fn nodes_of_graphs_are_made_of_twins() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let (kernel, twin) =
+        (code::kernel(library, "scale").unwrap(), code::kernel(library + 0x1000, "scale$xpt").unwrap());
+    let [function, functions_twin] = [kernel, twin].map(|it| code::function(it, CONTEXT));
+    let sizes = [1 << 32 | 1, 32 << 32 | 1, 1 << 32 | 1, 0, 0];
+    let node = |function: u64, kernel: u64, context: u64| {
+        let mut node = vec![function];
+        node.extend(sizes);
+        node.extend([0, kernel, context]);
+        node
+    };
+    let made = |id: u32, at: usize, structure: &[u64]| {
+        let mut params = [0u64; 6];
+        params[at / 8] = structure.as_ptr() as u64;
+        cupti::fire(event(id, c"cuGraphAddKernelNode", &params), 0);
+        let seen = unsafe { (&raw const params[at / 8]).read_volatile() as *const u64 };
+        unsafe { std::slice::from_raw_parts(seen, structure.len()) }.to_vec()
+    };
+    for (id, at) in [(502, 32), (521, 8), (538, 16)] {
+        let program = node(function, 0, 0)[..7].to_vec();
+        let kept = program.clone();
+        assert_eq!(made(id, at, &program), node(functions_twin, 0, 0)[..7], "{id}");
+        assert_eq!(program, kept);
+    }
+    for (id, at) in [(689, 32), (691, 8), (692, 16)] {
+        assert_eq!(made(id, at, &node(0, kernel, 0)), node(0, twin, 0), "{id}");
+        assert_eq!(made(id, at, &node(function, 0, CONTEXT)), node(functions_twin, 0, CONTEXT), "{id}");
+        assert_eq!(made(id, at, &node(0, kernel, 0x9999)), node(0, kernel, 0x9999), "in a context that is not known");
+    }
+    let any = |kind: u64, node: Vec<u64>| [vec![kind, 0], node, vec![0; 21]].concat();
+    for (id, at) in [(712, 32), (723, 40), (713, 8), (714, 16)] {
+        assert_eq!(made(id, at, &any(0, node(0, kernel, 0))), any(0, node(0, twin, 0)), "{id}");
+        assert_eq!(made(id, at, &any(1, node(0, kernel, 0))), any(1, node(0, kernel, 0)), "no kernel");
+    }
+    for (id, size) in [(503, 7), (690, 9)] {
+        let mut asked = node(functions_twin, 0, 0)[..size].to_vec();
+        both(id, c"cuGraphKernelNodeGetParams", &[0, asked.as_mut_ptr() as u64]);
+        assert_eq!(asked[0], function);
+    }
+    let mut asked = node(0, twin, 0);
+    both(690, c"cuGraphKernelNodeGetParams_v2", &[0, asked.as_mut_ptr() as u64]);
+    assert_eq!(asked, node(0, kernel, 0));
+    run.end();
+}
+
+#[test]
+fn nothing_is_allocated_at_a_launch() {
+    let _alone = alone();
+    let mut run = Run::new(demand::LAUNCHES);
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let (kernel, other) = (code::kernel(library, "scale").unwrap(), code::kernel(library, "other").unwrap());
+    (0..10).for_each(|_| assert_ne!(launch(kernel), kernel));
+    let before = ALLOCATIONS.get();
+    (0..1000).for_each(|_| {
+        assert_ne!(launch(kernel), kernel);
+        assert_eq!(launch(other), other);
+    });
+    assert_eq!(ALLOCATIONS.get(), before);
+    assert_eq!(run.swapped(), 1010);
+    run.end();
+}
+
+/// Threads launch while images come and go.
+#[test]
+fn launches_beside_loads_run_their_own_twins() {
+    let _alone = alone();
+    let mut run = Run::new(demand::LAUNCHES);
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let (kernel, twin) =
+        (code::kernel(library, "scale").unwrap(), code::kernel(library + 0x1000, "scale$xpt").unwrap());
+    let stop = AtomicBool::new(false);
+    let made: u64 = std::thread::scope(|scope| {
+        let launch = || {
+            let mut made = 0;
+            while !stop.load(SeqCst) {
+                assert_eq!(launch(kernel), twin);
+                made += 1;
+            }
+            made
+        };
+        let threads = [scope.spawn(launch), scope.spawn(launch)];
+        for _ in 0..20 {
+            let library = run.load(Origin::Library, &["scale"], &[]);
+            both(680, c"cuLibraryUnload", &[library]);
+        }
+        stop.store(true, SeqCst);
+        threads.into_iter().map(|it| it.join().unwrap()).sum()
+    });
+    assert_eq!(run.swapped(), made);
+    run.end();
+}
+
+#[test]
+fn a_device_region_that_is_not_as_it_should_be_is_refused() {
+    let whole = Arc::new(memory(BLOCK.size(), true));
+    let cases: [(&str, OwnedFd, &str); 4] = [
+        ("", whole.try_clone().unwrap(), "as a block's size"),
+        ("12", whole.try_clone().unwrap(), "a block of 12 bytes"),
+        ("8192", whole.try_clone().unwrap(), "were announced"),
+        ("64", memory(BLOCK.size(), false), "sealed against shrinking"),
+    ];
+    for (block_bytes, memory, why) in cases {
+        let _alone = alone();
+        let listener = listen();
+        let address = listener.address.clone();
+        let thread = std::thread::spawn(move || {
+            let refused = arm(listener.accept(), demand::DEVICE, block_bytes, &memory).message();
+            assert_eq!(refused.kind, REFUSED);
+            assert!(refused.text.contains(why), "{}", refused.text);
+        });
+        let dormant = xputrace_collector::arm(&address, Trust::RootAndThisUser, world).unwrap_err();
+        thread.join().unwrap();
+        assert!(matches!(dormant, Dormant::Refused(_)));
+    }
+}
