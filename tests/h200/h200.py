@@ -161,6 +161,23 @@ def payloads():
     return "a double and a float"
 
 
+EXTERNAL = """
+kernel(|k| @n[k.name, k.launch.external_kind].count());
+kernel(|k| if k.launch.external != () { @ids[k.launch.external].count() });
+"""
+
+
+@case("ids that the program pushes for CUPTI")
+def external_ids():
+    env = os.environ | {"CUPTI_LIBRARY": os.environ.get("CUPTI_REAL", "libcupti.so.13")}
+    objects, done = trace(EXTERNAL, [BIN / "externals", 10], env=env)
+    found, own = maps(objects), account(done)
+    expect("kernels", found["@n"], {"none,-": 21, "outer,custom0": 10, "inner,custom1": 10, "after,custom0": 10})
+    expect("ids", found["@ids"], {str(100 + n): 2 for n in range(10)} | {str(200 + n): 1 for n in range(10)})
+    expect("popped otherwise than pushed", own["bad"], 0)
+    return "20 ids"
+
+
 @case("C++, shared cudart")
 def shared():
     return exact([BIN / "requests", 4, 250, 4])[0]

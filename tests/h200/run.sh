@@ -34,7 +34,7 @@ build() {
     g++ -O2 -fno-omit-frame-pointer -I"$CUDA/include" -o "$BIN/driver" driver.cpp -L"$CUDA/lib64/stubs" -lcuda &
     g++ -O2 -shared -fPIC -o "$BIN/libfloor.so" floor.cpp -I"$CUPTI/include" -I"$CUDA/include" -L"$CUPTI/lib" -lcupti &
     g++ -O2 -shared -fPIC -o "$BIN/libempty.so" empty.cpp &
-    for name in copies calls peers contexts; do
+    for name in copies calls peers contexts externals; do
         gcc -O1 -w -o "$BIN/$name" ../live/programs/$name.c -L"$CUDA/lib64" -L"$CUDA/lib64/stubs" -lcudart -lcuda -ldl -lpthread &
     done
     gcc -O1 -w -shared -fPIC -Wl,-soname,libcupti.so.13 -o "$BIN/libcuptisum.so" ../live/programs/libcuptisum.so.c -ldl -lpthread &

@@ -15,7 +15,7 @@ use xputrace_collector::cupti::{
     self, CallbackData, GraphData, ModuleData, ResourceData, SubscriberParameters, UnifiedMemoryCounter,
 };
 use xputrace_wire::cuda_calls::{FunctionId, ParameterKind};
-use xputrace_wire::events::{self, CopyDirection, MemoryKind, MigrationCause};
+use xputrace_wire::events::{self, CopyDirection, ExternalKind, MemoryKind, MigrationCause};
 
 const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
 /// Those of a CUPTI whose subscribers share it.
@@ -160,6 +160,12 @@ fn offsets_are_those_of_the_headers() {
         ("CUpti_ActivityUnifiedMemoryCounterConfig.kind", offset_of!(UnifiedMemoryCounter, kind)),
         ("CUpti_ActivityUnifiedMemoryCounterConfig.deviceId", offset_of!(UnifiedMemoryCounter, device)),
         ("CUpti_ActivityUnifiedMemoryCounterConfig.enable", offset_of!(UnifiedMemoryCounter, enable)),
+        ("CUPTI_EXTERNAL_CORRELATION_KIND_UNKNOWN", ExternalKind::Unknown as usize),
+        ("CUPTI_EXTERNAL_CORRELATION_KIND_OPENACC", ExternalKind::OpenAcc as usize),
+        ("CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0", ExternalKind::Custom0 as usize),
+        ("CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM1", ExternalKind::Custom1 as usize),
+        ("CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2", ExternalKind::Custom2 as usize),
+        ("CUPTI_EXTERNAL_CORRELATION_KIND_SIZE", ExternalKind::NAMES.len()),
         ("CUPTI_CBID_RESOURCE_CONTEXT_CREATED", cupti::RESOURCE_CONTEXT_CREATED as usize),
         ("CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING", cupti::RESOURCE_CONTEXT_DESTROYING as usize),
         ("CUPTI_CBID_RESOURCE_MODULE_LOADED", cupti::RESOURCE_MODULE_LOADED as usize),

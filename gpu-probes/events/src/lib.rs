@@ -29,6 +29,7 @@ pub use host::{
 };
 pub use kinds::{Activities, Calls, HostEvents};
 pub use table::{
-    Activity, ActivityRecord, Call, Choice, CopyDirection, Graph, Kernel, Launch, Memcpy, MemoryKind, Memset,
+    Activity, ActivityRecord, Call, Choice, CopyDirection, ExternalKind, Graph, Kernel, Launch, Memcpy, MemoryKind,
+    Memset,
 };
 pub use word::{GpuContext, WORDS};

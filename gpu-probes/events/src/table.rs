@@ -357,6 +357,9 @@ record! {
         end: u64, Same("start"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_END, "when the call returned") };
         /// The tag set by a handler at the marker, if `flags` has [`Launch::TAGGED`].
         tag: i64, Previous;
+        external: u64, Previous,
+            int(word::LAUNCH_EXTERNAL, "id that the program or a tool in it had pushed for its calls, as profilers do with the number of an operator; `()` without one")
+                .unless_0(word::LAUNCH_EXTERNAL_KIND);
         /// CUPTI's correlation id; a runtime call and its nested driver call share it.
         correlation: u32, Previous;
         /// Thread id as the target sees it.
@@ -388,7 +391,14 @@ record! {
         flags: u32, Previous;
         /// Of the stream, plus [`Launch::PRIORITY_0`]; 0 if not requested, or unknown.
         stream_priority: u32, Previous;
-        reserved: u32, Previous;
+        /// An [`ExternalKind`]; 0 without an external id, or if it was not requested.
+        external_kind: u32, Previous,
+            choice(
+                Choice::ExternalKind,
+                word::LAUNCH_EXTERNAL_KIND,
+                "for whom that id is: \"unknown\", \"openacc\", \"custom0\", \"custom1\" or \"custom2\"; `()` without one",
+            )
+            .unless_0(word::LAUNCH_EXTERNAL_KIND);
     }
 }
 
@@ -656,6 +666,7 @@ pub enum Choice {
     ContextChangeKind,
     MigrationKind,
     MigrationCause,
+    ExternalKind,
 }
 
 impl Choice {
@@ -672,6 +683,7 @@ impl Choice {
         Choice::ContextChangeKind,
         Choice::MigrationKind,
         Choice::MigrationCause,
+        Choice::ExternalKind,
     ];
 
     /// Returns the strings by number; 0 means none of them.
@@ -689,8 +701,25 @@ impl Choice {
             Choice::ContextChangeKind => crate::host::ContextChangeKind::NAMES,
             Choice::MigrationKind => crate::host::MigrationKind::NAMES,
             Choice::MigrationCause => crate::host::MigrationCause::NAMES,
+            Choice::ExternalKind => ExternalKind::NAMES,
         }
     }
+}
+
+/// For whom an external id is: the numbers of `CUpti_ExternalCorrelationKind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ExternalKind {
+    Unknown = 1,
+    OpenAcc = 2,
+    Custom0 = 3,
+    Custom1 = 4,
+    Custom2 = 5,
+}
+
+impl ExternalKind {
+    /// Names in scripts, by number.
+    pub const NAMES: &'static [&'static str] = &["", "unknown", "openacc", "custom0", "custom1", "custom2"];
 }
 
 /// Where memory is.

@@ -127,6 +127,10 @@ pub const LAUNCH_STREAM_PRIORITY: usize = LAUNCH_STREAM_KIND + 2;
 /// As [`GPU_LIMITS`].
 pub const LAUNCH_GPU_LIMITS: usize = 88;
 
+/// The external id of a launch, and for whom it is: a string id, 0 without one.
+pub const LAUNCH_EXTERNAL: usize = 94;
+pub const LAUNCH_EXTERNAL_KIND: usize = 95;
+
 /// First of further words of the event itself.
 pub const MORE: usize = 96;
 /// When a kernel was queued, and submitted; 0 if that is not known.

@@ -25,6 +25,7 @@ const INVALID_OPERATION: i32 = 7;
 const MAX_LIMIT_REACHED: i32 = 12;
 const NOT_COMPATIBLE: i32 = 14;
 const NOT_INITIALIZED: i32 = 15;
+const QUEUE_EMPTY: i32 = 18;
 const INVALID_KIND: i32 = 21;
 const NOT_SUPPORTED: i32 = 27;
 const MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED: i32 = 39;
@@ -154,6 +155,10 @@ cupti! {
         activity::use_timestamps_of(UserId::GLOBAL, Some(funcTimestamp.ok_or(INVALID_PARAMETER)?));
         Ok(())
     }
+    fn cuptiActivityPushExternalCorrelationId(kind: u32, id: u64) { external::push(UserId::GLOBAL, kind, id) }
+    fn cuptiActivityPopExternalCorrelationId(kind: u32, lastId: *mut u64) { pop_external(UserId::GLOBAL, kind, lastId) }
+    fn cuptiActivityPushExternalCorrelationId_v2(subscriber: Handle, kind: u32, id: u64) { external::push(scoped(subscriber)?, kind, id) }
+    fn cuptiActivityPopExternalCorrelationId_v2(subscriber: Handle, kind: u32, lastId: *mut u64) { pop_external(scoped(subscriber)?, kind, lastId) }
     /// Has records of unified memory count these things.
     fn cuptiActivityConfigureUnifiedMemoryCounter(config: *const UnifiedMemoryCounter, count: u32) {
         if !device::is_initialized() { return Err(NOT_INITIALIZED); }
@@ -332,6 +337,47 @@ unsafe fn put<T>(to: *mut T, value: T) -> Result<(), CuptiResult> {
 }
 
 /// Null means the current context.
+/// Stores the id where it is wanted.
+unsafe fn pop_external(user: UserId, kind: u32, last: *mut u64) -> Result<(), CuptiResult> {
+    let id = external::pop(user, kind)?;
+    // SAFETY: the caller's contract.
+    if last.is_null() { Ok(()) } else { unsafe { put(last, id) } }
+}
+
+/// Ids that threads push for tools. There are no records of them.
+mod external {
+    use super::{CuptiResult, INVALID_PARAMETER, QUEUE_EMPTY};
+    use crate::users::UserId;
+    use std::cell::RefCell;
+
+    /// `CUPTI_EXTERNAL_CORRELATION_KIND_UNKNOWN` and the last one.
+    const KINDS: std::ops::RangeInclusive<u32> = 1..=5;
+
+    thread_local! {
+        /// Users, kinds and ids.
+        static PUSHED: RefCell<Vec<(usize, u32, u64)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn push(user: UserId, kind: u32, id: u64) -> Result<(), CuptiResult> {
+        if !KINDS.contains(&kind) {
+            return Err(INVALID_PARAMETER);
+        }
+        PUSHED.with(|it| it.borrow_mut().push((user.index(), kind, id)));
+        Ok(())
+    }
+
+    pub(super) fn pop(user: UserId, kind: u32) -> Result<u64, CuptiResult> {
+        if !KINDS.contains(&kind) {
+            return Err(INVALID_PARAMETER);
+        }
+        PUSHED.with(|it| {
+            let mut pushed = it.borrow_mut();
+            let at = pushed.iter().rposition(|it| (it.0, it.1) == (user.index(), kind)).ok_or(QUEUE_EMPTY)?;
+            Ok(pushed.remove(at).2)
+        })
+    }
+}
+
 /// Stores the id of a stream of this context, or of the current one if it is 0.
 unsafe fn stream_id(context: Handle, (stream, per_thread): (Handle, bool), to: *mut u32) -> Result<(), CuptiResult> {
     let id = match CONTEXTS.get(context) {

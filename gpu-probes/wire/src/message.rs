@@ -159,6 +159,9 @@ pub mod demand {
     /// Ask for the times at which kernels are queued and submitted: before CUDA starts.
     pub const LATENCIES: u64 = 1 << 30;
 
+    /// Send the external id of each launch.
+    pub const EXTERNAL: u64 = 1 << 28;
+
     /// Run twins in place of kernels ([`crate::device`]), with the device region. For the whole run.
     pub const DEVICE: u64 = 1 << 29;
 

@@ -99,6 +99,8 @@ pub struct Demand {
     pub stream_priorities: bool,
     /// Whether it is read when a kernel was queued or submitted.
     pub latencies: bool,
+    /// Whether `launch.external` is read.
+    pub launch_external: bool,
     /// Whether the stacks that captured the nodes of graphs are read, and with Python frames.
     pub captures: bool,
     pub captures_python: bool,
@@ -185,6 +187,7 @@ impl Demand {
             stream_kinds: self.stream_kinds | other.stream_kinds,
             stream_priorities: self.stream_priorities | other.stream_priorities,
             latencies: self.latencies | other.latencies,
+            launch_external: self.launch_external | other.launch_external,
             captures: self.captures | other.captures,
             captures_python: self.captures_python | other.captures_python,
             previous: self.previous | other.previous,

@@ -207,6 +207,7 @@ fn demanded(demand: &Demand) -> Vec<String> {
         (demand.launch_stacks, "a stack at each launch"),
         (demand.launch_python, "the Python frames of each launch"),
         (demand.launch_ranges, "the NVTX ranges around each launch"),
+        (demand.launch_external, "the external id of each launch"),
         (demand.launch_streams, "the stream of each launch"),
         (demand.stream_priorities, "its priority"),
         (demand.latencies, "when each kernel is queued and submitted"),

@@ -10,6 +10,7 @@
 use super::Agent;
 use super::backend::{Context, Layer, Stream, StreamKind};
 use super::clock::now;
+use super::external::{self, External};
 use super::intern::{NoId, Text, UNKNOWN_RANGE};
 use super::output::{self, Output, Role};
 use super::presence;
@@ -407,7 +408,7 @@ impl Local {
                 | if is_inside { 0 } else { Launch::OUTSIDE },
             ..NO_LAUNCH
         };
-        if is_inside && self.wants(demand::STACKS | demand::PYTHON | demand::RANGES) {
+        if is_inside && self.wants(demand::STACKS | demand::PYTHON | demand::RANGES | demand::EXTERNAL) {
             self.take_surroundings(agent, entered);
         }
     }
@@ -427,7 +428,7 @@ impl Local {
         demand::told(if is_surely_outermost { self.demand } else { self.demand & !demand::OUTERMOST })
     }
 
-    /// Takes what the thread is doing: its stack, and its NVTX ranges.
+    /// Takes what the thread is doing: its stack, its NVTX ranges, and the id that it has pushed.
     #[inline(never)]
     fn take_surroundings(&mut self, agent: &'static Agent, entered: &Entered<'_>) {
         if self.wants(demand::STACKS | demand::PYTHON) {
@@ -435,6 +436,9 @@ impl Local {
         }
         if self.wants(demand::RANGES) {
             self.launch.ranges = current_ranges(agent);
+        }
+        if let Some(External { kind, id }) = external::innermost().filter(|_| self.wants(demand::EXTERNAL)) {
+            (self.launch.external_kind, self.launch.external) = (kind, id);
         }
     }
 
@@ -628,7 +632,8 @@ const NO_LAUNCH: Launch = Launch {
     ranges: 0,
     demanded: 0,
     stream_priority: 0,
-    reserved: 0,
+    external: 0,
+    external_kind: 0,
     result: 0,
     context: UNKNOWN,
     device: UNKNOWN,

@@ -13,6 +13,7 @@ pub(crate) mod clock;
 pub mod control;
 pub mod delivery;
 pub mod device;
+pub(crate) mod external;
 mod flushing;
 pub mod host_call;
 pub(crate) mod intern;

@@ -221,6 +221,7 @@ impl Backend for CuptiBackend {
             | twins
             | demand::STREAMS
             | demand::PRIORITIES
+            | demand::EXTERNAL
             | demand::calls(Calls::ALL)
             | demand::activities(Activities::ALL)
             | host

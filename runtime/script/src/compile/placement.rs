@@ -369,6 +369,7 @@ pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wish
             word::LAUNCH_STREAM_PRIORITY,
         ];
         demand.stream_priorities |= reads.any(&priorities);
+        demand.launch_external |= reads.any(&[word::LAUNCH_EXTERNAL, word::LAUNCH_EXTERNAL_KIND]);
         demand.latencies |= reads.any(&[word::QUEUED, word::SUBMITTED]);
         demand.captures |= reads.any(&[word::CAPTURED, word::CAPTURE_USTACK, word::CAPTURE_PYSTACK]);
         demand.captures_python |= reads.any(&[word::CAPTURE_PYSTACK]);

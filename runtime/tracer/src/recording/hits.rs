@@ -80,6 +80,7 @@ const EVERYTHING: Demand = Demand {
     stream_priorities: true,
     // Only where the script reads them: CUPTI takes more time for each kernel.
     latencies: false,
+    launch_external: true,
     previous: true,
     waited_for: true,
     idle: true,

@@ -235,6 +235,7 @@ fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {
         (wanted.launch_streams, demand::STREAMS),
         (wanted.stream_priorities, demand::PRIORITIES),
         (wanted.latencies, demand::LATENCIES),
+        (wanted.launch_external, demand::EXTERNAL),
         (wanted.launch_marker, demand::MARKER),
         (wanted.launch_ends, demand::ENDS),
         (wanted.launch_outermost, demand::OUTERMOST),
@@ -277,6 +278,7 @@ mod tests {
             stream_kinds: true,
             stream_priorities: true,
             latencies: true,
+            launch_external: true,
             previous: true,
             waited_for: true,
             idle: true,
@@ -297,6 +299,7 @@ mod tests {
         assert_eq!(bits & 0xffff, 0xfffe, "every option");
         assert_eq!(bits & demand::PRIORITIES, demand::PRIORITIES);
         assert_eq!(bits & demand::LATENCIES, demand::LATENCIES);
+        assert_eq!(bits & demand::EXTERNAL, demand::EXTERNAL);
         assert_eq!(demand::host_events_of(bits), HostEvents::ALL);
         assert_eq!((demand::calls_of(bits), demand::activities_of(bits)), (Calls::ALL, Activities::ALL));
         assert_eq!(demand_bits(&Demand::default(), false), 0);

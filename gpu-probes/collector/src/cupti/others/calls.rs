@@ -7,6 +7,7 @@
 use super::redirect::{Redirected, redirected};
 use super::{OTHER, OURS, scoped};
 use crate::agent::Conflict;
+use crate::agent::external;
 use crate::agent::presence::Inside;
 use crate::cupti::{
     ATTRIBUTE_ALL_SYNCHRONIZATIONS, ATTRIBUTE_ALLOCATION_SOURCE, ATTRIBUTE_DEVICE_GRAPHS, ATTRIBUTE_EVENT_TIMESTAMPS,
@@ -112,6 +113,8 @@ redirected! {
     flush_period = c"cuptiActivityFlushPeriod" (u32), "rsi";
     push_external = c"cuptiActivityPushExternalCorrelationId" (u32, u64), "rdx";
     pop_external = c"cuptiActivityPopExternalCorrelationId" (u32, *mut u64), "rdx";
+    push_external_v2 = c"cuptiActivityPushExternalCorrelationId_v2" (Handle, u32, u64), "rcx";
+    pop_external_v2 = c"cuptiActivityPopExternalCorrelationId_v2" (Handle, u32, *mut u64), "rcx";
     enable_driver_api = c"cuptiActivityEnableDriverApi" (u32, u8), "rdx";
     enable_runtime_api = c"cuptiActivityEnableRuntimeApi" (u32, u8), "rdx";
     latency_timestamps = c"cuptiActivityEnableLatencyTimestamps" (u8), "rsi";
@@ -786,21 +789,59 @@ mod handlers {
         answer
     }
 
-    /// Defines functions that are CUPTI's own as long as no subscribers share it.
+    /// Defines functions that are CUPTI's own as long as no subscribers share it; and what follows where they succeed.
     macro_rules! unless_scoped {
-        ($(fn $name:ident($($argument:ident: $type:ty),*) { $scoped:expr })*) => {$(
+        ($(fn $name:ident($($argument:ident: $type:ty),*) { $scoped:expr } $(then $then:expr;)?)*) => {$(
             pub(super) unsafe extern "C" fn $name($($argument: $type,)* caller: u64) -> CuptiResult {
                 let Some(library) = redirected() else { return ERROR_NOT_SUPPORTED };
-                if scoped::is_used() && !library.is_cuptis(caller) {
-                    return $scoped;
-                }
-                match library.real.$name {
-                    // SAFETY: the caller's arguments, as it passed them.
-                    Some(real) => unsafe { real($($argument),*) },
-                    None => ERROR_NOT_SUPPORTED,
-                }
+                let answer = if scoped::is_used() && !library.is_cuptis(caller) {
+                    $scoped
+                } else {
+                    match library.real.$name {
+                        // SAFETY: the caller's arguments, as it passed them.
+                        Some(real) => unsafe { real($($argument),*) },
+                        None => ERROR_NOT_SUPPORTED,
+                    }
+                };
+                $(if answer == SUCCESS && !library.is_internal(caller) {
+                    $then
+                })?
+                answer
             }
         )*};
+    }
+
+    /// A tool that has a subscription of its own.
+    pub(super) unsafe extern "C" fn push_external_v2(
+        subscriber: Handle,
+        kind: u32,
+        id: u64,
+        caller: u64,
+    ) -> CuptiResult {
+        let Some(library) = redirected() else { return ERROR_NOT_SUPPORTED };
+        let Some(real) = library.real.push_external_v2 else { return ERROR_NOT_SUPPORTED };
+        // SAFETY: the caller's arguments, as it passed them.
+        let answer = unsafe { real(subscriber, kind, id) };
+        if answer == SUCCESS && !library.is_internal(caller) {
+            external::push(kind, id);
+        }
+        answer
+    }
+
+    pub(super) unsafe extern "C" fn pop_external_v2(
+        subscriber: Handle,
+        kind: u32,
+        last: *mut u64,
+        caller: u64,
+    ) -> CuptiResult {
+        let Some(library) = redirected() else { return ERROR_NOT_SUPPORTED };
+        let Some(real) = library.real.pop_external_v2 else { return ERROR_NOT_SUPPORTED };
+        // SAFETY: the caller's arguments, as it passed them.
+        let answer = unsafe { real(subscriber, kind, last) };
+        if answer == SUCCESS && !library.is_internal(caller) {
+            external::pop(kind);
+        }
+        answer
     }
 
     unless_scoped! {
@@ -812,8 +853,8 @@ mod handlers {
         fn get_thread_id_type(kind: *mut u32) { scoped::get(ATTRIBUTE_THREAD_ID_TYPE, kind) }
         // Records are flushed often while we are there; a subscriber has no period.
         fn flush_period(_milliseconds: u32) { SUCCESS }
-        fn push_external(kind: u32, id: u64) { scoped::push_external(kind, id) }
-        fn pop_external(kind: u32, last: *mut u64) { scoped::pop_external(kind, last) }
+        fn push_external(kind: u32, id: u64) { scoped::push_external(kind, id) } then external::push(kind, id);
+        fn pop_external(kind: u32, last: *mut u64) { scoped::pop_external(kind, last) } then external::pop(kind);
         fn enable_driver_api(id: u32, enable: u8) { scoped::enable_driver_api(id, enable) }
         fn enable_runtime_api(id: u32, enable: u8) { scoped::enable_runtime_api(id, enable) }
         fn latency_timestamps(enable: u8) { scoped::set(ATTRIBUTE_LATENCY_TIMESTAMPS, enable) }

@@ -21,9 +21,8 @@ pub(in crate::compile) fn unknown_at_launch(field: &str) -> Option<&'static str>
         "duration" | "end" | "result" => Some("the call has not returned yet"),
         "name" => Some("only the mangled name is known when the call begins"),
         "tag" => Some("it can only be set there"),
-        "kind" | "api" | "ustack" | "pystack" | "nvtx" | "nvtx_path" | "stream_kind" | "stream_priority" => {
-            Some("the tracer adds it after the call returns")
-        }
+        "kind" | "api" | "ustack" | "pystack" | "nvtx" | "nvtx_path" | "stream_kind" | "stream_priority"
+        | "external" | "external_kind" => Some("the tracer adds it after the call returns"),
         _ => None,
     }
 }
