@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use table::{Entry, Key, Table};
-use work::{Image, Loaded};
+use work::{Image, ImageEntry, Loaded};
 use xputrace_wire::device::{MOST_CONTEXTS, Unprobed};
 
 /// The callback ids that are enabled for twins, whatever else is recorded.
@@ -146,8 +146,9 @@ impl Twins {
 
     /// Removes the entries of an image in these slots; those of any context are beyond the slots.
     fn forget(&self, image: &Image, mut is_in: impl FnMut(usize) -> bool) {
-        for (_, key) in image.keys.iter().filter(|it| is_in(it.0)) {
+        for ImageEntry { key, back, .. } in image.entries.iter().filter(|it| is_in(it.slot)) {
             self.twins.remove(*key);
+            back.iter().for_each(|it| self.originals.remove(*it));
         }
     }
 }

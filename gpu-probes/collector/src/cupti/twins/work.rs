@@ -47,12 +47,22 @@ pub(super) struct Image {
     /// The context of a module.
     pub(super) context: Option<Context>,
     contents: Arc<Contents>,
-    /// Slots and keys of its entries from originals to twins; those of any context are beyond the slots.
-    pub(super) keys: Vec<(usize, Key)>,
+    /// Its entries; those of any context are beyond the slots.
+    pub(super) entries: Vec<ImageEntry>,
 }
 
 // SAFETY: as for `Loaded`.
 unsafe impl Send for Image {}
+
+/// Where an image's kernel is in the tables.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ImageEntry {
+    pub(super) slot: usize,
+    /// From the original to its twin.
+    pub(super) key: Key,
+    /// From the twin to its original, where the twin is of this context alone.
+    pub(super) back: Option<Key>,
+}
 
 /// What does not change of it.
 #[derive(Debug)]
@@ -124,7 +134,7 @@ impl Twins {
             code: loaded.code,
             context,
             contents: Arc::new(contents),
-            keys: vec![],
+            entries: vec![],
         };
         let slot = {
             let mut images = self.images();
@@ -137,18 +147,19 @@ impl Twins {
             for Pair { original, twin } in kernels {
                 let key = Key::anywhere(original).ok_or(ImageOutcome::NotLoaded)?;
                 if !self.twins.insert(key, New { other: twin, ..New::default() }) {
-                    image.keys.iter().for_each(|it| self.twins.remove(it.1));
+                    image.entries.iter().for_each(|it| self.twins.remove(it.key));
                     return Err(ImageOutcome::TableFull);
                 }
-                image.keys.push((MOST_CONTEXTS, key));
+                image.entries.push(ImageEntry { slot: MOST_CONTEXTS, key, back: None });
             }
             images.all.push(image);
-            self.newest.store(number, Ordering::Release);
             loaded.context.and_then(|it| self.contexts.claim(it.id, it.handle))
         };
         if let Some(slot) = slot {
-            self.prepare(backend, agent, slot);
+            self.prepare(backend, agent, slot, number);
         }
+        // From here on, launches in other contexts wait until those are prepared, too.
+        self.newest.store(number, Ordering::Release);
         Ok(())
     }
 
@@ -214,14 +225,13 @@ impl Twins {
 
     /// Prepares a context as a job of its own.
     pub(super) fn prepare_alone(&self, backend: &CuptiBackend, agent: &Agent, slot: usize) {
-        self.prepare(backend, agent, slot);
+        self.prepare(backend, agent, slot, self.newest.load(Ordering::Acquire));
         self.images().jobs[slot] = None;
         self.released.notify_all();
     }
 
-    /// Prepares a context for all twins that are loaded.
-    fn prepare(&self, backend: &CuptiBackend, agent: &Agent, slot: usize) {
-        let newest = self.newest.load(Ordering::Acquire);
+    /// Prepares a context for all twins that are loaded, of which this is the newest.
+    fn prepare(&self, backend: &CuptiBackend, agent: &Agent, slot: usize, newest: u32) {
         let prepare = || {
             self.give_block(backend, agent, slot)?;
             let before = self.contexts.state(slot).prepared.load(Ordering::Acquire);
@@ -298,7 +308,7 @@ impl Twins {
             if !self.twins.insert(key, new) {
                 return Err(TABLE_FULL);
             }
-            image.keys.push((slot, key));
+            image.entries.push(ImageEntry { slot, key, back: (!new.is_kernel).then_some(back) });
             // Only for the program's questions: without room, it gets the twin.
             self.originals.insert(back, New { other: original, ..New::default() });
         }
