@@ -1,0 +1,36 @@
+//! Makes twins: a copy of some kernels of an image that a program has loaded, with handlers woven in.
+//!
+//! ```text
+//! Image (PTX by GPU, compressed) ──text──▶ PTX ──Maker──▶ Twin: PTX, kernels, variables of the original
+//!                                                 ▲
+//!                handlers (eBPF), maps ───────────┘
+//! ```
+//!
+//! It knows nothing of scripts: which handlers a kernel gets is asked of the caller, by the kernel's symbol. It knows
+//! nothing of processes: an image is bytes, and so is a twin.
+#![forbid(unsafe_code)]
+
+mod maker;
+mod text;
+
+pub use maker::{GpuMap, Handler, Maker, MakerError, Wanted};
+pub use text::{Gpu, TextError, best};
+
+/// Why an image has no twin, although handlers want some of its kernels.
+#[derive(Debug, thiserror::Error)]
+pub enum NoTwin {
+    #[error(transparent)]
+    Text(#[from] TextError),
+    #[error("its PTX can't be read: {0}")]
+    Parse(#[from] xputrace_ptx::ParseError),
+    #[error("the kernel {kernel} can't be copied faithfully: {obstacles}")]
+    Obstacles { kernel: String, obstacles: String },
+    #[error("a handler can't run in the kernel {kernel}: {refusal}")]
+    Refused { kernel: String, refusal: xputrace_device::Refusal },
+    #[error("weaving: {0}")]
+    Weave(#[from] xputrace_ptx::WeaveError),
+    #[error("its variables can't be shared: {0}")]
+    Redirect(#[from] xputrace_ptx::RedirectError),
+    #[error("naming the twin: {0}")]
+    Rename(#[from] xputrace_ptx::RenameError),
+}

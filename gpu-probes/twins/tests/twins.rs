@@ -1,0 +1,99 @@
+//! Twins of kernels that CUDA's compiler made: text goldens (`BLESS=1` accepts changes) that NVIDIA's assembler accepts.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
+use xputrace_bytecode::{Assembler, BpfMapId, Home, MapKind, MapSpec, Program, ProgramKind, helper};
+use xputrace_events::{DeviceEvent, device};
+use xputrace_twins::{Gpu, GpuMap, Handler, Maker, NoTwin, Wanted};
+use xputrace_wire::device::{Codec, Portability, Ptx, Twin};
+
+const H100: Gpu = Gpu { capability: 90 };
+const FIRST: &str = include_str!("../../ptx/tests/fixtures/first.ptx");
+
+/// Adds 1 to the element of an array that this word of the context says.
+fn counting(place: DeviceEvent, word: usize) -> Handler {
+    let mut asm = Assembler::new();
+    let done = asm.label();
+    asm.ldx(Size::Dw, Reg::R6, Reg::R1, (word * 8) as i16);
+    asm.alu_imm(Alu::And, Reg::R6, 15);
+    asm.stx(Size::W, Reg::FP, -4, Reg::R6);
+    asm.ld_map(Reg::R1, BpfMapId(0));
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -4);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+    asm.mov_imm(Reg::R1, 1);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+    asm.place(done);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+    let code = asm.finish().unwrap();
+    let name = "count".into();
+    let program =
+        Program { name, kind: ProgramKind::Syscall, insns: code.insns, map_refs: code.map_refs, lines: code.lines };
+    Handler { place, program }
+}
+
+fn maker(handlers: Vec<Handler>) -> Maker {
+    let map = MapSpec { max_entries: 16, home: Home::Tracer, ..MapSpec::number("counts", MapKind::Array) };
+    Maker::new(handlers, &[Some(GpuMap { spec: &map, has_parts: false })]).unwrap()
+}
+
+fn image(text: &str) -> Vec<Ptx<'_>> {
+    let stored = text.as_bytes().into();
+    vec![Ptx { codec: Codec::Plain, portability: Portability::Later, sm: 90, text_bytes: text.len() as u64, stored }]
+}
+
+fn twin(handlers: Vec<Handler>, text: &str, kernel: &str) -> Result<Option<Twin>, NoTwin> {
+    let all = (0..handlers.len()).collect::<Vec<_>>();
+    let mut wanted = |it: &str| (it == kernel).then(|| Wanted { handlers: all.clone(), name: 77 });
+    maker(handlers).twin(&image(text), H100, 4711, &mut wanted)
+}
+
+fn golden(name: &str, twin: &Twin) {
+    let text = twin.code.strip_suffix(b"\0").expect("a 0 at the end");
+    let names = format!("// kernels {:?} variables {:?}", twin.kernels, twin.variables);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    xputrace_golden::assert(&path, &format!("{}\n{names}\n", String::from_utf8_lossy(text)));
+    assemble(&path);
+}
+
+/// Assembles a file with the `ptxas` that the variable PTXAS names, or that is on the PATH.
+#[allow(clippy::print_stderr, reason = "a test says why it did not run")]
+fn assemble(path: &Path) {
+    let ptxas = std::env::var_os("PTXAS").map_or_else(|| PathBuf::from("ptxas"), PathBuf::from);
+    match Command::new(&ptxas).args(["-arch=sm_90a", "-o", "/dev/null"]).arg(path).output() {
+        Ok(it) => assert!(it.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&it.stderr)),
+        Err(error) => eprintln!("skipped: assembling {}: {}: {error}", path.display(), ptxas.display()),
+    }
+}
+
+#[test]
+fn a_kernel_with_handlers_at_entry_and_exit() {
+    let handlers = vec![counting(DeviceEvent::Entry, device::THREAD), counting(DeviceEvent::Exit, device::TIME)];
+    let twin = twin(handlers, FIRST, "first").unwrap().unwrap();
+    assert_eq!(twin.kernels, ["first"]);
+    golden("first.ptx", &twin);
+}
+
+#[test]
+fn what_is_constant_in_a_kernel_and_a_process() {
+    let handlers = vec![counting(DeviceEvent::Exit, device::KERNEL), counting(DeviceEvent::Exit, device::PID)];
+    golden("second.ptx", &twin(handlers, FIRST, "second").unwrap().unwrap());
+}
+
+#[test]
+fn no_twin_without_a_kernel_that_gets_something() {
+    let handlers = || vec![counting(DeviceEvent::Entry, device::SMID)];
+    assert_eq!(twin(handlers(), FIRST, "third").unwrap(), None);
+    let other: Vec<_> = image(FIRST).into_iter().map(|it| Ptx { sm: 100, ..it }).collect();
+    let mut all = |_: &str| Some(Wanted { handlers: vec![0], name: 1 });
+    assert_eq!(maker(handlers()).twin(&other, H100, 1, &mut all).unwrap(), None, "for another GPU");
+}
+
+#[test]
+fn an_image_that_is_no_ptx_is_an_error() {
+    let handlers = vec![counting(DeviceEvent::Entry, device::SMID)];
+    assert!(matches!(twin(handlers, "int main() {}", "main"), Err(NoTwin::Parse(_))));
+}
