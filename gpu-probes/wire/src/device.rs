@@ -15,7 +15,7 @@
 //!
 //! ```text
 //! .visible .global .align 8 .u64 xpt_device;        the block's address; 0 until there is one: the twin then does nothing
-//! .visible .global .align 8 .u64 xpt_globals[N];    addresses of the original's variables, where the twin names any
+//! .visible .const .align 8 .u64 xpt_globals[N];     addresses of the original's variables, where the twin names any
 //! ```
 //! Both are set in each context before a twin is launched there.
 //!
@@ -44,8 +44,8 @@ pub fn twin_symbol(original: &str) -> String {
 }
 
 /// Returns the symbol of the kernel that a symbol is the twin of; the symbol itself if it is no twin's.
-pub fn original_symbol(symbol: &[u8]) -> &[u8] {
-    symbol.strip_suffix(TWIN_SUFFIX.as_bytes()).unwrap_or(symbol)
+pub fn original_symbol(symbol: &str) -> &str {
+    symbol.strip_suffix(TWIN_SUFFIX).unwrap_or(symbol)
 }
 
 /// Contexts of a process that can have a block.
@@ -354,8 +354,8 @@ mod tests {
 
     #[test]
     fn a_twins_symbol_leads_to_the_originals() {
-        assert_eq!(original_symbol(twin_symbol("_Z5scalePf").as_bytes()), b"_Z5scalePf");
-        assert_eq!(original_symbol(b"_Z5scalePf"), b"_Z5scalePf");
+        assert_eq!(original_symbol(&twin_symbol("_Z5scalePf")), "_Z5scalePf");
+        assert_eq!(original_symbol("_Z5scalePf"), "_Z5scalePf");
     }
 
     #[test]

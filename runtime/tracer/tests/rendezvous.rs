@@ -3,14 +3,18 @@
 mod common;
 
 use common::*;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{
-    Acceptor, Arming, Arrival, DEFAULT_SHAPE, Heard, Listener, Missed, Notice, Order, Target, Why,
+    Acceptor, Arming, Arrival, DEFAULT_SHAPE, Heard, Listener, Missed, Notice, Order, Target, Why, Woven,
 };
+use xputrace_wire::device::{Codec, Portability, Ptx, Twin, encode_image, twin_status};
 use xputrace_wire::message::{self, Message, demand};
 use xputrace_wire::record::{self, ActivityRecord, Flush, Kernel, Launch, Record, kind, size_of_record};
 use xputrace_wire::region::{Control, PAGE, Shape};
@@ -40,6 +44,24 @@ fn say(socket: &OwnedFd, message: &Message) {
     // SAFETY: the buffer lives through the call.
     let n = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
     assert_eq!(n as usize, bytes.len());
+}
+
+/// Says it, and sends a descriptor along.
+fn say_with(socket: &OwnedFd, message: &Message, descriptor: RawFd) {
+    let bytes = message.encode();
+    let mut control = [0u64; 3];
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: all buffers live through the call, and the control data has room for a descriptor.
+    unsafe {
+        let mut header: libc::msghdr = std::mem::zeroed();
+        (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
+        (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
+        let first = libc::CMSG_FIRSTHDR(&header);
+        ((*first).cmsg_level, (*first).cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+        (*first).cmsg_len = libc::CMSG_LEN(4) as _;
+        libc::CMSG_DATA(first).cast::<RawFd>().write_unaligned(descriptor);
+        assert_eq!(libc::sendmsg(socket.as_raw_fd(), &header, 0) as usize, bytes.len());
+    }
 }
 
 /// Returns the next message, and the first descriptor sent with it.
@@ -108,11 +130,13 @@ fn a_collector_is_armed_and_its_records_are_read() {
                 window: 5,
                 conflict: 1,
                 gpus: "1",
+                device: None,
             },
             3,
             None,
         )
-        .unwrap();
+        .unwrap()
+        .region;
     let (arm, memory) = hear(&collector);
     let bits = demand::LAUNCHES | demand::KERNELS | demand::MAPPINGS;
     assert_eq!(
@@ -122,7 +146,7 @@ fn a_collector_is_armed_and_its_records_are_read() {
     );
 
     say(&collector, &Message::new(message::ARMED, &[250], "a note"));
-    assert_eq!(target.poll(), Some(Notice::Armed { micros: 250, notes: vec!["a note".into()] }));
+    assert!(matches!(target.poll(), Some(Notice::Armed { micros: 250, notes }) if notes == ["a note"]));
 
     let memory = memory.unwrap();
     // SAFETY: the region has this size; the test maps it once and never unmaps it.
@@ -158,9 +182,9 @@ fn a_collector_is_armed_and_its_records_are_read() {
     target.disarm();
     assert_eq!(hear(&collector).0.kind, message::DISARM);
     say(&collector, &Message::new(message::BYE, &[], ""));
-    assert_eq!(target.poll(), Some(Notice::Bye { notes: vec![] }));
+    assert!(matches!(target.poll(), Some(Notice::Bye { notes }) if notes.is_empty()));
     drop(collector);
-    assert_eq!((target.poll(), target.poll()), (Some(Notice::Closed), None));
+    assert!(matches!((target.poll(), target.poll()), (Some(Notice::Closed), None)));
     drop(region);
     assert_eq!(control.armed.load(Ordering::Relaxed), 0, "whoever still looks sees that nobody reads");
 }
@@ -184,8 +208,9 @@ fn no_flush_is_read_before_what_precedes_it_in_other_rings() {
         window: 0,
         conflict: 0,
         gpus: "",
+        device: None,
     };
-    let mut region = target.arm(&arming, 3, None).unwrap();
+    let mut region = target.arm(&arming, 3, None).unwrap().region;
     let memory = hear(&collector).1.unwrap();
     // SAFETY: as above.
     let (control, [mut activities, mut flushes]) = unsafe {
@@ -233,6 +258,80 @@ fn no_flush_is_read_before_what_precedes_it_in_other_rings() {
     writing.join().unwrap();
 }
 
+/// Returns how a run is armed that has device code.
+fn arming_device<'a>(demand: &'a Demand, block: &'a [u8]) -> Arming<'a> {
+    let (shape, gpus) = (SHAPE, "");
+    let device = Some(block);
+    Arming {
+        most: demand,
+        first: demand,
+        is_switched: false,
+        mappings: false,
+        shape,
+        window: 0,
+        conflict: 0,
+        gpus,
+        device,
+    }
+}
+
+#[test]
+fn an_image_is_answered_with_a_twin() {
+    let listener = Listener::new(None).unwrap();
+    let collector = connect(listener.value());
+    let capabilities = demand::STACKS | demand::DEVICE;
+    let words = [xputrace_wire::VERSION.into(), std::process::id().into(), 130_001, capabilities];
+    say(&collector, &Message::new(message::HELLO, &words, ""));
+    let mut target = next(&listener).expect("a collector");
+    let shared = target.arm(&arming_device(&Demand::default(), &[1; 16]), 0, None).unwrap();
+    assert!(shared.device.is_some());
+    let (arm, _) = hear(&collector);
+    assert_eq!((arm.words[0], arm.text.lines().last()), (demand::DEVICE, Some("16")));
+
+    let ptx = Ptx {
+        codec: Codec::Plain,
+        portability: Portability::Later,
+        sm: 90,
+        text_bytes: 4,
+        stored: b"text".as_slice().into(),
+    };
+    let bytes = encode_image(&[ptx]);
+    let mut memory = tempfile::tempfile().unwrap();
+    memory.write_all(&bytes).unwrap();
+    say_with(&collector, &Message::new(message::IMAGE, &[7, 1, bytes.len() as u64], ""), memory.as_raw_fd());
+    let Some(Notice::Image(image)) = target.poll() else { panic!("no image") };
+    assert_eq!((image.number, image.read().unwrap()), (7, bytes));
+
+    let twin = Twin { code: b"code".to_vec(), kernels: vec!["scale".into()], variables: vec![] };
+    for (woven, status) in [
+        (Woven::Nothing, twin_status::NOTHING),
+        (Woven::Failed, twin_status::FAILED),
+        (Woven::Twin(twin.clone()), twin_status::WOVEN),
+    ] {
+        target.answer(7, &woven);
+        let (answer, memory) = hear(&collector);
+        assert_eq!((answer.kind, answer.words[..2].to_vec()), (message::TWIN, vec![7, status]));
+        let Some(memory) = memory else { continue };
+        let mut bytes = vec![0; answer.words[2] as usize];
+        File::from(memory).read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(Twin::decode(&bytes), Some(twin.clone()));
+    }
+    target.read_device(3);
+    let (request, _) = hear(&collector);
+    assert_eq!((request.kind, request.words[0]), (message::READ_DEVICE, 3));
+}
+
+#[test]
+fn a_collector_without_device_code_is_not_asked_for_it() {
+    let listener = Listener::new(None).unwrap();
+    let collector = connect(listener.value());
+    say(&collector, &hello());
+    let mut target = next(&listener).expect("a collector");
+    let shared = target.arm(&arming_device(&Demand::default(), &[1; 16]), 0, None).unwrap();
+    assert!(shared.device.is_none());
+    assert_eq!(hear(&collector).0.words[0] & demand::DEVICE, 0);
+}
+
 #[test]
 fn a_collector_of_another_version_is_named_and_strangers_are_dropped() {
     let listener = Listener::new(None).unwrap();
@@ -269,6 +368,7 @@ fn order(is_target: fn(u32) -> bool) -> Order {
         tags: None,
         window: Arc::default(),
         conflict: 0,
+        device: None,
         gpus: String::new(),
         is_target: Box::new(is_target),
     }

@@ -120,6 +120,11 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// Runs originals from now on.
     fn stop_twins(&self) {}
 
+    /// Returns the least compute capability of the process's GPUs, such as 90; 0 if it is not known.
+    fn capability(&self) -> u32 {
+        0
+    }
+
     /// Copies the blocks of all contexts into the device region. Called by the worker.
     fn copy_blocks(&'static self, _agent: &'static Agent) {}
 

@@ -9,7 +9,6 @@ use std::ffi::{CStr, c_char};
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use xputrace_python::Code;
-use xputrace_wire::device::original_symbol;
 use xputrace_wire::record::{CodeHead, MAX_CODE, MAX_NAME, MAX_NAME_BYTES, MAX_NAMES};
 use zerocopy::IntoBytes;
 
@@ -311,7 +310,7 @@ impl Codes {
     }
 }
 
-/// Returns the text at `pointer`, cut at [`MAX_NAME`], without a call's version suffix. A twin has its original's name.
+/// Returns the text at `pointer`, cut at [`MAX_NAME`], without a call's version suffix.
 ///
 /// # Safety
 /// `pointer` is a C string that lives as long as the result is used.
@@ -319,7 +318,7 @@ unsafe fn bytes<'a>(pointer: *const c_char, text: Text) -> &'a [u8] {
     // SAFETY: the caller's promise.
     let all = unsafe { CStr::from_ptr(pointer) }.to_bytes();
     let text = match text {
-        Text::Symbol => original_symbol(all),
+        Text::Symbol => all,
         Text::Call => without_version(&all[..all.len().min(MAX_NAME)]),
     };
     &text[..text.len().min(MAX_NAME)]

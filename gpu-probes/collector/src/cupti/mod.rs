@@ -235,6 +235,12 @@ impl Backend for CuptiBackend {
         self.twins.get().into_iter().for_each(Twins::stop);
     }
 
+    fn capability(&self) -> u32 {
+        let mut least = u32::MAX;
+        let is_known = self.driver.devices.each(&mut |_, limits, _| least = least.min(limits.capability));
+        if is_known && least != u32::MAX { least } else { 0 }
+    }
+
     fn copy_blocks(&'static self, agent: &'static Agent) {
         self.twins.get().into_iter().for_each(|it| it.copy_blocks(self, agent));
     }

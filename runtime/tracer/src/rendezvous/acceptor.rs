@@ -6,9 +6,8 @@
 
 use super::RendezvousError;
 use super::listener::{Connection, Heard, Listener, Reach};
-use super::region::Region;
 use super::socket::{Peer, readable};
-use super::target::{Arming, Target, Window};
+use super::target::{Arming, Shared, Target, Window};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -49,6 +48,8 @@ pub struct Order {
     pub conflict: u64,
     /// The GPUs whose launches are recorded, as in `message::ARM`.
     pub gpus: String,
+    /// What the blocks of device memory begin with, if the run has device code.
+    pub device: Option<Vec<u8>>,
     /// Whether a process is the target's, under any user.
     pub is_target: Box<dyn Fn(u32) -> bool + Send>,
 }
@@ -64,7 +65,7 @@ pub enum Arrival {
 /// A collector that was sent its order.
 pub struct Armed {
     pub target: Target,
-    pub region: Region,
+    pub shared: Shared,
     /// Number of the process in this run, in order of arrival.
     pub index: u32,
     pub comm: String,
@@ -310,11 +311,11 @@ impl Work {
         // Look it up while the process waits for its order: a short-lived one would be gone later.
         let cupti_file = file_seen_by(target.peer.pid, &target.cupti);
         match self.send_order(&mut target) {
-            Ok(region) => {
+            Ok(shared) => {
                 let index = self.n_armed;
                 self.n_armed += 1;
                 let (comm, thread_ids) = (comm_of(target.peer.pid), target.thread_ids());
-                self.report(Arrival::Armed(Armed { target, region, index, comm, thread_ids, cupti_file }));
+                self.report(Arrival::Armed(Armed { target, shared, index, comm, thread_ids, cupti_file }));
             }
             Err(reason) => {
                 target.leave_dormant();
@@ -323,8 +324,9 @@ impl Work {
         }
     }
 
-    fn send_order(&mut self, target: &mut Target) -> Result<Region, String> {
-        let Order { demand, now, is_switched, mappings, shape, tags, window, conflict, gpus, .. } = &mut self.order;
+    fn send_order(&mut self, target: &mut Target) -> Result<Shared, String> {
+        let Order { demand, now, is_switched, mappings, shape, tags, window, conflict, gpus, device, .. } =
+            &mut self.order;
         let tags = tags.as_mut().map(|make| make(target.peer.pid)).transpose()?;
         let tags = tags.as_ref().map(AsRawFd::as_raw_fd);
         let (mappings, shape, conflict) = (*mappings, *shape, *conflict);
@@ -338,6 +340,7 @@ impl Work {
             window: window.bits(),
             conflict,
             gpus,
+            device: device.as_deref(),
         };
         target.arm(&order, self.n_armed, tags).map_err(|it| it.to_string())
     }

@@ -48,7 +48,7 @@ fn hear(socket: &OwnedFd, within: Duration) -> Option<Message> {
     let until = Instant::now() + within;
     loop {
         match receive(socket) {
-            Received::Message(message) => return Some(message),
+            Received::Message(message, _) => return Some(message),
             Received::Closed => return None,
             Received::Nothing if Instant::now() >= until => return None,
             Received::Nothing => {

@@ -221,11 +221,11 @@ impl Connection {
     /// Receives the peer's first message. Never blocks.
     pub fn hear(self) -> Heard {
         match receive(&self.socket) {
-            Received::Message(hello) if hello.kind == message::HELLO => {
+            Received::Message(hello, _) if hello.kind == message::HELLO => {
                 Heard::Hello(Target::new(self.socket, self.peer, hello))
             }
             Received::Nothing => Heard::Nothing(self),
-            Received::Message(_) | Received::Closed => Heard::Gone,
+            Received::Message(..) | Received::Closed => Heard::Gone,
         }
     }
 }

@@ -11,6 +11,7 @@
 #![allow(unsafe_code, reason = "sockets and shared memory are system calls on raw memory")]
 
 mod acceptor;
+mod device;
 mod dormant;
 mod listener;
 mod network;
@@ -19,12 +20,13 @@ mod socket;
 mod target;
 
 pub use acceptor::{Acceptor, Armed, Arrival, Missed, Order, TagArrays, Why, comm_of};
+pub use device::{DeviceCounts, DeviceRegion, Image};
 pub use dormant::call_dormant;
 pub use listener::{Connection, Heard, Listener};
 pub use region::{Marks, Region};
 pub use socket::Peer;
 pub(crate) use target::told;
-pub use target::{Arming, Notice, Target, Window};
+pub use target::{Arming, Notice, Shared, Target, Window, Woven};
 
 use std::io;
 use xputrace_wire::limits::advice;

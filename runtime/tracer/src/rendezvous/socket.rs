@@ -141,20 +141,19 @@ pub(super) fn peer(socket: &OwnedFd) -> Option<Peer> {
 }
 
 pub(super) enum Received {
-    Message(Message),
+    Message(Message, Option<OwnedFd>),
     Nothing,
     Closed,
 }
 
+/// Receives a message with at most one descriptor; Linux closes further ones.
 pub(super) fn receive(socket: &OwnedFd) -> Received {
     let mut bytes = [0u8; message::MAX_SIZE];
     loop {
-        // SAFETY: a writable buffer of that size. Descriptors sent by the peer are not requested,
-        // so Linux closes them.
-        let n = unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
+        let (n, descriptor) = receive_packet(socket, &mut bytes);
         match n {
             1.. => match Message::decode(&bytes[..n as usize]) {
-                Some(message) => return Received::Message(message),
+                Some(message) => return Received::Message(message, descriptor),
                 None => continue,
             },
             0 => return Received::Closed,
@@ -169,10 +168,37 @@ pub(super) fn receive(socket: &OwnedFd) -> Received {
     }
 }
 
+/// Returns what `recvmsg` returned, and the packet's first descriptor.
+fn receive_packet(socket: &OwnedFd, bytes: &mut [u8]) -> (isize, Option<OwnedFd>) {
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // Room for one descriptor, aligned as a control header must be.
+    let mut control = [0u64; 3];
+    // SAFETY: an all-zero msghdr is valid.
+    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    header.msg_iov = &mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: everything that `header` points to lives through the call, and has the size it says.
+    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, flags) };
+    if n < 0 {
+        return (n, None);
+    }
+    // SAFETY: Linux has written the headers within `control`; a descriptor that it passed is owned from here on.
+    let descriptor = unsafe {
+        libc::CMSG_FIRSTHDR(&header).as_ref().filter(|it| it.cmsg_type == libc::SCM_RIGHTS).and_then(|it| {
+            let is_whole = it.cmsg_len >= libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize;
+            is_whole.then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(it).cast::<RawFd>().read_unaligned()))
+        })
+    };
+    (n, descriptor)
+}
+
 pub(super) fn send(socket: &OwnedFd, message: &Message, fds: &[RawFd]) -> io::Result<()> {
     let bytes = message.encode();
     let mut part = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
-    // Room for two descriptors, aligned as a control header must be.
+    // Room for three descriptors, aligned as a control header must be.
     let mut control = [0u64; 8];
     // SAFETY: an all-zero msghdr is valid.
     let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -181,7 +207,7 @@ pub(super) fn send(socket: &OwnedFd, message: &Message, fds: &[RawFd]) -> io::Re
     if !fds.is_empty() {
         let len = size_of_val(fds) as u32;
         header.msg_control = control.as_mut_ptr().cast();
-        // SAFETY: `control` has room for CMSG_SPACE of two descriptors (24 bytes); the header
+        // SAFETY: `control` has room for CMSG_SPACE of three descriptors (32 bytes); the header
         // and the data are written within it.
         unsafe {
             header.msg_controllen = libc::CMSG_SPACE(len) as _;
@@ -212,7 +238,7 @@ mod tests {
         send(&ours, &Message::new(message::RECORD, &[], ""), &[]).unwrap();
         send(&theirs, &Message::new(message::ARMED, &[1], ""), &[]).unwrap();
         drop(theirs);
-        assert!(matches!(receive(&ours), Received::Message(it) if it.kind == message::ARMED));
+        assert!(matches!(receive(&ours), Received::Message(it, None) if it.kind == message::ARMED));
         assert!(matches!(receive(&ours), Received::Closed));
     }
 }

@@ -1,5 +1,6 @@
 //! A process whose collector has said hello: its order, and its notices.
 
+use super::device::{DeviceRegion, Image, memory_with};
 use super::region::{Region, sealed_memory};
 use super::socket::{Peer, Received, receive, send};
 use super::{FLUSH_MILLIS, RendezvousError, failed};
@@ -8,6 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_model::plan::Demand;
 use xputrace_wire::cuda_calls::with_names;
+use xputrace_wire::device::{MOST_IMAGE_BYTES, Twin, twin_status};
 use xputrace_wire::message::{self, Message, demand, window};
 use xputrace_wire::region::Shape;
 use xputrace_wire::status::innermost_id;
@@ -48,6 +50,26 @@ pub struct Arming<'a> {
     pub conflict: u64,
     /// The GPUs whose launches are recorded, as in `message::ARM`.
     pub gpus: &'a str,
+    /// What the blocks of device memory begin with, if the run has device code.
+    pub device: Option<&'a [u8]>,
+}
+
+/// The memory shared with a target.
+#[derive(Debug)]
+pub struct Shared {
+    pub region: Region,
+    /// If the run has device code, and the target's collector can put it into kernels.
+    pub device: Option<DeviceRegion>,
+}
+
+/// What becomes of an image.
+#[derive(Clone, Debug)]
+pub enum Woven {
+    /// Nothing in it is probed.
+    Nothing,
+    Twin(Twin),
+    /// It should have a twin, but has none.
+    Failed,
 }
 
 /// When collectors record; shared with the thread that arms them.
@@ -87,13 +109,15 @@ impl Window {
 }
 
 /// What a collector sends after it was armed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Notice {
     /// It records; `micros` is how long arming took. Notes are for the user.
     Armed { micros: u64, notes: Vec<String> },
     /// It does not record. Has CUPTI's result code (0 for other failures), what was attempted, and
     /// the answer.
     Refused { code: u64, reason: String },
+    /// The program has loaded code; [`Target::answer`] lets it go on.
+    Image(Image),
     /// The last flush is done.
     Bye { notes: Vec<String> },
     /// The process has ended.
@@ -128,22 +152,48 @@ impl Target {
         order: &Arming<'_>,
         process_index: u32,
         tags: Option<RawFd>,
-    ) -> Result<Region, RendezvousError> {
-        let Arming { most, first, is_switched, mappings, shape, window, conflict, gpus } = *order;
+    ) -> Result<Shared, RendezvousError> {
+        let Arming { most, first, is_switched, mappings, shape, window, conflict, gpus, device } = *order;
         let context = |what: &str| format!("{what} for process {}", self.peer.pid);
         let shared = |verb: &str| context(&format!("{verb} {} MiB of shared memory", shape.size() >> 20));
         let memory = sealed_memory(shape.size()).map_err(|it| failed(shared("make"), it))?;
         let region = Region::map(&memory, shape).map_err(|it| failed(shared("map"), it))?;
+        let device = device.filter(|_| self.capabilities & demand::DEVICE != 0);
+        let device =
+            device.map(DeviceRegion::new).transpose().map_err(|it| failed(context("make device memory"), it))?;
         let possible = if tags.is_some() { u64::MAX } else { !demand::MARKER };
         let [bits, first_bits] = [most, first].map(|it| demand_bits(it, mappings) & possible);
-        let bits = bits | if is_switched { demand::SWITCHED } else { 0 };
+        let bits =
+            bits | if is_switched { demand::SWITCHED } else { 0 } | if device.is_some() { demand::DEVICE } else { 0 };
         let (rings, ring_bytes) = (shape.rings.into(), shape.ring_bytes.into());
         let words = [bits, rings, ring_bytes, FLUSH_MILLIS, process_index.into(), window, conflict, first_bits];
-        let fds: Vec<RawFd> = [Some(memory.as_raw_fd()), tags].into_iter().flatten().collect();
-        let text = format!("{}\n{gpus}\n{}", most.host.api.to_text(), first.host.api.to_text());
+        let fds = [Some(memory.as_raw_fd()), tags, device.as_ref().map(DeviceRegion::fd)];
+        let fds: Vec<RawFd> = fds.into_iter().flatten().collect();
+        let block = device.as_ref().map_or(String::new(), |it| it.block_bytes().to_string());
+        let text = format!("{}\n{gpus}\n{}\n{block}", most.host.api.to_text(), first.host.api.to_text());
         send(&self.socket, &Message::new(message::ARM, &words, text), &fds)
             .map_err(|it| failed(context("arm the collector"), it))?;
-        Ok(region)
+        Ok(Shared { region, device })
+    }
+
+    /// Says what becomes of an image, so that the program goes on.
+    pub fn answer(&mut self, image: u64, woven: &Woven) {
+        let (status, memory) = match woven {
+            Woven::Nothing => (twin_status::NOTHING, None),
+            Woven::Failed => (twin_status::FAILED, None),
+            Woven::Twin(twin) => match sendable(twin) {
+                Some(it) => (twin_status::WOVEN, Some(it)),
+                None => (twin_status::FAILED, None),
+            },
+        };
+        let n_bytes = memory.as_ref().map_or(0, |it| it.1);
+        let fds: Vec<RawFd> = memory.iter().map(|it| it.0.as_raw_fd()).collect();
+        let _ = send(&self.socket, &Message::new(message::TWIN, &[image, status, n_bytes], ""), &fds);
+    }
+
+    /// Asks the collector to copy device memory into the region; `number` is then the one that it has answered.
+    pub fn read_device(&mut self, number: u64) {
+        let _ = send(&self.socket, &Message::new(message::READ_DEVICE, &[number], ""), &[]);
     }
 
     /// Asks the collector to record from now on, if [`Window::LATER`] made it wait.
@@ -181,7 +231,7 @@ impl Target {
                     self.closed = true;
                     return Some(Notice::Closed);
                 }
-                Received::Message(it) => match notice(&it) {
+                Received::Message(it, memory) => match notice(&it, memory) {
                     Some(notice) => return Some(notice),
                     None => continue,
                 },
@@ -212,12 +262,20 @@ fn innermost_tid(task: &Path) -> Option<(u32, u32)> {
     Some((inner, task.file_name()?.to_str()?.parse().ok()?))
 }
 
-fn notice(message: &Message) -> Option<Notice> {
+/// Returns a twin as memory, with its size; `None` if it is larger than twins are, or there is no memory.
+fn sendable(twin: &Twin) -> Option<(OwnedFd, u64)> {
+    let bytes = twin.encode();
+    let n_bytes = bytes.len() as u64;
+    Some((memory_with(&bytes).ok()?, n_bytes)).filter(|_| n_bytes <= MOST_IMAGE_BYTES)
+}
+
+fn notice(message: &Message, memory: Option<OwnedFd>) -> Option<Notice> {
     let notes = || message.text.lines().map(with_names).collect();
     match message.kind {
         message::ARMED => Some(Notice::Armed { micros: message.words[0], notes: notes() }),
         message::REFUSED => Some(Notice::Refused { code: message.words[0], reason: message.text.clone() }),
         message::BYE => Some(Notice::Bye { notes: notes() }),
+        message::IMAGE => Some(Notice::Image(Image::new(message.words, memory?))),
         _ => None,
     }
 }

@@ -162,7 +162,7 @@ impl Agent {
             file.add(ptx)?;
         }
         let (memory, bytes) = file.seal().map_err(|_| ImageOutcome::NoAnswer)?;
-        let message = Message::new(IMAGE, &[number, all.len() as u64, bytes], "");
+        let message = Message::new(IMAGE, &[number, all.len() as u64, bytes, self.backend.capability().into()], "");
         let until = Instant::now() + TWIN_WITHIN;
         while !self.socket.send_with(&message, &[memory.as_fd()]) {
             if Instant::now() >= until || !self.may_wait() {

@@ -1,0 +1,230 @@
+//! What a run with device code exchanges with a collector: images and twins as files in memory, and the device region.
+//!
+//! The memory is read and written as a file, never mapped: the other side may write it at any time, and resize its own.
+
+use super::region::sealed_memory;
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+use xputrace_wire::device::{
+    Control, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES, Shape, Slot, Unprobed, decode_image,
+};
+use xputrace_wire::region::PAGE;
+
+/// How often to read a copy of a block until it was not written meanwhile.
+const MOST_LOOKS: usize = 16;
+
+/// The device region of a target.
+#[derive(Debug)]
+pub struct DeviceRegion {
+    file: File,
+    shape: Shape,
+}
+
+/// What a collector has counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// The number of the last request that is done.
+    pub answered: u64,
+    /// Launches that ran a twin.
+    pub swapped: u64,
+    /// Launches that ran the original, by [`Unprobed`].
+    pub unprobed: [u64; Unprobed::COUNT],
+    /// Images, by [`ImageOutcome`].
+    pub images: [u64; ImageOutcome::COUNT],
+}
+
+impl DeviceRegion {
+    /// Creates a region whose blocks begin with these bytes.
+    ///
+    /// # Errors
+    /// The block is too large, or the memory cannot be had.
+    pub fn new(initial: &[u8]) -> io::Result<Self> {
+        let shape = Shape { block_bytes: initial.len() as u64 };
+        if !shape.is_sound() {
+            return Err(io::Error::other(format!("the script's maps on the GPU need {} bytes", initial.len())));
+        }
+        let file = File::from(sealed_memory(shape.size())?);
+        file.write_all_at(&shape.block_bytes.to_le_bytes(), offset_of!(Control, block_bytes) as u64)?;
+        file.write_all_at(initial, shape.initial_offset() as u64)?;
+        Ok(DeviceRegion { file, shape })
+    }
+
+    pub(super) fn block_bytes(&self) -> u64 {
+        self.shape.block_bytes
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Returns what the collector has counted so far.
+    ///
+    /// # Errors
+    /// The system's, which reading memory of our own does not have.
+    pub fn counts(&self) -> io::Result<DeviceCounts> {
+        let page = self.control()?;
+        let word = |offset: usize| word_at(&page, offset);
+        let of_slot = |slot: usize| offset_of!(Control, slots) + slot * size_of::<Slot>();
+        Ok(DeviceCounts {
+            answered: word(offset_of!(Control, answered)),
+            swapped: (0..MOST_CONTEXTS)
+                .map(|it| word(of_slot(it) + offset_of!(Slot, swapped)))
+                .fold(0, u64::saturating_add),
+            unprobed: std::array::from_fn(|it| word(offset_of!(Control, unprobed) + it * 8)),
+            images: std::array::from_fn(|it| word(offset_of!(Control, images) + it * 8)),
+        })
+    }
+
+    /// Returns the last copy of each context's block; contexts without one are left out.
+    ///
+    /// # Errors
+    /// The system's, as above.
+    pub fn copies(&self) -> io::Result<Vec<Vec<u8>>> {
+        (0..MOST_CONTEXTS).filter_map(|it| self.copy(it).transpose()).collect()
+    }
+
+    /// Returns a context's copy, unless there is none, or the collector never stops to write it.
+    fn copy(&self, slot: usize) -> io::Result<Option<Vec<u8>>> {
+        let generation = || {
+            let offset = offset_of!(Control, slots) + slot * size_of::<Slot>() + offset_of!(Slot, generation);
+            Ok::<_, io::Error>(word_at(&self.control()?, offset))
+        };
+        let mut block = vec![0; self.shape.block_bytes as usize];
+        for _ in 0..MOST_LOOKS {
+            let before = generation()?;
+            if before == 0 {
+                return Ok(None);
+            }
+            self.file.read_exact_at(&mut block, self.shape.copy_offset(slot) as u64)?;
+            if before % 2 == 0 && generation()? == before {
+                return Ok(Some(block));
+            }
+            std::thread::yield_now();
+        }
+        Ok(None)
+    }
+
+    fn control(&self) -> io::Result<[u8; PAGE]> {
+        let mut page = [0; PAGE];
+        self.file.read_exact_at(&mut page, 0)?;
+        Ok(page)
+    }
+}
+
+fn word_at(page: &[u8; PAGE], offset: usize) -> u64 {
+    let bytes = page.get(offset..offset + 8).and_then(|it| it.try_into().ok());
+    bytes.map_or(0, u64::from_le_bytes)
+}
+
+/// Code that a program has loaded; one of its threads waits for the answer.
+#[derive(Debug)]
+pub struct Image {
+    /// The collector's number for it.
+    pub number: u64,
+    /// The least compute capability of the process's GPUs, such as 90; 0 if it is not known.
+    pub capability: u32,
+    memory: OwnedFd,
+    n_bytes: u64,
+}
+
+impl Image {
+    /// Takes what an IMAGE says.
+    pub(super) fn new([number, _, n_bytes, capability, ..]: [u64; 8], memory: OwnedFd) -> Self {
+        Image { number, capability: capability as u32, memory, n_bytes }
+    }
+
+    /// Reads its PTX, as [`decode_image`] takes it.
+    ///
+    /// # Errors
+    /// It is larger than images are, shorter than the collector said, or malformed.
+    pub fn read(self) -> io::Result<Vec<u8>> {
+        if self.n_bytes > MOST_IMAGE_BYTES {
+            return Err(io::Error::other(format!("an image of {} bytes", self.n_bytes)));
+        }
+        let mut bytes = vec![0; self.n_bytes as usize];
+        File::from(self.memory).read_exact_at(&mut bytes, 0)?;
+        match decode_image(&bytes) {
+            Some(_) => Ok(bytes),
+            None => Err(io::Error::other("an image that is malformed")),
+        }
+    }
+}
+
+/// Puts bytes into memory that can be sent.
+pub(super) fn memory_with(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let file = File::from(sealed_memory(bytes.len())?);
+    file.write_all_at(bytes, 0)?;
+    Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BLOCK: [u8; 24] = [7; 24];
+
+    fn write(region: &DeviceRegion, offset: usize, word: u64) {
+        region.file.write_all_at(&word.to_le_bytes(), offset as u64).unwrap();
+    }
+
+    fn slot(at: usize) -> usize {
+        offset_of!(Control, slots) + at * size_of::<Slot>()
+    }
+
+    #[test]
+    fn a_block_begins_with_the_initial_bytes_and_has_no_copy() {
+        let region = DeviceRegion::new(&BLOCK).unwrap();
+        let mut initial = [0; 24];
+        region.file.read_exact_at(&mut initial, region.shape.initial_offset() as u64).unwrap();
+        assert_eq!(initial, BLOCK);
+        assert!(region.copies().unwrap().is_empty());
+        assert_eq!(region.counts().unwrap(), DeviceCounts::default());
+        assert!(DeviceRegion::new(&[0; 9]).is_err());
+    }
+
+    #[test]
+    fn copies_are_those_that_are_complete() {
+        let region = DeviceRegion::new(&BLOCK).unwrap();
+        for (at, generation) in [(0, 2), (1, 3), (15, 4)] {
+            write(&region, slot(at) + offset_of!(Slot, generation), generation);
+            region.file.write_all_at(&[at as u8; 24], region.shape.copy_offset(at) as u64).unwrap();
+        }
+        assert_eq!(region.copies().unwrap(), [vec![0; 24], vec![15; 24]]);
+    }
+
+    #[test]
+    fn launches_of_all_contexts_are_counted_together() {
+        let region = DeviceRegion::new(&BLOCK).unwrap();
+        (0..3).for_each(|it| write(&region, slot(it) + offset_of!(Slot, swapped), 10));
+        write(&region, offset_of!(Control, unprobed) + 8 * Unprobed::Cooperative as usize, 5);
+        write(&region, offset_of!(Control, images) + 8 * ImageOutcome::Twinned as usize, 2);
+        let counts = region.counts().unwrap();
+        assert_eq!((counts.swapped, counts.unprobed[Unprobed::Cooperative as usize]), (30, 5));
+        assert_eq!(counts.images[ImageOutcome::Twinned as usize], 2);
+    }
+
+    #[test]
+    fn an_image_that_is_not_as_the_collector_says_is_refused() {
+        let image = |n_bytes| Image::new([1, 0, n_bytes, 90, 0, 0, 0, 0], memory_with(&[1; 40]).unwrap()).read();
+        assert!(image(41).is_err(), "shorter");
+        assert!(image(40).is_err(), "malformed");
+        assert!(image(u64::MAX).is_err(), "huge");
+        assert_eq!(image(0).unwrap(), b"");
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_in_the_region_are_survived(writes in proptest::collection::vec((0usize..PAGE / 8, any::<u64>()), 0..60)) {
+            let region = DeviceRegion::new(&BLOCK).unwrap();
+            for (at, word) in writes {
+                write(&region, at * 8, word);
+            }
+            prop_assert!(region.copies().unwrap().len() <= MOST_CONTEXTS);
+            let _ = region.counts().unwrap();
+        }
+    }
+}
