@@ -430,6 +430,29 @@ def cpu():
     return f"{found}"
 
 
+@case("handlers in every thread of a kernel")
+def in_kernels():
+    script = """
+        device_entry("vectorAdd", |t| @entries.count());
+        device_exit("_Z9vectorAdd*", |t| { @exits += 1; @blocks.max(t.blockIdx.x); @threads.stats(t.threadIdx.x); });
+        device_exit("scale<float>", |t| if t.threadIdx.x == 0 { @of[t.kernel].count() });
+        kernel(|k| @kernels[k.name].count());
+    """
+    objects, done = trace(script, [BIN / "vectors", 1_000_000, 50])
+    found, own = maps(objects), account(done)
+    expect("results", (own["wrong"], own["calls"], own["error"]), (0, 2, "no error"))
+    threads, blocks = own["threads"] * 50, own["threads"] // 256
+    expect("entries", found["@entries"], threads)
+    expect("exits", found["@exits"], threads)
+    expect("last block", found["@blocks"], blocks - 1)
+    stats = next(it["data"]["@threads"] for it in objects if it["type"] == "stats")
+    expect("threads", (stats["count"], stats["min"], stats["max"]), (threads, 0, 255))
+    expect("blocks of the other kernel", found["@of"], {"scale<float>": 2 * blocks})
+    expect("kernels", found["@kernels"], {"vectorAdd": 50, "scale<float>": 2})
+    expect("losses", bad(losses(objects)), {})
+    return f"{threads} threads of 50 launches"
+
+
 @case("kill -9 of the tracer: the target finishes")
 def kill():
     marker = OUT / "finished"

@@ -23,6 +23,8 @@ pub(crate) struct Symbol {
     pub(crate) symbol: u64,
     pub(crate) name: u64,
     pub(crate) short_name: u64,
+    /// Whether it is the name of a kernel's twin, in which device handlers ran.
+    pub(crate) is_twin: bool,
 }
 
 /// The parts of an event that are not in its records.

@@ -13,6 +13,7 @@
 mod busy;
 mod clock;
 mod context;
+mod device_memory;
 mod join;
 pub mod names;
 pub mod pipeline;
@@ -23,6 +24,7 @@ pub mod replay;
 pub mod state;
 pub mod switches;
 
+pub use device_memory::DeviceLayout;
 pub use names::{Demangle, Names};
 pub use pipeline::{
     CollectorTotals, Error, Limits, Made, Pipeline, ProcessIndex, ProcessInfo, Records, SeenGpu, Sink, Waiting,

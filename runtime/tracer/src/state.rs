@@ -1,6 +1,7 @@
 //! What handlers work on: the engine with its maps, the string table, and the processes.
 //! Interpreted handlers use it while the pipeline runs.
 
+use crate::device_memory::{DeviceLayout, DeviceMemory};
 use crate::names::Names;
 use crate::pipeline::{ProcessIndex, ProcessInfo, SeenGpu, Sink};
 use crate::prints;
@@ -32,6 +33,7 @@ pub struct State {
     pub(crate) plan: Arc<Plan>,
     pub(crate) engine: Engine,
     pub(crate) names: Names,
+    pub(crate) device: DeviceMemory,
     pub(crate) targets: Vec<Target>,
     /// Handler runs that ended in a fault, by probe; keeps the first fault for messages.
     pub(crate) faults: FxHashMap<ProbeId, (u64, Fault)>,
@@ -310,7 +312,22 @@ impl State {
 
     /// Returns the engine's maps and the string table, for the store.
     pub fn maps(&mut self) -> (EngineMaps<'_>, &mut Names) {
-        (EngineMaps(&mut self.engine), &mut self.names)
+        (EngineMaps { engine: &mut self.engine, device: &mut self.device }, &mut self.names)
+    }
+
+    /// Says how the script's maps lie in the memory of GPUs.
+    pub fn set_device_layout(&mut self, layout: Arc<DeviceLayout>) {
+        self.device.set_layout(layout);
+    }
+
+    /// Replaces the copies of a process's device memory.
+    pub fn set_device_memory(&mut self, process: ProcessIndex, copies: Vec<Vec<u8>>) {
+        self.device.replace(process, copies);
+    }
+
+    /// Says that these were the last copies of a process.
+    pub fn end_device_memory(&mut self, process: ProcessIndex) {
+        self.device.end(process);
     }
 
     /// Handles a record written by a handler in Linux: a print or `exit`. Returns false for
@@ -328,6 +345,7 @@ impl State {
         for map in self.plan.tracer_losses.into_iter().chain(self.plan.gpu_losses).chain(kernel) {
             self.add_loss_map(map, &mut losses);
         }
+        self.device.add_losses(&mut losses);
         for (id, def) in TableId::each(&self.plan.tables).filter(|(_, def)| def.evicts()) {
             let evicted = self.maps_of(def).into_iter().map(|map| self.engine.evicted(map)).sum();
             losses.add_at(Loss::MapEvicted, id, evicted);
@@ -359,6 +377,11 @@ impl State {
             if let Some(value) = self.engine.lookup(map, &key) {
                 losses.add_at(site.loss, *site, codec::word(value, 0));
             }
+            self.device.for_each(map, &mut |at, value| {
+                if at == key {
+                    losses.add_at(site.loss, *site, codec::word(value, 0));
+                }
+            });
         }
     }
 
@@ -396,42 +419,47 @@ pub(crate) fn frames_of(targets: &[Target], stack: StackKey) -> Option<(ProcessI
     Some((ProcessIndex(process), TakenStack { words, objects }))
 }
 
-/// The script's maps in the engine. Those of Linux are not reachable through it.
-pub struct EngineMaps<'a>(&'a mut Engine);
+/// The script's maps in the engine, and what GPUs have of them. Those of Linux are not reachable through it.
+pub struct EngineMaps<'a> {
+    engine: &'a mut Engine,
+    device: &'a mut DeviceMemory,
+}
 
 impl Backing for EngineMaps<'_> {
     fn for_each(&self, map: BpfMapId, f: &mut OnValue<'_>) -> Result<(), String> {
-        self.0.for_each(map, f);
+        self.engine.for_each(map, f);
+        self.device.for_each(map, f);
         Ok(())
     }
 
     fn drain(&mut self, map: BpfMapId, f: &mut OnValue<'_>) -> Result<(), String> {
-        self.0.drain(map, f);
-        Ok(())
+        self.device.for_each(map, f);
+        self.engine.drain(map, f);
+        self.device.clear(map)
     }
 
     fn lookup(&self, map: BpfMapId, key: &[u8]) -> Option<Vec<u8>> {
-        self.0.lookup(map, key).map(<[u8]>::to_vec)
+        self.engine.lookup(map, key).map(<[u8]>::to_vec).or_else(|| self.device.lookup(map, key))
     }
 
     fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
-        refusal(self.0.update(map, key, value, 0))
+        refusal(self.engine.update(map, key, value, 0))
     }
 
     fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> Result<(), Refusal> {
-        refusal(self.0.add(map, key, delta))
+        refusal(self.engine.add(map, key, delta))
     }
 
     fn delete(&mut self, map: BpfMapId, key: &[u8]) -> Result<(), String> {
-        match errno(self.0.delete(map, key)) {
+        match errno(self.engine.delete(map, key)) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             done => done.map_err(|it| it.to_string()),
         }
     }
 
     fn clear(&mut self, map: BpfMapId) -> Result<(), String> {
-        self.0.clear(map);
-        Ok(())
+        self.engine.clear(map);
+        self.device.clear(map)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::run::Running;
 use crate::run::report::counted;
 use crate::run::sources::{Progress, Source};
 use crate::target::{Launch, Ranges};
+use crate::twins::{self, Twins};
 use anyhow::{Context, Result};
 use attaching::Attaching;
 use std::collections::HashMap;
@@ -18,15 +19,15 @@ use std::fs::File;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use xputrace_linux::{Linux, monotonic_nanos, parent_of};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Demand, Plan};
 use xputrace_render::shown_text;
 use xputrace_tracer::recording::GpuKind;
 use xputrace_tracer::rendezvous::{
-    Acceptor, Armed, Arrival, DEFAULT_SHAPE, Listener, Missed, Notice, Order, Peer, Region, TagArrays, Target, Why,
-    Window,
+    Acceptor, Armed, Arrival, DEFAULT_SHAPE, DeviceRegion, Listener, Missed, Notice, Order, Peer, Region, Shared,
+    TagArrays, Target, Why, Window, Woven,
 };
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, SeenGpu, Turned};
 use xputrace_wire::marker;
@@ -35,6 +36,9 @@ use xputrace_wire::record::{Frame, Thread, framed, kind};
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
+
+/// How often device memory is copied while programs run.
+const DEVICE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How many processes whose collector never connected are named.
 const MOST_NAMED: usize = 100;
@@ -67,6 +71,10 @@ pub struct Collectors {
     demand: Arc<Mutex<Demand>>,
     /// Whether that may change.
     has_switches: bool,
+    /// If the script has device handlers.
+    twins: Option<Twins>,
+    /// When device memory was last asked for, and under which number.
+    device_read: (Instant, u64),
     /// Totals of processes that have ended.
     totals: Vec<CollectorTotals>,
     rings: Vec<Vec<u8>>,
@@ -76,6 +84,7 @@ pub struct Collectors {
 struct Traced {
     target: Target,
     region: Region,
+    device: Option<DeviceRegion>,
     process: ProcessIndex,
     comm: String,
     /// Whether it has reported that it records.
@@ -120,6 +129,8 @@ impl Collectors {
             spare: File::open("/dev/null").ok(),
             demand: Arc::default(),
             has_switches: false,
+            twins: None,
+            device_read: (Instant::now(), 0),
             totals: Vec::new(),
             rings: Vec::new(),
         }
@@ -169,7 +180,9 @@ impl Collectors {
             tags = arrays.map(|it| Box::new(move |pid| it.add(pid).map_err(|it| it.to_string())) as TagArrays);
         }
         let admitted = self.attaching.as_ref().map(Attaching::admitted).unwrap_or_default();
+        self.twins = Twins::of(plan)?;
         let order = Order {
+            device: self.twins.as_ref().map(Twins::initial),
             demand: plan.demand,
             now: self.demand.clone(),
             is_switched: self.has_switches,
@@ -254,8 +267,11 @@ impl Collectors {
         running.report().collector_connected();
         connected(armed.target.peer, running);
         let info = self.describe(&armed);
-        running.say_of_gpu(info.gpu);
-        let Armed { mut target, region, comm, thread_ids, index, .. } = armed;
+        let Armed { mut target, shared: Shared { region, device }, comm, thread_ids, index, .. } = armed;
+        running.say_of_gpu(info.gpu, device.is_some());
+        if let (Some(twins), Some(_)) = (&self.twins, &device) {
+            running.state().pipeline.state_mut().set_device_layout(twins.layout());
+        }
         // It may have been sent its order before the window began.
         if self.window.has_begun() {
             target.record();
@@ -268,6 +284,7 @@ impl Collectors {
         self.targets.push(Traced {
             target,
             region,
+            device,
             process: ProcessIndex(index),
             comm,
             is_armed: false,
@@ -320,7 +337,12 @@ impl Collectors {
         for _ in 0..2 {
             self.drain(at, running);
         }
-        let Traced { target, region, process, comm, is_armed, .. } = self.targets.remove(at);
+        let Traced { target, region, device, process, comm, is_armed, .. } = self.targets.remove(at);
+        if let Some(device) = device {
+            twins::read(&device, process, running);
+            running.state().pipeline.state_mut().end_device_memory(process);
+            twins::account(&device, target.peer.pid, running);
+        }
         if is_armed && running.state().pipeline.may_lack_activities(process) {
             running.state().losses.add(Loss::NoLastFlush, 1);
             running.report().note(&format!("process {} ({comm}) ended without a last flush", target.peer.pid));
@@ -412,9 +434,27 @@ impl Source for Collectors {
         for at in 0..self.targets.len() {
             is_busy |= self.drain(at, running);
             let traced = &mut self.targets[at];
-            traced.is_over = traced.is_over || matches!(hear(traced, running), Hearing::IsOver);
+            traced.is_over = traced.is_over || matches!(hear(traced, self.twins.as_ref(), running), Hearing::IsOver);
         }
+        self.read_device(running);
         Ok(if is_busy { Progress::Busy } else { Progress::Idle })
+    }
+}
+
+impl Collectors {
+    /// Takes over the copies of device memory that were asked for, and asks for the next ones.
+    fn read_device(&mut self, running: &mut Running) {
+        let (since, number) = self.device_read;
+        if self.twins.is_none() || since.elapsed() < DEVICE_INTERVAL {
+            return;
+        }
+        self.device_read = (Instant::now(), number + 1);
+        for it in &mut self.targets {
+            if let Some(device) = &it.device {
+                twins::read(device, it.process, running);
+                it.target.read_device(number + 1);
+            }
+        }
     }
 }
 
@@ -449,12 +489,18 @@ enum Hearing {
 }
 
 /// Handles a collector's messages since the last call.
-fn hear(traced: &mut Traced, running: &mut Running) -> Hearing {
+fn hear(traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) -> Hearing {
     while let Some(notice) = traced.target.poll() {
         match notice {
             Notice::Armed { notes, .. } => {
                 traced.is_armed = true;
                 notes.iter().for_each(|it| running.report().note(it));
+            }
+            Notice::Image(image) => {
+                let number = image.number;
+                let pid = traced.target.pid_in_target;
+                let woven = twins.map_or(Woven::Nothing, |it| it.answer(image, pid, running));
+                traced.target.answer(number, &woven);
             }
             Notice::Refused { reason, .. } => {
                 refuse(reason, running);

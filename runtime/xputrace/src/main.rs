@@ -23,6 +23,7 @@ mod run;
 mod stacks;
 mod status;
 mod target;
+mod twins;
 
 use cli::Invocation;
 use status::{FAILED, MISTAKE};

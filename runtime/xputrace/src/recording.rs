@@ -252,7 +252,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let state = State::new(plan, None, pipeline, stacks, printer);
     let mut running = Running::new(state, compiled.interpreter, report).writing(files);
     if opened.is_of_software_gpu() {
-        running.say_of_gpu(GpuKind::Software);
+        running.say_of_gpu(GpuKind::Software, true);
     }
     running.begin();
     let mut playing = opened.play();

@@ -237,7 +237,7 @@ impl Backend for CuptiBackend {
 
     fn capability(&self) -> u32 {
         let mut least = u32::MAX;
-        let is_known = self.driver.devices.each(&mut |_, limits, _| least = least.min(limits.capability));
+        let is_known = self.driver.devices.each(&mut |_, limits, _| least = least.min(limits.capability as u32));
         if is_known && least != u32::MAX { least } else { 0 }
     }
 

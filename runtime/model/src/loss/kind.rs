@@ -342,7 +342,7 @@ losses! {
     DeviceUnprobed {
         name: "device_unprobed",
         meaning: "kernels that ran without a device handler that matches them",
-        help: "this version runs device handlers on the software GPU alone",
+        help: "notes at the end say why: most often they have no PTX, or were loaded before xputrace attached",
     }
     InstructionLimit {
         name: "instruction_limit",

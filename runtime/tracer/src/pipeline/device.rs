@@ -1,5 +1,6 @@
 //! Device handlers on the software GPU, which has no code to put them into: they run here over a kernel's record, once for
-//! each thread of its launch. On a real GPU they would run in the kernel itself; until they do, what they miss is counted.
+//! each thread of its launch. On a real GPU they run in the kernel's twin (`xputrace_twins`); kernels that ran without are
+//! counted.
 
 use super::handlers::{Handler, handler};
 use super::{Pipeline, ProcessIndex};
@@ -70,8 +71,9 @@ fn matching(all: &[DeviceHandler], ctx: &GpuContext, names: &Names) -> Vec<usize
 }
 
 impl Pipeline {
-    /// Runs the device handlers of a kernel whose words are filled, or counts it for each if its GPU is a real one.
-    pub(super) fn run_device(&mut self, process: ProcessIndex, origin: Origin, kernel: &GpuContext) {
+    /// Runs the device handlers of a kernel whose words are filled. On a real GPU they have run in its twin; counts kernels
+    /// that were none.
+    pub(super) fn run_device(&mut self, process: ProcessIndex, origin: Origin, kernel: &GpuContext, is_twin: bool) {
         let Pipeline { state, handlers, ledger, .. } = self;
         let is_software = state.process(process).is_some_and(|it| it.gpu == GpuKind::Software);
         for it in handlers.device.of_kernel(kernel, &state.names) {
@@ -79,9 +81,10 @@ impl Pipeline {
             if switch.is_some_and(|switch| !state.lets_run(probe, switch.id, switch.needs, origin)) {
                 continue;
             }
-            match is_software {
-                true => it.run(kernel, state, &mut ledger.losses),
-                false => ledger.losses.add_at(Loss::DeviceUnprobed, it.site, 1),
+            match (is_software, is_twin) {
+                (true, _) => it.run(kernel, state, &mut ledger.losses),
+                (false, false) => ledger.losses.add_at(Loss::DeviceUnprobed, it.site, 1),
+                (false, true) => {}
             }
         }
     }

@@ -11,6 +11,7 @@ use xputrace_model::plan::{
 };
 use xputrace_model::schema::Event;
 use xputrace_wire::cuda_calls::{FunctionId, Functions, Layer, Parameter, error_name};
+use xputrace_wire::device::original_symbol;
 use xputrace_wire::events::host::{Common, MOST_ARGUMENTS, Nvtx, PARAMETER_WORDS};
 use xputrace_wire::events::{Choice, HostEvent, HostEventRecord, HostEvents, Launch, Texts};
 use zerocopy::IntoBytes;
@@ -365,8 +366,14 @@ impl Strings {
             if let Some(path) = text.strip_prefix(RANGE_SEPARATOR) {
                 return ranges(path, names);
             }
-            let (name, short_name) = demangle(text);
-            Symbol { symbol: id.into(), name: names.intern(&name).into(), short_name: names.intern(&short_name).into() }
+            let original = original_symbol(text);
+            let (name, short_name) = demangle(original);
+            Symbol {
+                symbol: names.intern(original).into(),
+                name: names.intern(&name).into(),
+                short_name: names.intern(&short_name).into(),
+                is_twin: original != text,
+            }
         })
     }
 }
@@ -380,7 +387,7 @@ fn ranges(path: &str, names: &mut Names) -> Symbol {
     let name = names.intern(innermost).into();
     let escaped = path.replace('\\', r"\\").replace('/', r"\/");
     let symbol = names.intern(&escaped.replace(RANGE_SEPARATOR, "/")).into();
-    Symbol { symbol, name, short_name: name }
+    Symbol { symbol, name, short_name: name, is_twin: false }
 }
 
 /// Maximum number of error codes with a name: a target may make any up.

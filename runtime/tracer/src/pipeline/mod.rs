@@ -180,6 +180,7 @@ impl Pipeline {
         let mut state = State {
             plan,
             engine,
+            device: Default::default(),
             names,
             targets: Vec::new(),
             faults: FxHashMap::default(),
@@ -509,7 +510,8 @@ impl Handled for Joined {
         let alone = Origin { began: self.span.start, demanded: 0 };
         let origin = self.launch.map_or(alone, |it| Origin { began: it.start, demanded: it.demanded });
         if kind == Activity::Kernel && !pipeline.handlers.device.is_empty() {
-            pipeline.run_device(process.facts.index, origin, ctx);
+            let is_twin = process.facts.is_twin(self.activity.symbol());
+            pipeline.run_device(process.facts.index, origin, ctx, is_twin);
         }
         Pipeline::run(&mut pipeline.state, pipeline.handlers.of_activity(kind), origin, ctx, sink);
     }

@@ -280,6 +280,11 @@ impl Facts {
         self.names.get(id).copied().unwrap_or_default()
     }
 
+    /// Whether a record has the name of a twin.
+    pub(super) fn is_twin(&self, symbol: u32) -> bool {
+        self.symbol(symbol).is_twin
+    }
+
     /// Returns a launch's name: its kernel's or, if it launches none or several, the call's.
     pub(super) fn launch_symbol(&self, launch: &Launch) -> Symbol {
         match launch.symbol {

@@ -44,9 +44,9 @@ pub struct Running {
     files: Files,
 }
 
-/// Follows from a script with device handlers on a real GPU.
-const NO_DEVICE_CODE: &str = "device handlers did not run: putting code into kernels of a real GPU is not implemented yet; \
-     they run on the software GPU alone. The kernels that they match are counted as device_unprobed";
+/// Follows from a script with device handlers where the program's driver or CUPTI lacks what they need.
+const NO_DEVICE_CODE: &str = "device handlers did not run: this CUDA driver or CUPTI lacks what putting code into kernels takes \
+     (`xputrace doctor` shows both). The kernels that they match are counted as device_unprobed";
 /// Precedes every number from the software GPU.
 const SOFTWARE_GPU: &str = "GPU numbers below come from the software GPU: its times mean nothing.";
 /// Maximum number of names of lost launches listed.
@@ -317,10 +317,12 @@ impl Running {
     }
 
     /// Says so before the first number from the software GPU, and if a GPU cannot run device code.
-    pub fn say_of_gpu(&mut self, gpu: GpuKind) {
+    pub fn say_of_gpu(&mut self, gpu: GpuKind, has_device_code: bool) {
         match gpu {
             GpuKind::None => {}
-            GpuKind::Real if self.plan.device_handlers().next().is_some() => self.report.fail(NO_DEVICE_CODE),
+            GpuKind::Real if !has_device_code && self.plan.device_handlers().next().is_some() => {
+                self.report.fail(NO_DEVICE_CODE);
+            }
             GpuKind::Real => {}
             GpuKind::Software if self.report.is_first_software() => {
                 self.state.borrow_mut().emit(&Output::Note(SOFTWARE_GPU.into()));

@@ -1,0 +1,162 @@
+//! Code inside kernels of real GPUs: makes the twins that collectors ask for, and reads what they leave in device memory.
+
+use crate::run::Running;
+use anyhow::{Context, Result, anyhow};
+use std::sync::Arc;
+use xputrace_bytecode::Home;
+use xputrace_model::plan::{KernelPattern, Plan};
+use xputrace_model::table::Storage;
+use xputrace_tracer::rendezvous::{DeviceCounts, DeviceRegion, Image, Woven};
+use xputrace_tracer::{DeviceLayout, ProcessIndex};
+use xputrace_twins::{Gpu, GpuMap, Handler, Maker, MakerError, Wanted};
+use xputrace_wire::device::{ImageOutcome, Unprobed, decode_image};
+
+/// What is made of a script's device handlers.
+pub struct Twins {
+    maker: Maker,
+    /// The kernels of each handler.
+    kernels: Vec<KernelPattern>,
+    layout: Arc<DeviceLayout>,
+}
+
+impl Twins {
+    /// Prepares a script's device handlers for real GPUs; `None` if it has none.
+    ///
+    /// # Errors
+    /// A handler does what kernels of a real GPU can't.
+    pub fn of(plan: &Plan) -> Result<Option<Self>> {
+        let (mut handlers, mut kernels, mut sites) = (Vec::new(), Vec::new(), Vec::new());
+        for it in plan.device_handlers() {
+            let Some(program) = it.program else { continue };
+            handlers.push(Handler { place: it.place, program: plan.image.programs[program].clone() });
+            kernels.push(it.kernels.clone());
+            sites.push(it.site);
+        }
+        if handlers.is_empty() {
+            return Ok(None);
+        }
+        let maker = Maker::new(handlers, &maps(plan)).map_err(|error| match error {
+            MakerError::Handler { handler, refusal } => {
+                anyhow!("the device handler at {} can't run on a GPU: {}", sites[handler].line, refusal.what)
+            }
+            other => anyhow!("the script's device handlers can't run on a GPU: {other}"),
+        })?;
+        let layout =
+            DeviceLayout { maps: maker.maps().to_vec(), arena: maker.arena().clone(), n_sites: maker.n_sites() };
+        Ok(Some(Twins { maker, kernels, layout: Arc::new(layout) }))
+    }
+
+    /// Returns how the script's maps lie in device memory.
+    pub fn layout(&self) -> Arc<DeviceLayout> {
+        self.layout.clone()
+    }
+
+    /// Returns what device memory begins with.
+    pub fn initial(&self) -> Vec<u8> {
+        self.maker.initial(clock_offset())
+    }
+
+    /// Makes the twin of an image that a process has loaded, or says why there is none.
+    pub fn answer(&self, image: Image, pid: u32, running: &mut Running) -> Woven {
+        match self.twin(image, pid, running) {
+            Ok(Some(twin)) => Woven::Twin(twin),
+            Ok(None) => Woven::Nothing,
+            Err(error) => {
+                running.report().note(&format!("process {pid}: device handlers do not run in some kernels: {error:#}"));
+                Woven::Failed
+            }
+        }
+    }
+
+    fn twin(&self, image: Image, pid: u32, running: &Running) -> Result<Option<xputrace_wire::device::Twin>> {
+        let gpu = Gpu { capability: image.capability };
+        let bytes = image.read().context("reading what the program has loaded")?;
+        let modules = decode_image(&bytes).unwrap_or_default();
+        let mut state = running.state();
+        let names = state.pipeline.state_mut().names_mut();
+        Ok(self.maker.twin(&modules, gpu, pid, &mut |symbol| {
+            let demangled = xputrace_symbols::demangle(symbol);
+            let texts = [&*demangled.name, &*demangled.short_name, symbol];
+            let handlers: Vec<usize> = (0..self.kernels.len()).filter(|it| self.kernels[*it].matches(texts)).collect();
+            (!handlers.is_empty()).then(|| Wanted { handlers, name: names.intern(&demangled.name).into() })
+        })?)
+    }
+}
+
+/// Returns the maps of the script that are on the GPU.
+fn maps(plan: &Plan) -> Vec<Option<GpuMap<'_>>> {
+    // What readers merge: aggregations, and counters of losses.
+    let is_merged = |map| {
+        let of_table =
+            plan.tables.iter().any(|it| matches!(it.storage, Storage::Parts(parts) if parts.gpu == Some(map)));
+        of_table || plan.gpu_losses == Some(map)
+    };
+    let of = |(at, spec): (usize, &'_ xputrace_bytecode::MapSpec)| {
+        let id = xputrace_bytecode::BpfMapId::at(at);
+        (spec.home == Home::Gpu).then_some((id, at))
+    };
+    let homes: Vec<_> = plan.image.maps.iter().enumerate().map(of).collect();
+    homes
+        .into_iter()
+        .map(|it| it.map(|(id, at)| GpuMap { spec: &plan.image.maps[at], has_parts: is_merged(id) }))
+        .collect()
+}
+
+/// Returns what CLOCK_MONOTONIC is more than CLOCK_REALTIME, in nanoseconds. The GPU's timer is close to the latter.
+fn clock_offset() -> i64 {
+    let now = |clock| {
+        let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a live structure.
+        unsafe { libc::clock_gettime(clock, &mut at) };
+        at.tv_sec * 1_000_000_000 + at.tv_nsec
+    };
+    now(libc::CLOCK_MONOTONIC) - now(libc::CLOCK_REALTIME)
+}
+
+/// Takes over what a process's kernels have left in device memory.
+pub fn read(region: &DeviceRegion, process: ProcessIndex, running: &mut Running) {
+    match region.copies() {
+        Ok(copies) => running.state().pipeline.state_mut().set_device_memory(process, copies),
+        Err(error) => running.report().note(&format!("device memory could not be read: {error}")),
+    }
+}
+
+/// Says what became of a process's images and launches, where handlers could not run.
+pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) {
+    let Ok(DeviceCounts { swapped, unprobed, images, .. }) = region.counts() else { return };
+    let mut said = Vec::new();
+    for (outcome, what) in [
+        (ImageOutcome::TooLarge, "had more PTX than is read"),
+        (ImageOutcome::Unreadable, "could not be read"),
+        (ImageOutcome::NotWoven, "could not be given handlers"),
+        (ImageOutcome::NoAnswer, "waited in vain for their twin"),
+        (ImageOutcome::NotLoaded, "have a twin that the driver did not load"),
+        (ImageOutcome::File, "were loaded from files, which are not read"),
+        (ImageOutcome::TableFull, "have more kernels than can be replaced"),
+    ] {
+        let n = images[outcome as usize];
+        if n > 0 {
+            said.push(format!("{n} of its images {what}"));
+        }
+    }
+    if swapped == 0 && images[ImageOutcome::Twinned as usize] == 0 {
+        let n = images[ImageOutcome::NoPtx as usize];
+        said.push(format!(
+            "none of its images has PTX of a kernel that a device handler names ({n} have no PTX at all): only kernels with \
+             PTX can be given handlers so far, such as those that nvcc compiles with -arch=sm_90"
+        ));
+    }
+    for (why, what) in [
+        (Unprobed::NotReady, "before their twin was ready"),
+        (Unprobed::Cooperative, "cooperatively"),
+        (Unprobed::NoContext, "in contexts beyond the first 16"),
+        (Unprobed::AttributeRefused, "with an attribute that their twin did not take"),
+        (Unprobed::BlockTooLarge, "with more threads a block than their twin has registers for"),
+    ] {
+        let n = unprobed[why as usize];
+        if n > 0 {
+            said.push(format!("{n} launches ran without handlers: {what}"));
+        }
+    }
+    said.iter().for_each(|it| running.report().note(&format!("process {pid}: {it}")));
+}
