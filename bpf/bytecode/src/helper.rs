@@ -1,7 +1,7 @@
 //! Numbers of helper functions.
 //!
 //! Source: `include/uapi/linux/bpf.h`, except [`NAME_TEXT`], [`MAP_MODIFY`] and [`NAME_MATCHES`],
-//! which only the tracer's engine has, and those from [`PUTS`] to [`GET_LANE_ID`], which only the device has.
+//! which only the tracer's engine has, [`RAISE`], and those from [`PUTS`] to [`GET_LANE_ID`], which only the device has.
 
 pub const MAP_LOOKUP_ELEM: i32 = 1;
 pub const MAP_UPDATE_ELEM: i32 = 2;
@@ -64,6 +64,11 @@ pub const MAP_MODIFY: i32 = 9002;
 /// Only in the tracer's engine.
 pub const NAME_MATCHES: i32 = 9003;
 
+/// `void raise(u64 *value, u64 number)`: replaces a word of a map by the number, if that is larger without a sign, in one
+/// step. Only device code has it, where thousands of threads change one word and a compare-and-swap would fail often; the
+/// tracer's engine runs it in its place.
+pub const RAISE: i32 = 9004;
+
 /// `place` of `name_matches`.
 pub const MATCH_ANYWHERE: i64 = 0;
 pub const MATCH_START: i64 = 1;
@@ -119,6 +124,7 @@ pub fn name(helper: i32) -> Option<&'static str> {
         NAME_TEXT => "name_text",
         MAP_MODIFY => "map_modify",
         NAME_MATCHES => "name_matches",
+        RAISE => "raise",
         _ => return None,
     })
 }

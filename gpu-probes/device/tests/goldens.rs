@@ -217,6 +217,23 @@ fn a_maximum_by_compare_and_exchange() {
 }
 
 #[test]
+fn a_maximum_in_one_step() {
+    check("raise", |asm| {
+        let done = asm.label();
+        asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
+        asm.st_imm(Size::W, Reg::FP, -4, 1);
+        with_key(asm, ARRAY, -4, helper::MAP_LOOKUP_ELEM);
+        asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+        asm.mov(Reg::R1, Reg::R0);
+        asm.mov(Reg::R2, Reg::R6);
+        asm.call(helper::RAISE);
+        asm.place(done);
+        asm.mov_imm(Reg::R0, 0);
+        asm.exit();
+    });
+}
+
+#[test]
 fn a_function_and_an_address_in_a_map() {
     let insn = |(code, dst, src, off, imm)| Insn { code, dst, src, off, imm };
     let insns = [

@@ -3,6 +3,8 @@
 
 #[path = "compile/agree.rs"]
 mod agree;
+#[path = "compile/device.rs"]
+mod device;
 #[path = "compile/engine.rs"]
 mod engine;
 #[allow(dead_code, reason = "other tests use all of it")]

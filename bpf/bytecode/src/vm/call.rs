@@ -9,7 +9,7 @@ use crate::helper as id;
 use crate::id::BpfMapId;
 
 /// Helpers of the engine, except `map_lookup_elem`, which is an instruction of its own.
-pub(super) const KNOWN: [i32; 25] = [
+pub(super) const KNOWN: [i32; 26] = [
     id::MAP_UPDATE_ELEM,
     id::MAP_DELETE_ELEM,
     id::KTIME_GET_NS,
@@ -35,6 +35,7 @@ pub(super) const KNOWN: [i32; 25] = [
     id::NAME_TEXT,
     id::MAP_MODIFY,
     id::NAME_MATCHES,
+    id::RAISE,
 ];
 
 /// Maximum record size, whatever the ring buffer's size.
@@ -94,8 +95,18 @@ impl<E: Env> Call<'_, '_, E> {
             id::NAME_TEXT => self.name_text(),
             id::MAP_MODIFY => self.modify(),
             id::NAME_MATCHES => Ok(self.name_matches().into()),
+            id::RAISE => self.raise(),
             _ => Err(FaultReason::NoHelper(helper)),
         }
+    }
+
+    /// A single thread runs the engine, so plain memory access is atomic enough.
+    fn raise(&mut self) -> Answer {
+        let [address, number, ..] = self.args;
+        let bad = |write| FaultReason::BadAccess { address, len: size_of::<u64>(), write };
+        let old = u64::from_le_bytes(self.memory.load(address).ok_or(bad(false))?);
+        self.memory.store(address, old.max(number).to_le_bytes()).ok_or(bad(true))?;
+        Ok(0)
     }
 
     /// Returns the map in R1.

@@ -26,6 +26,14 @@ impl Atomic {
     }
 }
 
+/// Returns who sees a change of this memory.
+fn scope(memory: &Memory) -> &'static str {
+    match memory.space {
+        Space::Global(Scope::System) => "sys",
+        _ => "gpu",
+    }
+}
+
 impl Emitter<'_> {
     pub(super) fn atomic(&mut self, atomic: Atomic, base: u8, off: i16, state: &State) -> Result<(), Refusal> {
         let n_bytes = atomic.bits() / 8;
@@ -65,10 +73,7 @@ impl Emitter<'_> {
 
     fn atomic_global(&mut self, atomic: Atomic, src: &str, known: Option<u64>, memory: &Memory) {
         let Atomic { op, fetch, wide, .. } = atomic;
-        let scope = match memory.space {
-            Space::Global(Scope::System) => "sys",
-            _ => "gpu",
-        };
+        let scope = scope(memory);
         let (place, bits) = (memory.byte(0), atomic.bits());
         if op == AtomicOp::Add && !fetch {
             return self.add(scope, memory, wide, src, known);
@@ -101,6 +106,28 @@ impl Emitter<'_> {
             true => put!(self, "mov.b64 {to}, {old}"),
             false => put!(self, "cvt.u64.u32 {to}, {old}"),
         }
+    }
+
+    /// Replaces the word at R1 by the number in R2, if that is larger without a sign.
+    pub(super) fn raise(&mut self, state: &State) -> Result<(), Refusal> {
+        let number = self.read(2, state)?;
+        let reached = self.reach(1, 0, 8, state)?;
+        match &reached {
+            Reached::Memory(memory) if memory.space != Space::Local => {
+                let varies = matches!(state.reg(self.node.frame, 1), Value::Element { at: Place::Varies { .. }, .. });
+                self.align(memory, 8, varies)?;
+                let scope = scope(memory);
+                put!(self, "red.relaxed.{scope}.global.max.u64 {}, {number}", memory.byte(0));
+            }
+            _ => {
+                let value = self.long();
+                self.load_into(&value, &reached, 0, 8, false)?;
+                put!(self, "max.u64 {value}, {value}, {number}");
+                self.store_from(&value, &reached, 0, 8)?;
+            }
+        }
+        put!(self, "mov.b64 {RESULT}, 0");
+        Ok(())
     }
 
     /// Returns a register of the operation's size.

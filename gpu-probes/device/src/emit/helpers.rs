@@ -25,6 +25,7 @@ pub(crate) fn writes(helper: i32, args: [Value; 6]) -> Vec<(u8, usize)> {
         id::GET_BLOCK_IDX | id::GET_BLOCK_DIM | id::GET_THREAD_IDX | id::GET_GRID_DIM => {
             (1..=3).map(|arg| (arg, size_of::<u64>())).collect()
         }
+        id::RAISE => vec![(1, size_of::<u64>())],
         _ => Vec::new(),
     }
 }
@@ -35,6 +36,7 @@ impl Emitter<'_> {
             id::MAP_LOOKUP_ELEM => self.lookup(state),
             id::MAP_UPDATE_ELEM => self.update(state),
             id::MAP_DELETE_ELEM => self.delete(state),
+            id::RAISE => self.raise(state),
             id::MAP_MODIFY => self.modify(state),
             id::NAME_TEXT => self.name_text(state),
             id::NAME_MATCHES => self.name_matches(state),

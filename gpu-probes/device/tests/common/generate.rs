@@ -72,6 +72,8 @@ pub(crate) enum Use {
     },
     /// Adds atomically at such an offset.
     ChangeWithin,
+    /// Replaces a word if a number is larger.
+    Raise,
     /// Reads and writes where nothing is aligned.
     Misaligned,
 }
@@ -282,6 +284,7 @@ fn map_step() -> impl Strategy<Value = Step> {
         (any::<bool>(), any::<bool>()).prop_map(|(wide, right)| Use::Exchange { wide, right }),
         size().prop_map(|size| Use::Within { size }),
         Just(Use::ChangeWithin),
+        Just(Use::Raise),
         Just(Use::Misaligned),
     ];
     prop_oneof![
@@ -730,6 +733,12 @@ impl Emitter {
                 self.raw(0x0f, 0, 3, 0, 0);
                 self.raw(0xdb, 0, 6, 8, atomic::ADD);
             }
+            Use::Raise => {
+                self.mov(1, 0);
+                self.raw(0x07, 1, 0, 0, 8);
+                self.mov(2, 7);
+                self.call(helper::RAISE);
+            }
             Use::Misaligned => {
                 self.raw(0x7b, 0, 6, 3, 0);
                 self.raw(0x63, 0, 7, 13, 0);
@@ -1014,6 +1023,7 @@ pub(crate) fn everything() -> BTreeSet<String> {
         helper::MAP_UPDATE_ELEM,
         helper::MAP_DELETE_ELEM,
         helper::MAP_MODIFY,
+        helper::RAISE,
         helper::NAME_TEXT,
         helper::NAME_MATCHES,
         helper::TRACE_PRINTK,

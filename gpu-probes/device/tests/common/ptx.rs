@@ -390,6 +390,7 @@ impl<'a> Warp<'a> {
             "and" => old & arguments[0],
             "xor" => old ^ arguments[0],
             "exch" => arguments[0],
+            "max" => old.max(arguments[0]),
             "cas" if old == arguments[0] => arguments[1],
             "cas" => old,
             other => panic!("unknown operation {other}: {text}"),

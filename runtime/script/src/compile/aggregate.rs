@@ -126,10 +126,23 @@ impl Emitter<'_, '_> {
         self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 16, Reg::R1);
     }
 
+    /// Raises a coded minimum or maximum at R0: coded, either is the largest of its values without a sign.
+    fn raise(&mut self, larger: bool, offset: i16, slot: i16) {
+        self.asm.mov(Reg::R1, Reg::R0);
+        self.asm.alu_imm(Alu::Add, Reg::R1, offset.into());
+        self.load(Reg::R2, slot);
+        self.asm.mov_imm(Reg::R3, if larger { i64::MIN } else { i64::MAX });
+        self.asm.alu(Alu::Xor, Reg::R2, Reg::R3);
+        self.asm.call(helper::RAISE);
+    }
+
     /// Updates a coded minimum or maximum at R0 by a bounded compare-and-swap. R5 holds its
     /// address, R0 its old content, R1 the value, R2 the code, R3 the coded value, R4 the decoded
     /// old content.
     fn extreme(&mut self, larger: bool, offset: i16, slot: i16, at: Position, done: Label) {
+        if self.engine == Engine::Gpu {
+            return self.raise(larger, offset, slot);
+        }
         let base = Reg::R5;
         self.asm.mov(base, Reg::R0);
         let failed = self.counts(Loss::CasFailed, at, None, done);

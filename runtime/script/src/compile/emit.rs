@@ -395,10 +395,12 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 }
 
-/// Whether device code may have this instruction: the helpers that it has are those of maps.
+/// Whether device code may have this instruction: the helpers that it has are those that change maps.
 fn runs_on_gpu(insn: &Insn) -> bool {
     let calls = insn.code == class::JMP | xputrace_bytecode::insn::CALL;
-    !calls || matches!(insn.imm, helper::MAP_LOOKUP_ELEM | helper::MAP_UPDATE_ELEM | helper::MAP_DELETE_ELEM)
+    let changes_maps =
+        [helper::MAP_LOOKUP_ELEM, helper::MAP_UPDATE_ELEM, helper::MAP_DELETE_ELEM, helper::RAISE].contains(&insn.imm);
+    !calls || changes_maps
 }
 
 /// Whether a jump may be out of range once Linux has replaced calls and divisions by its own code.
