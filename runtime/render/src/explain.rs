@@ -107,9 +107,9 @@ fn contents(def: &TableDef) -> String {
 
 fn home(def: &TableDef) -> String {
     if let Storage::Parts(Parts { linux, tracer, gpu }) = def.storage {
-        let engines = [(linux, "linux (one part per CPU)"), (tracer, "the tracer"), (gpu, "the GPU")];
+        let engines = [(linux, "in linux (one part per CPU)"), (tracer, "in the tracer"), (gpu, "on the GPU")];
         let parts: Vec<&str> = engines.iter().filter(|it| it.0.is_some()).map(|it| it.1).collect();
-        return format!("in {}; merged when read", parts.join(" and in "));
+        return format!("{}; merged when read", parts.join(" and "));
     }
     let home = match def.storage {
         Storage::Linux { .. } if def.kind.is_aggregation() => "in linux, one part per CPU; merged when read",
