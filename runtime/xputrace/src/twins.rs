@@ -3,9 +3,8 @@
 use crate::run::Running;
 use anyhow::{Context, Result, anyhow};
 use std::sync::Arc;
-use xputrace_bytecode::Home;
+use xputrace_bytecode::{BpfMapId, Home};
 use xputrace_model::plan::{KernelPattern, Plan};
-use xputrace_model::table::Storage;
 use xputrace_tracer::rendezvous::{DeviceCounts, DeviceRegion, Image, Woven};
 use xputrace_tracer::{DeviceLayout, ProcessIndex};
 use xputrace_twins::{Gpu, GpuMap, Handler, Maker, MakerError, Wanted};
@@ -87,19 +86,12 @@ impl Twins {
 fn maps(plan: &Plan) -> Vec<Option<GpuMap<'_>>> {
     // What readers merge: aggregations, and counters of losses.
     let is_merged = |map| {
-        let of_table =
-            plan.tables.iter().any(|it| matches!(it.storage, Storage::Parts(parts) if parts.gpu == Some(map)));
-        of_table || plan.gpu_losses == Some(map)
+        let mut tables = plan.tables.iter().filter(|it| it.storage.gpu() == Some(map));
+        tables.any(|it| it.kind.is_aggregation()) || plan.gpu_losses == Some(map)
     };
-    let of = |(at, spec): (usize, &'_ xputrace_bytecode::MapSpec)| {
-        let id = xputrace_bytecode::BpfMapId::at(at);
-        (spec.home == Home::Gpu).then_some((id, at))
-    };
-    let homes: Vec<_> = plan.image.maps.iter().enumerate().map(of).collect();
-    homes
-        .into_iter()
-        .map(|it| it.map(|(id, at)| GpuMap { spec: &plan.image.maps[at], has_parts: is_merged(id) }))
-        .collect()
+    let of = |(at, spec)| GpuMap { spec, has_parts: is_merged(BpfMapId::at(at)) };
+    let maps = plan.image.maps.iter().enumerate();
+    maps.map(|it| (it.1.home == Home::Gpu).then(|| of(it))).collect()
 }
 
 /// Returns what CLOCK_MONOTONIC is more than CLOCK_REALTIME, in nanoseconds. The GPU's timer is close to the latter.
