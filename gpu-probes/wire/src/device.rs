@@ -110,6 +110,8 @@ counted! {
         File,
         /// The collector has no room for more kernels.
         TableFull,
+        /// It has PTX, but its code for this GPU was made from other PTX.
+        OlderPtx,
     }
 }
 

@@ -228,7 +228,7 @@ impl Backend for CuptiBackend {
     }
 
     fn ptx_in(&self, image: u64, memory: &mut dyn Memory) -> Result<Vec<PtxAt>, ImageOutcome> {
-        twins::image::find_ptx(image, memory)
+        twins::image::find_ptx(image, self.capability(), memory)
     }
 
     fn stop_twins(&self) {

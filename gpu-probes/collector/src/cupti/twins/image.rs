@@ -25,6 +25,7 @@ const ENTRY_MARK: u16 = 0x101;
 /// Entries of one container that are looked at.
 const MOST_ENTRIES: usize = 4096;
 const PTX: u16 = 1;
+const CUBIN: u16 = 2;
 
 /// Bits of an entry's flags.
 mod flag {
@@ -39,15 +40,42 @@ const PAGE: u64 = 4096;
 /// How far into a text its first directive may be: comments come before it.
 const HEAD_BYTES: usize = 4096;
 
-/// Returns where the PTX is.
-pub(in super::super) fn find_ptx(image: u64, memory: &mut dyn Memory) -> Result<Vec<PtxAt>, ImageOutcome> {
+/// Returns where the PTX is that GPUs of this compute capability would run.
+pub(in super::super) fn find_ptx(
+    image: u64,
+    capability: u32,
+    memory: &mut dyn Memory,
+) -> Result<Vec<PtxAt>, ImageOutcome> {
     let found = match word(memory, image)? {
         ELF => return Err(ImageOutcome::NoPtx),
         CONTAINER => in_container(image, memory)?,
         WRAPPER => in_container(u64::from_le_bytes(read(memory, image.wrapping_add(8))?), memory)?,
-        _ => vec![text(image, memory)?],
+        _ => Found { ptx: vec![text(image, memory)?], cubins: Vec::new() },
     };
-    if found.is_empty() { Err(ImageOutcome::NoPtx) } else { Ok(found) }
+    if found.ptx.is_empty() { Err(ImageOutcome::NoPtx) } else { found.of_what_runs(capability) }
+}
+
+/// What a container has.
+#[derive(Default)]
+struct Found {
+    ptx: Vec<PtxAt>,
+    /// What the machine code in it is for.
+    cubins: Vec<(u32, Portability)>,
+}
+
+impl Found {
+    /// Returns the PTX from which the code was made that the driver runs. PTX for older GPUs may be another program: sources
+    /// have code for newer ones only.
+    fn of_what_runs(self, capability: u32) -> Result<Vec<PtxAt>, ImageOutcome> {
+        let runs = |(sm, portability): &(u32, Portability)| match portability {
+            Portability::Later | Portability::Family => *sm <= capability && sm / 10 == capability / 10,
+            Portability::Exact => *sm == capability,
+        };
+        let newest = self.cubins.into_iter().filter(runs).max_by_key(|it| (it.0, it.1 != Portability::Later));
+        let Some(newest) = newest else { return Ok(self.ptx) };
+        let same: Vec<PtxAt> = self.ptx.into_iter().filter(|it| (it.sm, it.portability) == newest).collect();
+        if same.is_empty() { Err(ImageOutcome::OlderPtx) } else { Ok(same) }
+    }
 }
 
 fn read<const N: usize>(memory: &mut dyn Memory, address: u64) -> Result<[u8; N], ImageOutcome> {
@@ -59,13 +87,13 @@ fn word(memory: &mut dyn Memory, address: u64) -> Result<u32, ImageOutcome> {
     read(memory, address).map(u32::from_le_bytes)
 }
 
-fn in_container(container: u64, memory: &mut dyn Memory) -> Result<Vec<PtxAt>, ImageOutcome> {
+fn in_container(container: u64, memory: &mut dyn Memory) -> Result<Found, ImageOutcome> {
     let header = Bytes(read::<{ CONTAINER_BYTES as usize }>(memory, container)?);
     let (header_bytes, bytes) = (u64::from(header.u16(6)), header.u64(8));
     if header.u32(0) != CONTAINER || header_bytes < CONTAINER_BYTES {
         return Err(ImageOutcome::Unreadable);
     }
-    let (mut at, mut left, mut found) = (container.wrapping_add(header_bytes), bytes, Vec::new());
+    let (mut at, mut left, mut found) = (container.wrapping_add(header_bytes), bytes, Found::default());
     for _ in 0..MOST_ENTRIES {
         if left < ENTRY_BYTES {
             break;
@@ -77,7 +105,9 @@ fn in_container(container: u64, memory: &mut dyn Memory) -> Result<Vec<PtxAt>, I
             if ptx.stored_bytes > MOST_IMAGE_BYTES {
                 return Err(ImageOutcome::TooLarge);
             }
-            found.push(ptx);
+            found.ptx.push(ptx);
+        } else if entry.is_cubin() {
+            found.cubins.push((entry.sm(), entry.portability()));
         }
         at = at.wrapping_add(size);
         left -= size;
@@ -114,6 +144,23 @@ impl Entry {
         self.0.u16(0) == PTX
     }
 
+    fn is_cubin(&self) -> bool {
+        self.0.u16(0) == CUBIN
+    }
+
+    fn sm(&self) -> u32 {
+        self.0.u32(28)
+    }
+
+    fn portability(&self) -> Portability {
+        let flags = self.0.u64(40);
+        match (flags & flag::EXACT, flags & flag::FAMILY) {
+            (0, 0) => Portability::Later,
+            (0, _) => Portability::Family,
+            _ => Portability::Exact,
+        }
+    }
+
     fn header_bytes(&self) -> u64 {
         self.0.u32(4).into()
     }
@@ -134,15 +181,10 @@ impl Entry {
             _ => Codec::Zstd,
         };
         let stored_bytes = if codec == Codec::Plain { payload_bytes } else { packed_bytes };
-        let portability = match (flags & flag::EXACT, flags & flag::FAMILY) {
-            (0, 0) => Portability::Later,
-            (0, _) => Portability::Family,
-            _ => Portability::Exact,
-        };
         (stored_bytes <= payload_bytes).then(|| PtxAt {
             codec,
-            portability,
-            sm: self.0.u32(28),
+            portability: self.portability(),
+            sm: self.sm(),
             text_bytes: if codec == Codec::Plain { payload_bytes } else { self.0.u64(56) },
             address: at.wrapping_add(self.header_bytes()),
             stored_bytes,
@@ -211,15 +253,38 @@ mod tests {
     }
 
     const BASE: u64 = 0x7f00_0000_1000;
-    /// What `nvcc` of CUDA 13.0 makes of `tests/images/scale.cu`, with a cubin and PTX for `sm_90` and `sm_75`.
+    /// What `nvcc` of CUDA 13.0 makes of `tests/images/scale.cu`, with a cubin for `sm_90`, and PTX for it and `sm_75`.
     const ZSTD: &[u8] = include_bytes!("../../../tests/images/zstd.fatbin");
     const LZ4: &[u8] = include_bytes!("../../../tests/images/lz4.fatbin");
     const PLAIN: &[u8] = include_bytes!("../../../tests/images/plain.fatbin");
     const EXACT: &[u8] = include_bytes!("../../../tests/images/exact.fatbin");
     const FAMILY: &[u8] = include_bytes!("../../../tests/images/family.fatbin");
 
+    /// No cubin of those runs there.
+    const NEWEST: u32 = 130;
+
     fn found(bytes: &[u8]) -> Vec<PtxAt> {
-        find_ptx(BASE, &mut At(BASE, bytes)).unwrap()
+        find_ptx(BASE, NEWEST, &mut At(BASE, bytes)).unwrap()
+    }
+
+    #[test]
+    fn ptx_is_that_of_the_code_that_runs() {
+        let on = |capability, bytes: &[u8]| {
+            find_ptx(BASE, capability, &mut At(BASE, bytes)).map(|all| all.iter().map(|it| it.sm).collect::<Vec<_>>())
+        };
+        assert_eq!(on(90, PLAIN), Ok(vec![90]));
+        assert_eq!(on(75, PLAIN), Ok(vec![90, 75]), "the driver compiles one of them");
+        // The PTX for sm_90 becomes PTX for sm_80, as with code=[sm_90,compute_80].
+        let mut older = PLAIN.to_vec();
+        let at = (found(PLAIN)[0].address - BASE) as usize - found_header_bytes(PLAIN);
+        older[at + 28] = 80;
+        assert_eq!(on(90, &older), Err(ImageOutcome::OlderPtx));
+    }
+
+    /// Size of the header before the first PTX.
+    fn found_header_bytes(bytes: &[u8]) -> usize {
+        let first = (found(bytes)[0].address - BASE) as usize;
+        (16..=first).rev().find(|it| bytes[first - it..].starts_with(&[1, 0, 1, 1])).unwrap()
     }
 
     fn stored<'a>(bytes: &'a [u8], ptx: &PtxAt) -> &'a [u8] {
@@ -254,7 +319,7 @@ mod tests {
         bytes.extend(PLAIN);
         assert_eq!(found(&bytes).len(), 2);
         bytes[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert_eq!(find_ptx(BASE, &mut At(BASE, &bytes)), Err(ImageOutcome::Unreadable));
+        assert_eq!(find_ptx(BASE, NEWEST, &mut At(BASE, &bytes)), Err(ImageOutcome::Unreadable));
     }
 
     #[test]
@@ -262,23 +327,23 @@ mod tests {
         for shift in [0, 1, PAGE as usize - 3] {
             let text = format!("// é\n.version 8.0\n{}\0behind", " ".repeat(10_000));
             let bytes = [&vec![b' '; shift], text.as_bytes(), &[0; PAGE as usize]].concat();
-            let [it] = find_ptx(BASE + shift as u64, &mut At(BASE, &bytes)).unwrap()[..] else { panic!() };
+            let [it] = find_ptx(BASE + shift as u64, NEWEST, &mut At(BASE, &bytes)).unwrap()[..] else { panic!() };
             assert_eq!((it.codec, it.sm, it.stored_bytes as usize), (Codec::Plain, 0, text.len() - 7));
         }
     }
 
     #[test]
     fn anything_else_has_none() {
-        let outcome = |bytes: &[u8]| find_ptx(BASE, &mut At(BASE, &[bytes, &[0; 8192]].concat())).unwrap_err();
+        let outcome = |bytes: &[u8]| find_ptx(BASE, NEWEST, &mut At(BASE, &[bytes, &[0; 8192]].concat())).unwrap_err();
         let elf = &PLAIN[80..];
         assert_eq!((outcome(elf), &elf[..4]), (ImageOutcome::NoPtx, &b"\x7fELF"[..]));
         for bytes in [&b""[..], b"BC\xc0\xde", b"no such text", &[b'x'; 6000]] {
             assert_eq!(outcome(bytes), ImageOutcome::NoPtx, "{bytes:?}");
         }
-        assert_eq!(find_ptx(8, &mut At(BASE, PLAIN)), Err(ImageOutcome::Unreadable));
+        assert_eq!(find_ptx(8, NEWEST, &mut At(BASE, PLAIN)), Err(ImageOutcome::Unreadable));
         let endless = vec![b' '; (MOST_IMAGE_BYTES + 3 * PAGE) as usize];
         let endless = [b".version", &endless[..]].concat();
-        assert_eq!(find_ptx(BASE, &mut At(BASE, &endless)), Err(ImageOutcome::TooLarge));
+        assert_eq!(find_ptx(BASE, NEWEST, &mut At(BASE, &endless)), Err(ImageOutcome::TooLarge));
     }
 
     /// Whatever the headers say, what is found lies in the container that they describe, and the search ends.
@@ -300,7 +365,7 @@ mod tests {
                     bytes[header + random() % 80] = value;
                 }
                 bytes.truncate(if random() % 4 == 0 { random() % bytes.len() } else { bytes.len() });
-                if let Ok(all) = find_ptx(BASE, &mut At(BASE, &bytes)) {
+                if let Ok(all) = find_ptx(BASE, NEWEST, &mut At(BASE, &bytes)) {
                     assert!(all.len() <= MOST_ENTRIES);
                     for it in all {
                         assert!(it.address > BASE && it.stored_bytes <= MOST_IMAGE_BYTES, "{it:?}");
