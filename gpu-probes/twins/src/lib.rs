@@ -27,6 +27,10 @@ pub enum NoTwin {
     Obstacles { kernel: String, obstacles: String },
     #[error("a handler can't run in the kernel {kernel}: {refusal}")]
     Refused { kernel: String, refusal: xputrace_device::Refusal },
+    #[error("its PTX is for {target}: handlers need sm_70 and PTX 7.0 or later")]
+    TooOld { target: String },
+    #[error("a thread may end in the function {function}, where handlers of a kernel's exit can't run")]
+    EndsElsewhere { function: String },
     #[error("weaving: {0}")]
     Weave(#[from] xputrace_ptx::WeaveError),
     #[error("its variables can't be shared: {0}")]

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use xputrace_bytecode::{MapKind, MapSpec, Program};
 use xputrace_device::arena::{Arena, ArenaError, Needs};
 use xputrace_device::layout::{DECLARATION, VARIABLE, header};
-use xputrace_device::{DeviceMap, Kind, Options, Request, Scope, Word, translate};
+use xputrace_device::{
+    DeviceMap, Kind, LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, Request, Scope, Word, translate,
+};
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, SOURCES, Source};
 use xputrace_ptx::{Module, Point};
@@ -110,9 +112,13 @@ impl Maker {
         let Some(ptx) = best(image, gpu) else { return Ok(None) };
         let mut module = Module::parse(&text(ptx)?)?;
         let kernels = chosen(&module, wanted);
+        let target = Target::of(&module);
         let names: Vec<&str> = kernels.keys().map(String::as_str).collect();
         if names.is_empty() {
             return Ok(None);
+        }
+        if !target.is_enough() {
+            return Err(NoTwin::TooOld { target: target.text });
         }
         for kernel in &names {
             let obstacles = module.faithful(kernel);
@@ -124,7 +130,7 @@ impl Maker {
         module.only(&names)?;
         let variables = module.redirect(&mut |it| !it.is_literal())?;
         module.declare(DECLARATION)?;
-        self.weave(&mut module, &kernels, gpu, pid)?;
+        self.weave(&mut module, &kernels, target.architecture.min(gpu.capability), pid)?;
         for kernel in &names {
             module.rename(kernel, &twin_symbol(kernel))?;
         }
@@ -135,26 +141,42 @@ impl Maker {
         Ok(Some(Twin { code, kernels: names.into_iter().map(str::to_owned).collect(), variables }))
     }
 
-    fn weave(&self, module: &mut Module, kernels: &BTreeMap<String, Wanted>, gpu: Gpu, pid: u32) -> Result<(), NoTwin> {
+    fn weave(
+        &self,
+        module: &mut Module,
+        kernels: &BTreeMap<String, Wanted>,
+        architecture: u32,
+        pid: u32,
+    ) -> Result<(), NoTwin> {
         let mut texts = BTreeMap::new();
         for (kernel, wanted) in kernels {
             for place in DeviceEvent::ALL {
                 let text = self
-                    .blocks(wanted, *place, gpu, pid)
+                    .blocks(wanted, *place, architecture, pid)
                     .map_err(|refusal| NoTwin::Refused { kernel: kernel.clone(), refusal })?;
                 texts.insert((kernel.as_str(), *place), text);
             }
         }
         let names: Vec<&str> = kernels.keys().map(String::as_str).collect();
+        let has_exits = texts.iter().any(|((_, place), text)| *place == DeviceEvent::Exit && !text.is_empty());
+        let mut ends_elsewhere = None;
         module.weave(&names, &mut |site| {
             let place = match site.point {
                 Point::Entry => DeviceEvent::Entry,
                 Point::Exit => DeviceEvent::Exit,
                 _ => return None,
             };
+            if !kernels.contains_key(site.function) {
+                // It doesn't know which kernel called it, and so which handlers should run.
+                ends_elsewhere = Some(site.function.to_owned());
+                return None;
+            }
             texts.get(&(site.function, place)).filter(|it| !it.is_empty()).cloned()
         })?;
-        Ok(())
+        match ends_elsewhere.filter(|_| has_exits) {
+            Some(function) => Err(NoTwin::EndsElsewhere { function }),
+            None => Ok(()),
+        }
     }
 
     /// Returns the PTX of a kernel's handlers at this place; empty if it has none there.
@@ -162,14 +184,13 @@ impl Maker {
         &self,
         wanted: &Wanted,
         place: DeviceEvent,
-        gpu: Gpu,
+        architecture: u32,
         pid: u32,
     ) -> Result<String, xputrace_device::Refusal> {
         let context = context(wanted, pid);
         let mut text = String::new();
         for at in wanted.handlers.iter().copied().filter(|at| self.handlers[*at].place == place) {
-            let options =
-                Options { first_site: self.first_sites[at], architecture: gpu.capability, ..Options::default() };
+            let options = Options { first_site: self.first_sites[at], architecture, ..Options::default() };
             let request =
                 Request { program: &self.handlers[at].program, maps: &self.maps, context: &context, options: &options };
             text += &translate(request)?.text;
@@ -178,6 +199,38 @@ impl Maker {
         Ok(text)
     }
 }
+
+/// What a module is to be compiled for.
+struct Target {
+    /// As it says: `sm_90a`.
+    text: String,
+    /// Its number; 0 if there is none.
+    architecture: u32,
+    version: (u32, u32),
+}
+
+impl Target {
+    fn of(module: &Module) -> Self {
+        let said = |name| module.directives(name).next().map_or("", |it| it.arguments.as_str());
+        let text = said(".target").split([',', ' ']).find(|it| it.starts_with("sm_")).unwrap_or_default();
+        let number =
+            |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
+        let (major, minor) = said(".version").split_once('.').unwrap_or_default();
+        Target {
+            text: text.to_owned(),
+            architecture: number(text.trim_start_matches("sm_")),
+            version: (number(major), number(minor)),
+        }
+    }
+
+    /// Whether handlers can be compiled for it.
+    fn is_enough(&self) -> bool {
+        self.architecture >= LEAST_ARCHITECTURE && self.version >= LEAST_PTX_VERSION
+    }
+}
+
+// What this crate's parts say of each other's symbols.
+const _: () = assert!(header::ENABLED as usize == xputrace_wire::device::ENABLED);
 
 /// Returns the kernels of a module that get anything.
 fn chosen(module: &Module, wanted: &mut dyn FnMut(&str) -> Option<Wanted>) -> BTreeMap<String, Wanted> {
@@ -241,4 +294,15 @@ fn clock() -> String {
          ld.global.u64 %offset, [%table+{}]; mov.u64 {{d}}, %globaltimer; add.s64 {{d}}, {{d}}, %offset; }}",
         header::CLOCK_OFFSET_NS
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_are_those_that_the_collector_sets() {
+        use xputrace_wire::device::{BLOCK_VARIABLE, GLOBALS_VARIABLE};
+        assert_eq!((VARIABLE, xputrace_ptx::GLOBALS), (BLOCK_VARIABLE, GLOBALS_VARIABLE));
+    }
 }

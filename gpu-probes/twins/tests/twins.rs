@@ -97,3 +97,24 @@ fn an_image_that_is_no_ptx_is_an_error() {
     let handlers = vec![counting(DeviceEvent::Entry, device::SMID)];
     assert!(matches!(twin(handlers, "int main() {}", "main"), Err(NoTwin::Parse(_))));
 }
+
+#[test]
+fn handlers_are_compiled_for_what_the_module_is() {
+    let handlers = || vec![counting(DeviceEvent::Exit, device::SMID)];
+    let old = FIRST.replace(".target sm_90a", ".target sm_52");
+    assert!(matches!(twin(handlers(), &old, "second"), Err(NoTwin::TooOld { target }) if target == "sm_52"));
+    let older_text = FIRST.replace(".version 9.0", ".version 6.5");
+    assert!(matches!(twin(handlers(), &older_text, "second"), Err(NoTwin::TooOld { .. })));
+    let turing = FIRST.replace(".target sm_90a", ".target sm_75");
+    assert!(twin(handlers(), &turing, "second").unwrap().is_some());
+}
+
+#[test]
+fn a_kernel_whose_threads_end_in_a_function_has_no_exits() {
+    let text = ".version 8.0\n.target sm_90\n.address_size 64\n.func leave() { exit; }\n\
+                .visible .entry k() { call.uni leave, (); ret; }\n";
+    let exit = vec![counting(DeviceEvent::Exit, device::SMID)];
+    assert!(matches!(twin(exit, text, "k"), Err(NoTwin::EndsElsewhere { function }) if function == "leave"));
+    let entry = vec![counting(DeviceEvent::Entry, device::SMID)];
+    assert!(twin(entry, text, "k").unwrap().is_some());
+}

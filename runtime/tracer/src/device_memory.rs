@@ -26,8 +26,8 @@ pub(crate) struct DeviceMemory {
     copies: BTreeMap<ProcessIndex, Vec<Vec<u8>>>,
     /// Processes whose kernels may still change it.
     running: BTreeSet<ProcessIndex>,
-    /// Maps that were cleared when nothing could change them any more.
-    cleared: BTreeSet<BpfMapId>,
+    /// Maps that were cleared, and the processes of whose copies.
+    cleared: BTreeSet<(BpfMapId, ProcessIndex)>,
 }
 
 const STILL_RUNS: &str = "handlers in kernels have changed it in the memory of a GPU, where it cannot be cleared while programs run. \
@@ -59,19 +59,18 @@ impl DeviceMemory {
         if is_there && !self.running.is_empty() {
             return Err(STILL_RUNS.into());
         }
-        if is_there {
-            self.cleared.insert(map);
-        }
+        self.cleared.extend(self.copies.keys().map(|it| (map, *it)));
         Ok(())
     }
 
     /// Passes all elements of a map to `f`. A key comes as often as there are contexts and parts with it.
     pub(crate) fn for_each(&self, map: BpfMapId, f: &mut dyn FnMut(&[u8], &[u8])) {
-        let Some(layout) = self.layout.as_ref().filter(|_| !self.cleared.contains(&map)) else { return };
+        let Some(layout) = &self.layout else { return };
         let (Some(shape), Some(parts)) = (layout.maps.get(map.index()), layout.arena.parts(map.index())) else {
             return;
         };
-        for copy in self.copies.values().flatten() {
+        let copies = self.copies.iter().filter(|(process, _)| !self.cleared.contains(&(map, **process)));
+        for copy in copies.flat_map(|it| it.1) {
             let bytes = |range: &Range<u64>| copy.get(range.start as usize..range.end as usize).unwrap_or_default();
             let map = MapBytes {
                 map: shape,
@@ -176,6 +175,8 @@ mod tests {
         assert!(memory.clear(MAP).is_err());
         memory.end(ProcessIndex(0));
         assert_eq!((memory.clear(MAP), sums(&memory)), (Ok(()), [0, 0]));
+        memory.replace(ProcessIndex(1), vec![copy(&layout, [2; 6], [0; 2])]);
+        assert_eq!(sums(&memory), [6, 6], "a later process");
     }
 
     #[test]

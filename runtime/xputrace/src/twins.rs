@@ -31,7 +31,8 @@ impl Twins {
             kernels.push(it.kernels.clone());
             sites.push(it.site);
         }
-        if handlers.is_empty() {
+        // What is woven into a kernel runs as long as the run lasts.
+        if handlers.is_empty() || is_switched(plan) {
             return Ok(None);
         }
         let maker = Maker::new(handlers, &maps(plan)).map_err(|error| match error {
@@ -82,6 +83,11 @@ impl Twins {
     }
 }
 
+/// Whether a device handler is enabled and disabled during the run.
+pub fn is_switched(plan: &Plan) -> bool {
+    plan.device_handlers().any(|it| plan.probes[it.probe.index()].switch.is_some())
+}
+
 /// Returns the maps of the script that are on the GPU.
 fn maps(plan: &Plan) -> Vec<Option<GpuMap<'_>>> {
     // What readers merge: aggregations, and counters of losses.
@@ -124,6 +130,7 @@ pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) {
         (ImageOutcome::NoAnswer, "waited in vain for their twin"),
         (ImageOutcome::NotLoaded, "have a twin that the driver did not load"),
         (ImageOutcome::File, "were loaded from files, which are not read"),
+        (ImageOutcome::OlderPtx, "have PTX, but not that of their code for this GPU, which may do other things"),
         (ImageOutcome::TableFull, "have more kernels than can be replaced"),
     ] {
         let n = images[outcome as usize];

@@ -12,6 +12,7 @@ use super::state::State;
 use crate::compiled::report;
 use crate::interrupts;
 use crate::status::FAILED;
+use crate::twins::is_switched;
 use anyhow::Result;
 use std::cell::{RefCell, RefMut};
 use std::collections::HashSet;
@@ -47,6 +48,8 @@ pub struct Running {
 /// Follows from a script with device handlers where the program's driver or CUPTI lacks what they need.
 const NO_DEVICE_CODE: &str = "device handlers did not run: this CUDA driver or CUPTI lacks what putting code into kernels takes \
      (`xputrace doctor` shows both). The kernels that they match are counted as device_unprobed";
+const NOT_SWITCHED: &str = "device handlers did not run: those that are enabled and disabled during the run are not implemented for \
+     real GPUs yet. The kernels that they match are counted as device_unprobed";
 /// Precedes every number from the software GPU.
 const SOFTWARE_GPU: &str = "GPU numbers below come from the software GPU: its times mean nothing.";
 /// Maximum number of names of lost launches listed.
@@ -321,7 +324,7 @@ impl Running {
         match gpu {
             GpuKind::None => {}
             GpuKind::Real if !has_device_code && self.plan.device_handlers().next().is_some() => {
-                self.report.fail(NO_DEVICE_CODE);
+                self.report.fail(if is_switched(&self.plan) { NOT_SWITCHED } else { NO_DEVICE_CODE });
             }
             GpuKind::Real => {}
             GpuKind::Software if self.report.is_first_software() => {
