@@ -25,6 +25,8 @@ struct State {
     asked: VecDeque<(u64, u64)>,
     /// Those that a thread waits for.
     open: Vec<(u64, Option<Answer>)>,
+    /// The tracer did not answer one in time, nor anything since. Nobody waits for it meanwhile.
+    is_late: bool,
     is_closed: bool,
 }
 
@@ -36,18 +38,24 @@ impl Exchange {
     /// Asks for the twin of the image at an address, and waits for it.
     pub(super) fn ask(&self, image: u64, until: Instant, may_wait: impl Fn() -> bool) -> Answer {
         let mut state = self.state();
+        if state.is_late {
+            return Err(ImageOutcome::NoAnswer);
+        }
         state.last += 1;
         let number = state.last;
         state.asked.push_back((number, image));
         state.open.push((number, None));
         self.changed.notify_all();
         loop {
-            let is_over = state.is_closed || Instant::now() >= until || !may_wait();
+            let is_late = Instant::now() >= until;
+            let is_over = is_late || state.is_closed || !may_wait();
             let at = state.open.iter().position(|it| it.0 == number);
             if let Some(at) = at.filter(|at| is_over || state.open[*at].1.is_some()) {
                 // The address means nothing once the thread goes on.
                 state.asked.retain(|it| it.0 != number);
-                return state.open.swap_remove(at).1.unwrap_or(Err(ImageOutcome::NoAnswer));
+                let answer = state.open.swap_remove(at).1;
+                state.is_late |= is_late && answer.is_none();
+                return answer.unwrap_or(Err(ImageOutcome::NoAnswer));
             }
             state = self.changed.wait_timeout(state, LOOKS_EVERY).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -68,6 +76,7 @@ impl Exchange {
     /// Hands an answer to the thread that waits for it, if one does.
     pub(super) fn answer(&self, number: u64, answer: Answer) {
         let mut state = self.state();
+        state.is_late = false;
         if let Some(open) = state.open.iter_mut().find(|it| it.0 == number) {
             open.1 = Some(answer);
             self.changed.notify_all();
@@ -116,7 +125,6 @@ mod tests {
     #[test]
     fn waiting_ends_in_time_and_with_the_run() {
         let exchange = Exchange::default();
-        assert_eq!(exchange.ask(1, Instant::now(), || true), Err(ImageOutcome::NoAnswer));
         assert_eq!(exchange.ask(2, soon(), || false), Err(ImageOutcome::NoAnswer));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| exchange.ask(3, soon(), || true));
@@ -125,5 +133,20 @@ mod tests {
             assert_eq!(waiting.join().unwrap(), Err(ImageOutcome::NoAnswer));
         });
         assert_eq!(exchange.next(), None);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_tracer_that_is_late_until_it_answers() {
+        let exchange = Exchange::default();
+        assert_eq!(exchange.ask(1, Instant::now(), || true), Err(ImageOutcome::NoAnswer));
+        assert_eq!(exchange.ask(2, soon(), || true), Err(ImageOutcome::NoAnswer), "at once");
+        exchange.answer(1, Ok(Twin::default()));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| exchange.ask(3, soon(), || true));
+            let (number, image) = exchange.next().unwrap();
+            assert_eq!((number, image), (2, 3), "those before it are not sent any more");
+            exchange.answer(number, Ok(Twin::default()));
+            assert_eq!(waiting.join().unwrap(), Ok(Twin::default()));
+        });
     }
 }
