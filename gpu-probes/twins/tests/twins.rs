@@ -65,7 +65,7 @@ fn assemble(path: &Path) {
     let ptxas = std::env::var_os("PTXAS").map_or_else(|| PathBuf::from("ptxas"), PathBuf::from);
     match Command::new(&ptxas).args(["-arch=sm_90a", "-o", "/dev/null"]).arg(path).output() {
         Ok(it) => assert!(it.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&it.stderr)),
-        Err(error) => eprintln!("skipped: assembling {}: {}: {error}", path.display(), ptxas.display()),
+        Err(error) => eprintln!("skipped: no GPU toolkit to assemble {}: {}: {error}", path.display(), ptxas.display()),
     }
 }
 

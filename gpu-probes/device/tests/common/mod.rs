@@ -49,7 +49,7 @@ pub(crate) fn ptxas(test: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = named.or_else(|| std::env::split_paths(&path).map(|it| it.join("ptxas")).find(|it| it.is_file()));
     if found.is_none() {
-        eprintln!("skipped {test}: no ptxas on PATH, nor in the variable {PTXAS_VARIABLE}");
+        eprintln!("skipped {test}: no GPU toolkit: ptxas is not on PATH, nor in the variable {PTXAS_VARIABLE}");
     }
     found
 }
