@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use xputrace_collector::rendezvous::{Received, Socket};
 use xputrace_wire::device::{
-    self, Codec, ImageOutcome, MOST_CONTEXTS, Twin, Unprobed, decode_image, twin_status, twin_symbol,
+    self, Codec, ImageOutcome, MOST_CONTEXTS, Twin, Unprobed, decode_image, original_symbol, twin_status, twin_symbol,
 };
 use xputrace_wire::events::{Call, HostEvent, HostEvents};
 use xputrace_wire::message::{
@@ -338,7 +338,7 @@ impl Tracer {
         for it in &all {
             match it {
                 Record::Activity(ActivityRecord::Kernel(it)) => {
-                    *outcome.kernels.entry(names[&it.symbol].clone()).or_default() += 1;
+                    *outcome.kernels.entry(original_symbol(&names[&it.symbol]).to_owned()).or_default() += 1;
                 }
                 Record::Activity(ActivityRecord::Memcpy(_)) => outcome.memcpys += 1,
                 _ => {}

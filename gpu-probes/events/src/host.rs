@@ -646,21 +646,6 @@ impl HostEvent {
     }
 }
 
-/// Defines a list of strings by number.
-macro_rules! texts {
-    ($(#[$doc:meta])* $Kind:ident { $($(#[$note:meta])* $Variant:ident = $number:literal $text:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(u32)]
-        pub enum $Kind { $( $(#[$note])* $Variant = $number, )* }
-
-        impl $Kind {
-            /// Names in scripts, by number.
-            pub const NAMES: &'static [&'static str] = &["", $( $text ),*];
-        }
-    };
-}
-
 texts! {
     /// What a call waits for.
     WaitKind {

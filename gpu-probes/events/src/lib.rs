@@ -10,6 +10,9 @@
 //! vendor's records keep a value is the backend's business and not in the table.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod texts;
+
 pub mod clock;
 pub mod column;
 pub mod device;

@@ -706,62 +706,45 @@ impl Choice {
     }
 }
 
-/// For whom an external id is: the numbers of `CUpti_ExternalCorrelationKind`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ExternalKind {
-    Unknown = 1,
-    OpenAcc = 2,
-    Custom0 = 3,
-    Custom1 = 4,
-    Custom2 = 5,
+texts! {
+    /// For whom an external id is: the numbers of `CUpti_ExternalCorrelationKind`.
+    ExternalKind {
+        Unknown = 1 "unknown",
+        OpenAcc = 2 "openacc",
+        Custom0 = 3 "custom0",
+        Custom1 = 4 "custom1",
+        Custom2 = 5 "custom2",
+    }
 }
 
-impl ExternalKind {
-    /// Names in scripts, by number.
-    pub const NAMES: &'static [&'static str] = &["", "unknown", "openacc", "custom0", "custom1", "custom2"];
+texts! {
+    /// Where memory is.
+    MemoryKind {
+        Pageable = 1 "pageable",
+        Pinned = 2 "pinned",
+        Device = 3 "device",
+        Array = 4 "array",
+        Managed = 5 "managed",
+        DeviceStatic = 6 "device_static",
+        ManagedStatic = 7 "managed_static",
+    }
 }
 
-/// Where memory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum MemoryKind {
-    Pageable = 1,
-    Pinned = 2,
-    Device = 3,
-    Array = 4,
-    Managed = 5,
-    DeviceStatic = 6,
-    ManagedStatic = 7,
-}
-
-impl MemoryKind {
-    /// Names in scripts, by number.
-    pub const NAMES: &'static [&'static str] =
-        &["", "pageable", "pinned", "device", "array", "managed", "device_static", "managed_static"];
-}
-
-/// Between which kinds of memory a copy is: the host's, a device's, an array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum CopyDirection {
-    HostToDevice = 1,
-    DeviceToHost = 2,
-    HostToArray = 3,
-    ArrayToHost = 4,
-    ArrayToArray = 5,
-    ArrayToDevice = 6,
-    DeviceToArray = 7,
-    DeviceToDevice = 8,
-    HostToHost = 9,
-    /// From one device to another.
-    PeerToPeer = 10,
-}
-
-impl CopyDirection {
-    /// Names in scripts, by number.
-    pub const NAMES: &'static [&'static str] =
-        &["", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"];
+texts! {
+    /// Between which kinds of memory a copy is: the host's, a device's, an array.
+    CopyDirection {
+        HostToDevice = 1 "HtoD",
+        DeviceToHost = 2 "DtoH",
+        HostToArray = 3 "HtoA",
+        ArrayToHost = 4 "AtoH",
+        ArrayToArray = 5 "AtoA",
+        ArrayToDevice = 6 "AtoD",
+        DeviceToArray = 7 "DtoA",
+        DeviceToDevice = 8 "DtoD",
+        HostToHost = 9 "HtoH",
+        /// From one device to another.
+        PeerToPeer = 10 "PtoP",
+    }
 }
 
 const _: () = {

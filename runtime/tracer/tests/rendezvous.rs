@@ -300,7 +300,7 @@ fn an_image_is_answered_with_a_twin() {
     memory.write_all(&bytes).unwrap();
     say_with(&collector, &Message::new(message::IMAGE, &[7, 1, bytes.len() as u64], ""), memory.as_raw_fd());
     let Some(Notice::Image(image)) = target.poll() else { panic!("no image") };
-    assert_eq!((image.number, image.read().unwrap()), (7, bytes));
+    assert_eq!((image.number, image.read(encode_image).unwrap()), (7, bytes));
 
     let twin = Twin { code: b"code".to_vec(), kernels: vec!["scale".into()], variables: vec![] };
     for (woven, status) in [

@@ -73,8 +73,8 @@ pub struct Collectors {
     has_switches: bool,
     /// If the script has device handlers.
     twins: Option<Twins>,
-    /// When device memory was last asked for, and under which number.
-    device_read: (Instant, u64),
+    /// When device memory was last looked at.
+    device_looked_at: Instant,
     /// Totals of processes that have ended.
     totals: Vec<CollectorTotals>,
     rings: Vec<Vec<u8>>,
@@ -85,6 +85,8 @@ struct Traced {
     target: Target,
     region: Region,
     device: Option<DeviceRegion>,
+    /// How often its device memory was asked for.
+    n_asked: u64,
     process: ProcessIndex,
     comm: String,
     /// Whether it has reported that it records.
@@ -130,7 +132,7 @@ impl Collectors {
             demand: Arc::default(),
             has_switches: false,
             twins: None,
-            device_read: (Instant::now(), 0),
+            device_looked_at: Instant::now(),
             totals: Vec::new(),
             rings: Vec::new(),
         }
@@ -285,6 +287,7 @@ impl Collectors {
             target,
             region,
             device,
+            n_asked: 0,
             process: ProcessIndex(index),
             comm,
             is_armed: false,
@@ -442,17 +445,18 @@ impl Source for Collectors {
 }
 
 impl Collectors {
-    /// Takes over the copies of device memory that were asked for, and asks for the next ones.
+    /// Takes over the copies of device memory that have been made, and asks their collectors for the next ones.
     fn read_device(&mut self, running: &mut Running) {
-        let (since, number) = self.device_read;
-        if self.twins.is_none() || since.elapsed() < DEVICE_INTERVAL {
+        if self.twins.is_none() || self.device_looked_at.elapsed() < DEVICE_INTERVAL {
             return;
         }
-        self.device_read = (Instant::now(), number + 1);
-        for it in &mut self.targets {
-            if let Some(device) = &it.device {
-                twins::read(device, it.process, running);
-                it.target.read_device(number + 1);
+        self.device_looked_at = Instant::now();
+        for Traced { target, device, n_asked, process, .. } in &mut self.targets {
+            let Some(device) = device else { continue };
+            if device.counts().is_ok_and(|it| it.answered == *n_asked) {
+                twins::read(device, *process, running);
+                *n_asked += 1;
+                target.read_device(*n_asked);
             }
         }
     }

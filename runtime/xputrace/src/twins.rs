@@ -3,12 +3,14 @@
 use crate::run::Running;
 use anyhow::{Context, Result, anyhow};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 use xputrace_bytecode::{BpfMapId, Home};
+use xputrace_linux::monotonic_nanos;
 use xputrace_model::plan::{KernelPattern, Plan};
 use xputrace_tracer::rendezvous::{DeviceCounts, DeviceRegion, Image, Woven};
 use xputrace_tracer::{DeviceLayout, ProcessIndex};
 use xputrace_twins::{Gpu, GpuMap, Handler, Maker, MakerError, Wanted};
-use xputrace_wire::device::{ImageOutcome, Unprobed, decode_image};
+use xputrace_wire::device::{ImageOutcome, Twin, Unprobed};
 
 /// What is made of a script's device handlers.
 pub struct Twins {
@@ -68,18 +70,18 @@ impl Twins {
         }
     }
 
-    fn twin(&self, image: Image, pid: u32, running: &Running) -> Result<Option<xputrace_wire::device::Twin>> {
+    fn twin(&self, image: Image, pid: u32, running: &Running) -> Result<Option<Twin>> {
         let gpu = Gpu { capability: image.capability };
-        let bytes = image.read().context("reading what the program has loaded")?;
-        let modules = decode_image(&bytes).unwrap_or_default();
         let mut state = running.state();
         let names = state.pipeline.state_mut().names_mut();
-        Ok(self.maker.twin(&modules, gpu, pid, &mut |symbol| {
+        let mut wanted = |symbol: &str| {
             let demangled = xputrace_symbols::demangle(symbol);
             let texts = [&*demangled.name, &*demangled.short_name, symbol];
             let handlers: Vec<usize> = (0..self.kernels.len()).filter(|it| self.kernels[*it].matches(texts)).collect();
             (!handlers.is_empty()).then(|| Wanted { handlers, name: names.intern(&demangled.name).into() })
-        })?)
+        };
+        let twin = image.read(|modules| self.maker.twin(modules, gpu, pid, &mut wanted));
+        Ok(twin.context("reading what the program has loaded")??)
     }
 }
 
@@ -102,13 +104,8 @@ fn maps(plan: &Plan) -> Vec<Option<GpuMap<'_>>> {
 
 /// Returns what CLOCK_MONOTONIC is more than CLOCK_REALTIME, in nanoseconds. The GPU's timer is close to the latter.
 fn clock_offset() -> i64 {
-    let now = |clock| {
-        let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: a live structure.
-        unsafe { libc::clock_gettime(clock, &mut at) };
-        at.tv_sec * 1_000_000_000 + at.tv_nsec
-    };
-    now(libc::CLOCK_MONOTONIC) - now(libc::CLOCK_REALTIME)
+    let realtime = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_nanos() as i64);
+    monotonic_nanos() as i64 - realtime
 }
 
 /// Takes over what a process's kernels have left in device memory.
@@ -122,40 +119,44 @@ pub fn read(region: &DeviceRegion, process: ProcessIndex, running: &mut Running)
 /// Says what became of a process's images and launches, where handlers could not run.
 pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) {
     let Ok(DeviceCounts { swapped, unprobed, images, .. }) = region.counts() else { return };
-    let mut said = Vec::new();
-    for (outcome, what) in [
-        (ImageOutcome::TooLarge, "had more PTX than is read"),
-        (ImageOutcome::Unreadable, "could not be read"),
-        (ImageOutcome::NotWoven, "could not be given handlers"),
-        (ImageOutcome::NoAnswer, "waited in vain for their twin"),
-        (ImageOutcome::NotLoaded, "have a twin that the driver did not load"),
-        (ImageOutcome::File, "were loaded from files, which are not read"),
-        (ImageOutcome::OlderPtx, "have PTX, but not that of their code for this GPU, which may do other things"),
-        (ImageOutcome::TableFull, "have more kernels than can be replaced"),
-    ] {
-        let n = images[outcome as usize];
-        if n > 0 {
-            said.push(format!("{n} of its images {what}"));
-        }
+    let mut note = |text: String| running.report().note(&format!("process {pid}: {text}"));
+    for (outcome, n) in ImageOutcome::ALL.iter().zip(images).filter(|it| it.1 > 0) {
+        missed(*outcome).into_iter().for_each(|what| note(format!("{n} of its images {what}")));
     }
     if swapped == 0 && images[ImageOutcome::Twinned as usize] == 0 {
         let n = images[ImageOutcome::NoPtx as usize];
-        said.push(format!(
+        note(format!(
             "none of its images has PTX of a kernel that a device handler names ({n} have no PTX at all): only kernels with \
              PTX can be given handlers so far, such as those that nvcc compiles with -arch=sm_90"
         ));
     }
-    for (why, what) in [
-        (Unprobed::NotReady, "before their twin was ready"),
-        (Unprobed::Cooperative, "cooperatively"),
-        (Unprobed::NoContext, "in contexts beyond the first 16"),
-        (Unprobed::AttributeRefused, "with an attribute that their twin did not take"),
-        (Unprobed::BlockTooLarge, "with more threads a block than their twin has registers for"),
-    ] {
-        let n = unprobed[why as usize];
-        if n > 0 {
-            said.push(format!("{n} launches ran without handlers: {what}"));
-        }
+    for (why, n) in Unprobed::ALL.iter().zip(unprobed).filter(|it| it.1 > 0) {
+        note(format!("{n} launches ran without handlers: {}", ran_original(*why)));
     }
-    said.iter().for_each(|it| running.report().note(&format!("process {pid}: {it}")));
+}
+
+/// Says why images have no twin; `None` where none was missed, or where that is said of all of them together.
+fn missed(outcome: ImageOutcome) -> Option<&'static str> {
+    Some(match outcome {
+        ImageOutcome::Twinned | ImageOutcome::NothingToProbe | ImageOutcome::NoPtx => return None,
+        ImageOutcome::TooLarge => "had more PTX than is read",
+        ImageOutcome::Unreadable => "could not be read",
+        ImageOutcome::NotWoven => "could not be given handlers",
+        ImageOutcome::NoAnswer => "waited in vain for their twin",
+        ImageOutcome::NotLoaded => "have a twin that the driver did not load",
+        ImageOutcome::File => "were loaded from files, which are not read",
+        ImageOutcome::OlderPtx => "have PTX, but not that of their code for this GPU, which may do other things",
+        ImageOutcome::TableFull => "have more kernels than can be replaced",
+    })
+}
+
+/// Says why launches ran the original.
+fn ran_original(why: Unprobed) -> &'static str {
+    match why {
+        Unprobed::NotReady => "before their twin was ready",
+        Unprobed::Cooperative => "cooperatively",
+        Unprobed::NoContext => "in contexts beyond the first 16",
+        Unprobed::AttributeRefused => "with an attribute that their twin did not take",
+        Unprobed::BlockTooLarge => "with more threads a block than their twin has registers for",
+    }
 }

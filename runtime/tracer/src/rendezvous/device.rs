@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use xputrace_wire::device::{
-    Control, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES, Shape, Slot, Unprobed, decode_image,
+    Control, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES, Ptx, Shape, Slot, Unprobed, decode_image,
 };
 use xputrace_wire::region::PAGE;
 
@@ -136,20 +136,18 @@ impl Image {
         Image { number, capability: capability as u32, memory, n_bytes }
     }
 
-    /// Reads its PTX, as [`decode_image`] takes it.
+    /// Passes its PTX to `f`.
     ///
     /// # Errors
     /// It is larger than images are, shorter than the collector said, or malformed.
-    pub fn read(self) -> io::Result<Vec<u8>> {
+    pub fn read<T>(self, f: impl FnOnce(&[Ptx<'_>]) -> T) -> io::Result<T> {
         if self.n_bytes > MOST_IMAGE_BYTES {
             return Err(io::Error::other(format!("an image of {} bytes", self.n_bytes)));
         }
         let mut bytes = vec![0; self.n_bytes as usize];
         File::from(self.memory).read_exact_at(&mut bytes, 0)?;
-        match decode_image(&bytes) {
-            Some(_) => Ok(bytes),
-            None => Err(io::Error::other("an image that is malformed")),
-        }
+        let modules = decode_image(&bytes).ok_or_else(|| io::Error::other("an image that is malformed"))?;
+        Ok(f(&modules))
     }
 }
 
@@ -164,6 +162,7 @@ pub(super) fn memory_with(bytes: &[u8]) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use xputrace_wire::device::encode_image;
 
     const BLOCK: [u8; 24] = [7; 24];
 
@@ -209,7 +208,8 @@ mod tests {
 
     #[test]
     fn an_image_that_is_not_as_the_collector_says_is_refused() {
-        let image = |n_bytes| Image::new([1, 0, n_bytes, 90, 0, 0, 0, 0], memory_with(&[1; 40]).unwrap()).read();
+        let image =
+            |n_bytes| Image::new([1, 0, n_bytes, 90, 0, 0, 0, 0], memory_with(&[1; 40]).unwrap()).read(encode_image);
         assert!(image(41).is_err(), "shorter");
         assert!(image(40).is_err(), "malformed");
         assert!(image(u64::MAX).is_err(), "huge");
