@@ -228,6 +228,26 @@ fn a_flush_reaches_no_further_than_the_launch_that_is_under_way() {
     disarm::<Plain>(&mut tracer);
 }
 
+/// It may have read the clock, and not have written its record yet.
+#[test]
+fn a_flush_reaches_no_further_than_a_thread_that_is_held_up_inside() {
+    let _alone = alone::<Plain>();
+    let mut tracer = arm::<Plain>(ALL, SHAPE);
+    let before = tracer.flushes().len();
+    tracer.until("flushes", |it| it.flushes().len() >= before + 2);
+    let seen_outside = tracer.flushes().last().unwrap().began;
+    let mut meanwhile = Vec::new();
+    plain::agent().unwrap().guarded(|| {
+        let before = tracer.flushes().len();
+        tracer.until("flushes meanwhile", |it| it.flushes().len() >= before + 3);
+        // The first may have begun before.
+        meanwhile = tracer.flushes()[before + 1..].iter().map(|it| it.began).collect();
+    });
+    assert!(meanwhile.iter().all(|it| *it >= seen_outside && *it == meanwhile[0]), "{seen_outside} {meanwhile:?}");
+    tracer.until("later flushes", |it| it.flushes().last().unwrap().began > meanwhile[0]);
+    disarm::<Plain>(&mut tracer);
+}
+
 /// The simulated backend only records kernels.
 #[test]
 fn a_launch_that_is_under_way_when_we_arm_is_outside() {

@@ -192,7 +192,8 @@ impl Clock {
 }
 
 /// A flush of CUPTI's buffers has returned. Everything that ended before `began` (CLOCK_MONOTONIC)
-/// has been written, unless an older unfinished activity holds it back.
+/// has been written, unless an older unfinished activity holds it back. Calls and what else the program's threads write
+/// are held back by nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Flush {

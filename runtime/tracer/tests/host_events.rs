@@ -109,8 +109,10 @@ fn argument(event: &GpuContext, at: usize) -> Option<u64> {
 fn calls_are_handled_in_order_of_their_end_whatever_ring_brings_them() {
     let (mut pipeline, mut sink) = (pipeline(plan(&[HostEvent::Wait], &[])), Recorder::default());
     feed(&mut pipeline, &mut sink, vec![Ring::default().wait(wait(10, 300)), Ring::default().wait(wait(20, 100))]);
-    // Another thread's call that ended before, read one drain late.
+    // Another thread's call that ended before, however many drains late it is read.
+    feed(&mut pipeline, &mut sink, vec![Ring::default().flush(100)]);
     feed(&mut pipeline, &mut sink, vec![Ring::default().wait(wait(5, 200))]);
+    feed(&mut pipeline, &mut sink, vec![Ring::default().flush(300)]);
     let ends: Vec<u64> = sink.events.iter().map(|it| it[word::LAUNCH_END]).collect();
     assert_eq!(ends, [100, 200, 300]);
     assert_eq!(name(&pipeline, sink.events[0][word::call::KIND]), "stream");

@@ -26,8 +26,11 @@ impl Agent {
         let _flushing = Raised::new(&self.life.flushing);
         let began = now();
         // Launches under way may have submitted what has ended, and that may be in a buffer that is not delivered yet.
-        let began = self.oldest_call_began().map_or(began, |it| it.min(began));
+        let until = self.oldest_call_began().map_or(began, |it| it.min(began));
         let flushed = self.backend.flush(self, how);
+        // A thread may have entered a call before the flush began, and have been held up before it said so.
+        let until = until.min(self.settled_until(began));
+        let until = self.oldest_call_began().map_or(until, |it| it.min(until));
         self.publish_totals();
         // Behind the flush: whatever it delivered ran on GPUs that are known by now.
         self.tell_gpus();
@@ -41,7 +44,7 @@ impl Agent {
             // Before its record is written: the tracer tells by this number whether it may see the record, and not yet
             // all that precedes it in other rings.
             self.memory.region.control().totals.flushes.fetch_add(1, Ordering::SeqCst);
-            self.write_waiting(kind::FLUSH, &Flush { began, last: u64::from(last) }, &[]);
+            self.write_waiting(kind::FLUSH, &Flush { began: until, last: u64::from(last) }, &[]);
         }
     }
 

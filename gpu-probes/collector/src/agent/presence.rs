@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const SLOTS: usize = 512;
 /// How long to wait for threads that are inside. Nothing that they do there takes that long.
 const LEAVES_WITHIN: Duration = Duration::from_secs(1);
+/// How long a flush waits for threads to be seen outside, which they are most of the time.
+const STEPS_OUT_WITHIN: Duration = Duration::from_millis(1);
 /// How long to wait for launch calls to return, which block where a stream is full.
 const RETURNS_WITHIN: Duration = Duration::from_millis(500);
 
@@ -30,6 +32,9 @@ struct Slot {
     call: AtomicPtr<Agent>,
     /// When the last of those began; CLOCK_MONOTONIC nanoseconds.
     call_began: AtomicU64,
+    /// Until then, the thread is known to have written the records of all that it was inside for; CLOCK_MONOTONIC
+    /// nanoseconds.
+    settled_until: AtomicU64,
 }
 
 static ALL: [Slot; SLOTS] = [const {
@@ -38,6 +43,7 @@ static ALL: [Slot; SLOTS] = [const {
         run: AtomicPtr::new(null_mut()),
         call: AtomicPtr::new(null_mut()),
         call_began: AtomicU64::new(0),
+        settled_until: AtomicU64::new(0),
     }
 }; SLOTS];
 
@@ -152,6 +158,25 @@ impl Agent {
         let this = std::ptr::from_ref(self).cast_mut();
         let is_here = |it: &Slot| std::ptr::eq(it.run.load(Ordering::Acquire), this);
         self.life.visitors.load(Ordering::Acquire) == 0 && !ALL.iter().any(is_here)
+    }
+
+    /// Returns a time up to `now`; whatever ended until then and is recorded by the thread that did it has been written. A
+    /// thread reads the clock and writes the record while it is inside: so one that is seen outside has written all that
+    /// ended before `now`. One that was held up inside holds the time back.
+    pub(super) fn settled_until(&self, now: u64) -> u64 {
+        let this = std::ptr::from_ref(self).cast_mut();
+        let give_up = Instant::now() + STEPS_OUT_WITHIN;
+        let settled = |it: &Slot| {
+            while std::ptr::eq(it.run.load(Ordering::Acquire), this) {
+                if Instant::now() >= give_up {
+                    return it.settled_until.load(Ordering::Relaxed).min(now);
+                }
+                std::thread::yield_now();
+            }
+            it.settled_until.store(now, Ordering::Relaxed);
+            now
+        };
+        ALL.iter().map(settled).min().unwrap_or(now)
     }
 
     /// Returns when the oldest of the launch calls began that are recorded and have not returned.

@@ -1,6 +1,7 @@
 //! The program's NVTX ranges as events: written by the thread that ends a range.
 
 use super::Agent;
+use super::clock::now;
 use super::launch::range_name;
 use super::output;
 use crate::nvtx::Details;
@@ -11,7 +12,7 @@ use xputrace_wire::events::{HostEvent, HostEvents, RangeKind};
 use xputrace_wire::message::demand;
 use xputrace_wire::region::Lost;
 
-/// A range that has ended, or a mark.
+/// A range that ends now, or a mark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range<'a> {
     pub(crate) kind: RangeKind,
@@ -19,8 +20,8 @@ pub(crate) struct Range<'a> {
     pub(crate) path: &'a CStr,
     /// Likewise; empty for the default domain.
     pub(crate) domain: &'a CStr,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
+    /// `None` if it is a mark.
+    pub(crate) start: Option<u64>,
     pub(crate) details: Details,
     /// The thread that opened it.
     pub(crate) tid: u32,
@@ -59,14 +60,16 @@ pub(crate) fn record(range: &Range<'_>) {
         return;
     }
     let Some(_inside) = agent.come_in() else { return };
+    // Not before: see `Agent::settled_until`.
+    let end = now();
     output::record_host_events(agent, HostEvents::of(&[HostEvent::Nvtx]), |event, out| {
         // SAFETY: C strings that stay for ever.
         let mut id = |text: &CStr| unsafe { if text.is_empty() { 0 } else { range_name(agent, out, text) } };
         let (path, domain) = (id(range.path), id(range.domain));
         let details = range.details;
         let record = Nvtx {
-            start: range.start,
-            end: range.end,
+            start: range.start.unwrap_or(end),
+            end,
             payload: details.payload.map_or(0, |it| it.bits),
             path,
             domain,

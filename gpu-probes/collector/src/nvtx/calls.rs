@@ -197,22 +197,20 @@ fn start(id: Handle, domain: Handle, name: Name) {
 }
 
 fn ended(id: Handle) {
-    let end = now();
     let Some(it) = STARTED.remove(id).map(Started::from_words) else { return ranges::count_unrecorded() };
     let Started { path, domain, start, tid, is_window, details } = it;
     let (path, domain) = (path.c_str(), domain.c_str());
-    ranges::record(&Range { kind: RangeKind::Start, path, domain, start, end, details, tid });
+    ranges::record(&Range { kind: RangeKind::Start, path, domain, start: Some(start), details, tid });
     if is_window {
         window::leave(1);
     }
 }
 
 fn mark(domain: Handle, name: Name) {
-    let at = now();
     // SAFETY: as above.
     let (details, path) = unsafe { (name.details(domain), name.with(|it| Text::NONE.with(it))) };
     let (path, domain) = (path.c_str(), path_of(domain).c_str());
-    ranges::record(&Range { kind: RangeKind::Mark, path, domain, start: at, end: at, details, tid: tid() });
+    ranges::record(&Range { kind: RangeKind::Mark, path, domain, start: None, details, tid: tid() });
 }
 
 fn push(domain: Handle, name: Name) {

@@ -76,22 +76,20 @@ pub(super) fn push(domain: Handle, name: &[u8], details: Details) {
 }
 
 pub(super) fn pop(domain: Handle) {
-    let end = now();
     match THREAD.with(|it| it.try_borrow_mut().map_or(Popped::None, |mut it| it.pop(domain))) {
-        Popped::Known(level) => level.record(end),
+        Popped::Known(level) => level.record(),
         Popped::TooDeep => ranges::count_unrecorded(),
         Popped::None => {}
     }
 }
 
 impl Level {
-    fn record(&self, end: u64) {
+    fn record(&self) {
         ranges::record(&Range {
             kind: RangeKind::Push,
             path: self.path.c_str(),
             domain: texts::path_of(self.domain).c_str(),
-            start: self.start,
-            end,
+            start: Some(self.start),
             details: self.details,
             tid: tid(),
         });

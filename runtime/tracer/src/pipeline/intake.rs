@@ -198,7 +198,6 @@ impl Intake<'_> {
         let process = &mut *self.process;
         process.launched(launch.correlation);
         process.counts.submitted[call.index()] += 1;
-        process.watermark.launch(launch);
         if !is_expected && wanted.expected.contains(call) {
             // What it does on the GPU was not asked for when it began.
             balance.outside += 1;
@@ -253,7 +252,6 @@ impl Intake<'_> {
         self.strings.learn_payload(record, self.names);
         self.process.counts.host_events[record.kind().index()] += 1;
         self.ledger.account.host_event_mut(record.kind()).handled += 1;
-        self.process.watermark.host_event(common.end);
         self.process.host_events.push(*record);
     }
 

@@ -398,33 +398,32 @@ impl Pipeline {
     /// Handles the events that nothing earlier can precede any more. Calls come first, so that an
     /// activity follows its launch.
     fn handle_ready(&mut self, process: &mut Process, reach: Reach, sink: &mut dyn Sink) {
-        let [host_events, calls, activities] = self.until(process, reach);
-        process.watermark.end_drain();
+        let [calls, activities] = self.until(process, reach);
         if !self.strings.reads.waited_for {
-            self.handle_until::<HostEventRecord>(process, host_events, reach, sink);
+            self.handle_until::<HostEventRecord>(process, calls, reach, sink);
         }
         self.handle_until::<Launch>(process, calls, reach, sink);
         self.handle_until::<Joined>(process, activities, reach, sink);
         if self.strings.reads.waited_for {
             // What a wait was for ended before it.
-            let until = Until { in_order: host_events.in_order.min(activities.end()), ..host_events };
+            let until = Until { in_order: calls.in_order.min(activities.end()), ..calls };
             self.handle_until::<HostEventRecord>(process, until, reach, sink);
             process.waits.forget_before(until.end());
         }
     }
 
-    /// Returns how far host events, launches and activities may be handled.
-    fn until(&self, process: &Process, reach: Reach) -> [Until; 3] {
+    /// Returns how far calls and other host events may be handled, and how far activities.
+    fn until(&self, process: &Process, reach: Reach) -> [Until; 2] {
         if reach == Reach::Everything {
-            return [Until { in_order: u64::MAX, heard: u64::MAX }; 3];
+            return [Until { in_order: u64::MAX, heard: u64::MAX }; 2];
         }
         let Process { watermark, launches, orphans, .. } = process;
         let wanted = &self.handlers.wanted;
         let heard = self.state.linux_heard_until;
         let in_order = watermark.activities_until(wanted, launches, orphans);
         let activities = Until { in_order, heard: heard.min(self.state.heard_until) };
-        let calls = Until { in_order: watermark.calls_until(wanted, activities.end()), heard };
-        [Until { in_order: watermark.host_events_until(), heard }, calls, activities]
+        let calls = Until { in_order: watermark.flushed_until(), heard };
+        [calls, activities]
     }
 
     fn handle_until<E: Queued + Handled>(

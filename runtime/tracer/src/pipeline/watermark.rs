@@ -17,43 +17,11 @@ pub(super) struct Watermark {
     flushed_until: u64,
     /// By context: start of the newest joined launch, now and one and two flushes ago.
     horizons: Vec<(u32, [u64; 3])>,
-    launches: Calls,
-    host_events: Calls,
     /// What CUPTI's buffers say, for activities that launches do not announce.
     pub(super) buffers: Buffers,
 }
 
-/// Calls of all threads: by the end of a drain, everything that ended before the newest call of the drain before it
-/// has arrived.
-#[derive(Clone, Copy, Default)]
-struct Calls {
-    newest: u64,
-    newest_of_last_drain: u64,
-}
-
-impl Calls {
-    #[inline]
-    fn returned(&mut self, end: u64) {
-        self.newest = self.newest.max(end);
-    }
-
-    fn end_drain(&mut self) {
-        self.newest_of_last_drain = self.newest;
-    }
-}
-
 impl Watermark {
-    #[inline]
-    pub(super) fn launch(&mut self, launch: &Launch) {
-        self.launches.returned(launch.end);
-    }
-
-    /// Notes the end of a host event.
-    #[inline]
-    pub(super) fn host_event(&mut self, end: u64) {
-        self.host_events.returned(end);
-    }
-
     /// Handles the first activity of a launch.
     #[inline]
     pub(super) fn joined(&mut self, launch: &Launch) {
@@ -72,27 +40,9 @@ impl Watermark {
         self.buffers.flush(ring, began);
     }
 
-    /// Returns the start of the last completed flush.
+    /// Returns the start of the last completed flush. Calls and other host events may be handled up to there.
     pub(super) fn flushed_until(&self) -> u64 {
         self.flushed_until
-    }
-
-    /// Ends a drain: its ready events are about to be handled.
-    pub(super) fn end_drain(&mut self) {
-        self.launches.end_drain();
-        self.host_events.end_drain();
-    }
-
-    /// Returns the time up to which calls may be handled: one drain late, or as far as activities
-    /// are handled.
-    pub(super) fn calls_until(&self, wanted: &Wanted, activities_until: u64) -> u64 {
-        let with_activities = if wanted.activities.is_empty() { 0 } else { activities_until };
-        self.launches.newest_of_last_drain.max(with_activities)
-    }
-
-    /// Returns the time up to which host events may be handled: one drain late.
-    pub(super) fn host_events_until(&self) -> u64 {
-        self.host_events.newest_of_last_drain
     }
 
     /// Returns the time up to which activities may be handled.
