@@ -448,6 +448,7 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
             twins::Role::Unload(_) => has(&[(0, if is_library { "library" } else { "hmod" })]),
             twins::Role::Launch | twins::Role::Cooperative => has(&[
                 (place::launch::KERNEL, "f"),
+                (place::launch::GRID, "gridDimX"),
                 (place::launch::BLOCK, "blockDimX"),
                 (place::launch::SHARED, "sharedMemBytes"),
             ]),
@@ -462,6 +463,7 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
     }
     let any = place::any_node::KERNEL_NODE;
     let ours = [
+        ("CUlaunchConfig.gridDimX", place::config::GRID),
         ("CUlaunchConfig.blockDimX", place::config::BLOCK),
         ("CUlaunchConfig.sharedMemBytes", place::config::SHARED),
         ("CUlaunchConfig.attrs", place::config::ATTRIBUTES),
@@ -470,12 +472,15 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
         ("CUlaunchAttribute.id", place::attribute::ID),
         ("CUlaunchAttribute.value", place::attribute::VALUE),
         ("CU_LAUNCH_ATTRIBUTE_COOPERATIVE", 2),
+        ("CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION", 4),
         ("CUDA_KERNEL_NODE_PARAMS_v1", NodeLayout::Function.size()),
         ("CUDA_KERNEL_NODE_PARAMS_v1.func", place::node::FUNCTION),
+        ("CUDA_KERNEL_NODE_PARAMS_v1.gridDimX", place::node::GRID),
         ("CUDA_KERNEL_NODE_PARAMS_v1.blockDimX", place::node::BLOCK),
         ("CUDA_KERNEL_NODE_PARAMS_v1.sharedMemBytes", place::node::SHARED),
         ("CUDA_KERNEL_NODE_PARAMS_v2", NodeLayout::Kernel.size()),
         ("CUDA_KERNEL_NODE_PARAMS_v2.func", place::node::FUNCTION),
+        ("CUDA_KERNEL_NODE_PARAMS_v2.gridDimX", place::node::GRID),
         ("CUDA_KERNEL_NODE_PARAMS_v2.blockDimX", place::node::BLOCK),
         ("CUDA_KERNEL_NODE_PARAMS_v2.sharedMemBytes", place::node::SHARED),
         ("CUDA_KERNEL_NODE_PARAMS_v2.kern", place::node::KERNEL),
@@ -483,6 +488,7 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
         ("CUgraphNodeParams", NodeLayout::Any.size()),
         ("CUgraphNodeParams.type", place::any_node::TYPE),
         ("CUgraphNodeParams.kernel.func", any + place::node::FUNCTION),
+        ("CUgraphNodeParams.kernel.gridDimX", any + place::node::GRID),
         ("CUgraphNodeParams.kernel.blockDimX", any + place::node::BLOCK),
         ("CUgraphNodeParams.kernel.sharedMemBytes", any + place::node::SHARED),
         ("CUgraphNodeParams.kernel.kern", any + place::node::KERNEL),
@@ -504,6 +510,10 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
     ];
     let settable = settable.map(|it| facts[format!("CU_FUNC_ATTRIBUTE_{it}").as_str()] as u32);
     assert_eq!(settable, function_attribute::SETTABLE);
+    assert_eq!(settable[1], function_attribute::CLUSTER_WIDTH);
+    let taken = ["SHARED_SIZE_BYTES", "LOCAL_SIZE_BYTES", "NUM_REGS"];
+    let taken = taken.map(|it| facts[format!("CU_FUNC_ATTRIBUTE_{it}").as_str()] as u32);
+    assert_eq!(taken, function_attribute::TAKEN);
 }
 
 /// Host functions are not GPU work; all other launches are watched.

@@ -661,6 +661,65 @@ fn cooperative_launches_run_the_original() {
     run.end();
 }
 
+/// A twin with more registers fits fewer blocks. Blocks of a grid that fits as a whole may wait for each other.
+#[test]
+fn a_twin_runs_where_it_fits_as_its_original_does() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    // Of 64 threads: 64 blocks of the original fit on a multiprocessor, and 32 of the twin with twice the registers.
+    let (larger, equal) = (0x10, 0x20);
+    let twins = twins_library(0x10_0000);
+    for handle in [twins + larger, code::function(twins + larger, CONTEXT)] {
+        code::set(handle, code::REGISTERS, 32);
+    }
+    let library = run.load(Origin::Library, &["scale", "other"], &[]);
+    assert_eq!(twins, twins_library(library));
+    let (original, twin) = (library + larger, twins + larger);
+    let config = |blocks: u64, attributes: &[[u64; 9]]| {
+        let attributes = (attributes.as_ptr() as u64, attributes.len() as u64);
+        [1 << 32 | blocks, 64 << 32 | 1, 1 << 32 | 1, 0, 0, attributes.0, attributes.1]
+    };
+    let launch_ex = |kernel: u64, blocks: u64, attributes: &[[u64; 9]]| {
+        let config = config(blocks, attributes);
+        let params = [config.as_ptr() as u64, kernel, 0, 0];
+        cupti::fire(event(652, c"cuLaunchKernelEx", &params), 0);
+        unsafe { (&raw const params[1]).read_volatile() }
+    };
+    let sms = code::SMS as u64;
+    let [fits_twin, fits_original] = [32 * sms, 64 * sms];
+    let of_context = |it| code::function(it, CONTEXT);
+    for (kernel, its_twin) in [(original, twin), (of_context(original), of_context(twin))] {
+        for (blocks, launched) in [
+            (1, its_twin),
+            (fits_twin, its_twin),
+            (fits_twin + 1, kernel),
+            (fits_original, kernel),
+            (fits_original + 1, its_twin),
+        ] {
+            assert_eq!(launch_ex(kernel, blocks, &[]), launched, "{blocks}");
+        }
+    }
+    assert_eq!(run.unprobed(Unprobed::MayNotFit), 4);
+    // Of 1024 threads each, a multiprocessor has room for a block of the original, and for none of the twin.
+    for handle in [original, twin] {
+        code::set(handle, code::REGISTERS, if handle == twin { 65 } else { 64 });
+    }
+    assert_eq!(launch_with(original, 1024, 0), original);
+    assert_eq!(run.unprobed(Unprobed::MayNotFit), 5);
+    // How clusters fit is not asked.
+    code::set(original, code::REGISTERS, 16);
+    let in_clusters = [4, 2, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(launch_ex(original, 1, &[in_clusters]), original);
+    code::set(original, 11, 2);
+    assert_eq!(launch_ex(original, 1, &[]), original);
+    assert_eq!(run.unprobed(Unprobed::MayNotFit), 7);
+    // A twin that takes no more is not asked about.
+    let questions = code::OCCUPANCY_QUESTIONS.load(SeqCst);
+    assert_eq!(launch_ex(library + equal, 100, &[in_clusters]), twins + equal);
+    assert_eq!(code::OCCUPANCY_QUESTIONS.load(SeqCst), questions);
+    run.end();
+}
+
 /// The program's own structures stay as they are, and it is told of its own kernels.
 #[test]
 fn nodes_of_graphs_are_made_of_twins() {

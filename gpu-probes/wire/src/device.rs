@@ -84,6 +84,9 @@ counted! {
         AttributeRefused,
         /// Its blocks have more threads than a twin has registers for.
         BlockTooLarge,
+        /// The twin may not fit on the GPU as a whole where the original does: blocks that wait for each other would never
+        /// end.
+        MayNotFit,
     }
 }
 

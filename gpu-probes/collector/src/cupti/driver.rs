@@ -96,6 +96,8 @@ code! {
     set_function_attribute = c"cuFuncSetAttribute" (Handle, u32, i32);
     kernel_attribute = c"cuKernelGetAttribute" (*mut i32, u32, Handle, i32);
     set_kernel_attribute = c"cuKernelSetAttribute" (u32, i32, Handle, i32);
+    /// Blocks of a multiprocessor, for a kernel, threads of a block, and bytes of dynamic shared memory.
+    occupancy = c"cuOccupancyMaxActiveBlocksPerMultiprocessor" (*mut i32, Handle, i32, usize);
     alloc = c"cuMemAlloc_v2" (*mut u64, usize);
     create_stream = c"cuStreamCreate" (*mut Handle, u32);
     copy_to_device = c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle);
@@ -119,6 +121,9 @@ pub mod attribute {
 pub mod function_attribute {
     pub const MOST_THREADS: u32 = 0;
     pub const MOST_DYNAMIC_SHARED: u32 = 8;
+    pub const CLUSTER_WIDTH: u32 = 11;
+    /// What blocks take of a multiprocessor: static shared memory, local memory and registers.
+    pub const TAKEN: [u32; 3] = [1, 3, 4];
     /// Those that a program can set, beside the dynamic shared memory: the carveout, a cluster's size, whether it may be
     /// larger than portable, and how clusters are scheduled.
     pub const SETTABLE: [u32; 6] = [9, 11, 12, 13, 14, 15];
@@ -164,7 +169,7 @@ impl Devices {
             device,
             Gpu {
                 device: ordinal as u32,
-                sms: self.attribute_of(device, attribute::MULTIPROCESSORS).unwrap_or(0) as u32,
+                sms: self.sms(device),
                 memory: if has_memory == Some(0) { memory as u64 } else { 0 },
                 uuid,
                 name_len,
@@ -185,6 +190,11 @@ impl Devices {
             // Before CUDA 11 there was no such attribute, nor a GPU for which CUDA takes any.
             reserved_shared: ask(attribute::RESERVED_SHARED_PER_BLOCK).unwrap_or(0),
         })
+    }
+
+    /// Returns how many multiprocessors a GPU has; 0 if the driver does not tell.
+    pub(crate) fn sms(&self, device: i32) -> u32 {
+        self.attribute_of(device, attribute::MULTIPROCESSORS).unwrap_or(0) as u32
     }
 
     fn attribute_of(&self, device: i32, attribute: i32) -> Option<u64> {

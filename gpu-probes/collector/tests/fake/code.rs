@@ -11,18 +11,25 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::cupti::Handle;
-use xputrace_collector::cupti::driver::{Code, Driver};
+use xputrace_collector::cupti::driver::{Code, Devices, Driver};
 
 const NOT_FOUND: u32 = 500;
 const FIRST_LIBRARY: u64 = 0x10_0000;
 const LIBRARY_BYTES: u64 = 0x1000;
 /// Dynamic shared memory that a kernel can have at most.
 pub const MOST_SHARED: i32 = 100_000;
+/// Multiprocessors of each GPU, and registers of one.
+pub const SMS: i32 = 2;
+const REGISTERS_PER_SM: i32 = 65_536;
+/// `CU_FUNC_ATTRIBUTE_NUM_REGS`.
+pub const REGISTERS: u32 = 4;
 
 /// While set, loading blocks, as behind a kernel that waits for the program.
 pub static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
 /// Libraries that were loaded by calls.
 pub static LOADS: AtomicUsize = AtomicUsize::new(0);
+/// How often it was asked how many blocks fit.
+pub static OCCUPANCY_QUESTIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local!(static CURRENT: Cell<u64> = const { Cell::new(0) });
 
@@ -47,6 +54,7 @@ pub fn reset() {
     *STATE.lock().unwrap() = None;
     IS_BLOCKED.store(false, SeqCst);
     LOADS.store(0, SeqCst);
+    OCCUPANCY_QUESTIONS.store(0, SeqCst);
 }
 
 /// Loads a library or module of the program.
@@ -97,6 +105,7 @@ pub fn block(context: u64) -> Option<u64> {
 pub fn attribute(handle: u64, attribute: u32) -> i32 {
     let default = match attribute {
         0 => 1024,
+        REGISTERS => 16,
         8 => 48 << 10,
         _ => 0,
     };
@@ -110,6 +119,7 @@ pub fn set(handle: u64, attribute: u32, value: i32) {
 pub fn driver() -> Driver {
     Driver {
         is_capturing: Some(cupti::is_capturing),
+        devices: Devices { attribute: Some(device_attribute), ..Devices::default() },
         code: Code {
             set_context: Some(set_context),
             context_device: Some(context_device),
@@ -125,6 +135,7 @@ pub fn driver() -> Driver {
             set_function_attribute: Some(set_function_attribute),
             kernel_attribute: Some(kernel_attribute),
             set_kernel_attribute: Some(set_kernel_attribute),
+            occupancy: Some(occupancy),
             alloc: Some(alloc),
             create_stream: Some(create_stream),
             copy_to_device: Some(copy_to_device),
@@ -248,6 +259,18 @@ unsafe extern "C" fn set_function_attribute(handle: Handle, number: u32, value: 
 
 unsafe extern "C" fn set_kernel_attribute(number: u32, value: i32, handle: Handle, _: i32) -> u32 {
     unsafe { set_function_attribute(handle, number, value) }
+}
+
+unsafe extern "C" fn device_attribute(value: *mut i32, number: i32, _: i32) -> u32 {
+    *value = if number == 16 { SMS } else { 0 };
+    0
+}
+
+/// Registers alone limit how many blocks run at once.
+unsafe extern "C" fn occupancy(blocks: *mut i32, kernel: Handle, threads: i32, _: usize) -> u32 {
+    OCCUPANCY_QUESTIONS.fetch_add(1, SeqCst);
+    *blocks = REGISTERS_PER_SM / (attribute(kernel as u64, REGISTERS) * threads);
+    0
 }
 
 unsafe extern "C" fn alloc(address: *mut u64, bytes: usize) -> u32 {

@@ -115,6 +115,7 @@ pub(super) fn watched() -> impl Iterator<Item = (u32, u32)> {
 pub mod offset {
     pub mod launch {
         pub const KERNEL: usize = 0;
+        pub const GRID: usize = 8;
         pub const BLOCK: usize = 20;
         pub const SHARED: usize = 32;
     }
@@ -126,6 +127,7 @@ pub mod offset {
 
     /// `CUlaunchConfig`.
     pub mod config {
+        pub const GRID: usize = 0;
         pub const BLOCK: usize = 12;
         pub const SHARED: usize = 24;
         pub const ATTRIBUTES: usize = 40;
@@ -142,6 +144,7 @@ pub mod offset {
     /// `CUDA_KERNEL_NODE_PARAMS_v2`, with which `_v1` begins.
     pub mod node {
         pub const FUNCTION: usize = 0;
+        pub const GRID: usize = 8;
         pub const BLOCK: usize = 20;
         pub const SHARED: usize = 32;
         pub const KERNEL: usize = 56;
@@ -156,7 +159,9 @@ pub mod offset {
 }
 
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
-pub(super) const ATTRIBUTE_COOPERATIVE: u32 = 2;
+const ATTRIBUTE_COOPERATIVE: u32 = 2;
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
+const ATTRIBUTE_CLUSTER: u32 = 4;
 /// No launch has as many.
 const MOST_ATTRIBUTES: u32 = 64;
 
@@ -164,18 +169,24 @@ const MOST_ATTRIBUTES: u32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kernel {
     pub(super) handle: u64,
+    /// Blocks of the grid.
+    pub(super) blocks: u64,
     /// Threads of a block.
     pub(super) threads: u64,
     /// Bytes of dynamic shared memory.
     pub(super) shared: u32,
     pub(super) is_cooperative: bool,
+    /// Whether the launch itself groups its blocks into clusters.
+    pub(super) has_clusters: bool,
     /// The context that a node names, 0 if it doesn't.
     pub(super) context: u64,
 }
 
+/// Returns how many blocks a grid has, or threads a block, from its three extents.
+///
 /// # Safety
 /// 12 bytes at `base + offset` are readable.
-unsafe fn threads(base: *const u8, offset: usize) -> u64 {
+unsafe fn volume(base: *const u8, offset: usize) -> u64 {
     // SAFETY: the caller's promise.
     let [x, y, z]: [u32; 3] = unsafe { read(base, offset) };
     u64::from(x).saturating_mul(y.into()).saturating_mul(z.into())
@@ -195,21 +206,22 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
         match role {
             Role::Launch | Role::Cooperative => Some(Kernel {
                 handle: read(at, offset::launch::KERNEL),
-                threads: threads(at, offset::launch::BLOCK),
+                blocks: volume(at, offset::launch::GRID),
+                threads: volume(at, offset::launch::BLOCK),
                 shared: read(at, offset::launch::SHARED),
                 is_cooperative: role == Role::Cooperative,
+                has_clusters: false,
                 context: 0,
             }),
             Role::LaunchEx => {
                 let config: *const u8 = read(at, offset::launch_ex::CONFIG);
                 (!config.is_null()).then(|| Kernel {
                     handle: read(at, offset::launch_ex::KERNEL),
-                    threads: threads(config, offset::config::BLOCK),
+                    blocks: volume(config, offset::config::GRID),
+                    threads: volume(config, offset::config::BLOCK),
                     shared: read(config, offset::config::SHARED),
-                    is_cooperative: is_cooperative(
-                        read(config, offset::config::ATTRIBUTES),
-                        read(config, offset::config::ATTRIBUTES_LEN),
-                    ),
+                    is_cooperative: has_attribute(config, ATTRIBUTE_COOPERATIVE),
+                    has_clusters: has_attribute(config, ATTRIBUTE_CLUSTER),
                     context: 0,
                 })
             }
@@ -218,14 +230,18 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
     }
 }
 
+/// Whether a launch has this attribute, whose value begins with a number other than 0.
+///
 /// # Safety
-/// `attributes` is null or points at `n` launch attributes.
-unsafe fn is_cooperative(attributes: *const u8, n: u32) -> bool {
-    // SAFETY: the caller's promise.
+/// `config` points at a `CUlaunchConfig`.
+unsafe fn has_attribute(config: *const u8, id: u32) -> bool {
+    // SAFETY: the caller's promise, and the offsets of the layouts.
+    let (attributes, n): (*const u8, u32) =
+        unsafe { (read(config, offset::config::ATTRIBUTES), read(config, offset::config::ATTRIBUTES_LEN)) };
+    // SAFETY: as many attributes as the launch says that it has.
     let is_it = |it: usize| unsafe {
         let attribute = attributes.add(it * offset::attribute::BYTES);
-        read::<u32>(attribute, offset::attribute::ID) == ATTRIBUTE_COOPERATIVE
-            && read::<i32>(attribute, offset::attribute::VALUE) != 0
+        read::<u32>(attribute, offset::attribute::ID) == id && read::<i32>(attribute, offset::attribute::VALUE) != 0
     };
     !attributes.is_null() && (0..n.min(MOST_ATTRIBUTES) as usize).any(is_it)
 }
@@ -272,9 +288,11 @@ pub(super) unsafe fn node_kernel(layout: NodeLayout, node: *const u8) -> Option<
         let place = if has_kernel && read::<u64>(node, function) == 0 { kernel } else { function };
         let kernel = Kernel {
             handle: read(node, place),
-            threads: threads(node, at + offset::node::BLOCK),
+            blocks: volume(node, at + offset::node::GRID),
+            threads: volume(node, at + offset::node::BLOCK),
             shared: read(node, at + offset::node::SHARED),
             is_cooperative: false,
+            has_clusters: false,
             context: if has_kernel { read(node, at + offset::node::CONTEXT) } else { 0 },
         };
         Some((kernel, place))

@@ -134,6 +134,16 @@ impl Code {
         Ok(value)
     }
 
+    /// Returns how many blocks of so many threads and bytes of dynamic shared memory a multiprocessor runs at once, as
+    /// the current context's GPU has them.
+    pub(super) unsafe fn blocks_per_sm(&self, kernel: u64, threads: u64, shared: u32) -> Answer<u64> {
+        let mut blocks = 0;
+        let threads = i32::try_from(threads).unwrap_or(i32::MAX);
+        // SAFETY: the caller's promise; a live integer. The driver takes a `CUkernel` for the function, too.
+        checked(unsafe { of(self.occupancy)?(&mut blocks, kernel as Handle, threads, shared as usize) })?;
+        Ok(u64::try_from(blocks).unwrap_or(0))
+    }
+
     pub(super) unsafe fn set_attribute(&self, kernel: KernelHandle, attribute: u32, value: i32) -> Answer<()> {
         // SAFETY: the caller's promise.
         let answer = unsafe {

@@ -12,6 +12,8 @@ pub(super) struct ContextState {
     /// Null before there is one, and once it is gone.
     handle: AtomicPtr<std::ffi::c_void>,
     pub(super) device: AtomicU32,
+    /// Multiprocessors of the GPU; 0 if the driver does not tell them.
+    pub(super) sms: AtomicU32,
     /// The block's address; 0 without one.
     pub(super) block: AtomicU64,
     /// Our stream, and its id in records.
@@ -26,6 +28,7 @@ impl ContextState {
         ContextState {
             handle: AtomicPtr::new(null_mut()),
             device: AtomicU32::new(UNKNOWN),
+            sms: AtomicU32::new(0),
             block: AtomicU64::new(0),
             stream: AtomicPtr::new(null_mut()),
             stream_id: AtomicU32::new(UNKNOWN),

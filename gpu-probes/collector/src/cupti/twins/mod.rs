@@ -295,11 +295,42 @@ impl Run {
             return Err(Unprobed::BlockTooLarge);
         }
         let has_room = kernel.shared <= entry.most_shared.load(Ordering::Relaxed);
-        if has_room || self.grow(twins, slot, twin, entry, kernel.shared) {
-            Ok(())
-        } else {
-            Err(Unprobed::AttributeRefused)
+        if !has_room && !self.grow(twins, slot, twin, entry, kernel.shared) {
+            return Err(Unprobed::AttributeRefused);
         }
+        if entry.takes_more.load(Ordering::Relaxed) != 0 && !self.fits(twins, slot, twin, entry, kernel) {
+            return Err(Unprobed::MayNotFit);
+        }
+        Ok(())
+    }
+
+    /// Whether a twin that takes more than its original fits on the GPU where that fits as a whole: blocks may wait for each
+    /// other then, and would for ever.
+    #[inline(never)]
+    fn fits(&self, twins: &Twins, slot: usize, twin: u64, entry: &Entry, kernel: &Kernel) -> bool {
+        let code = &self.backend.driver.code;
+        // SAFETY: the handles of the launch, and of a twin in its context, which is current.
+        let blocks_per_sm =
+            |handle| unseen(|| unsafe { code.blocks_per_sm(handle, kernel.threads, kernel.shared) }).ok();
+        let (Some(twins_blocks), Some(originals)) = (blocks_per_sm(twin), blocks_per_sm(kernel.handle)) else {
+            return false;
+        };
+        if twins_blocks >= originals {
+            return true;
+        }
+        let sms = u64::from(twins.contexts.state(slot).sms.load(Ordering::Acquire));
+        let fits = |blocks_per_sm: u64| kernel.blocks <= blocks_per_sm.saturating_mul(sms);
+        // How many clusters fit is not known; nor how many blocks do, without the number of multiprocessors.
+        let is_countable = sms != 0 && !self.has_clusters(twins, slot, entry, kernel);
+        twins_blocks != 0 && is_countable && (fits(twins_blocks) || !fits(originals))
+    }
+
+    /// Whether blocks run in clusters, as the launch says or the kernel.
+    fn has_clusters(&self, twins: &Twins, slot: usize, entry: &Entry, kernel: &Kernel) -> bool {
+        let handle = twins.kernel_handle(slot, kernel.handle, entry);
+        // SAFETY: the handle of the launch, of the same kind as its twin's.
+        let width = unseen(|| unsafe { self.backend.driver.code.attribute(handle, function_attribute::CLUSTER_WIDTH) });
+        kernel.has_clusters || width.is_ok_and(|it| it > 0)
     }
 
     /// Lets a twin have more dynamic shared memory; returns whether it can.

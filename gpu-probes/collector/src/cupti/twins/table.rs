@@ -50,6 +50,8 @@ pub(super) struct Entry {
     pub(super) most_threads: AtomicU32,
     /// 1 if the twin refused an attribute.
     pub(super) is_refused: AtomicU32,
+    /// 1 if the twin takes more of a multiprocessor than its original.
+    pub(super) takes_more: AtomicU32,
     /// 1 if the handles are kernels', for all contexts; else they are functions', of one.
     pub(super) is_kernel: AtomicU32,
 }
@@ -64,6 +66,7 @@ pub(super) struct New {
     pub(super) most_shared: u32,
     pub(super) most_threads: u32,
     pub(super) is_refused: bool,
+    pub(super) takes_more: bool,
     pub(super) is_kernel: bool,
 }
 
@@ -111,6 +114,7 @@ impl Table {
         entry.most_shared.store(new.most_shared, Ordering::Release);
         entry.most_threads.store(new.most_threads, Ordering::Release);
         entry.is_refused.store(new.is_refused.into(), Ordering::Release);
+        entry.takes_more.store(new.takes_more.into(), Ordering::Release);
         entry.is_kernel.store(new.is_kernel.into(), Ordering::Release);
         entry.key.store(key.0, Ordering::Release);
         true

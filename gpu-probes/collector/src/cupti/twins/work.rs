@@ -259,6 +259,7 @@ impl Twins {
         // SAFETY: in the context.
         let device = unsafe { code.device()? } as u32;
         state.device.store(device, Ordering::Release);
+        state.sms.store(backend.driver.devices.sms(device as i32), Ordering::Release);
         if !agent.is_device_selected(device) {
             // Its launches are none of the run's.
             state.prepared.store(u32::MAX, Ordering::Release);
@@ -433,6 +434,10 @@ unsafe fn swap(backend: &CuptiBackend, original: KernelHandle, twin: KernelHandl
         // If the twin takes no more, launches will show whether they need it.
         let _ = set(attribute, value);
     }
+    let takes_more = attribute::TAKEN.iter().any(|it| match (get(original, *it), get(twin, *it)) {
+        (Ok(originals), Ok(twins)) => twins > originals,
+        _ => true,
+    });
     let most = |it| u32::try_from(get(twin, it).unwrap_or(0)).unwrap_or(0);
     Swap {
         original: original.raw(),
@@ -441,6 +446,7 @@ unsafe fn swap(backend: &CuptiBackend, original: KernelHandle, twin: KernelHandl
             most_shared: most(attribute::MOST_DYNAMIC_SHARED),
             most_threads: most(attribute::MOST_THREADS),
             is_refused,
+            takes_more,
             is_kernel: matches!(twin, KernelHandle::Kernel(..)),
         },
     }
