@@ -201,9 +201,15 @@ fn text(text: &str) -> Vec<u8> {
 
 fn twin_of(kernels: &[&str], variables: &[&str]) -> Twin {
     let mut text = ".version 8.0\n.global .u64 xpt_device;\n.global .u64 xpt_globals[2];\n".to_owned();
+    text += ".global .u64 xpt_names[2];\n";
     kernels.iter().for_each(|it| text += &format!(".entry {}() {{ ret; }}\n", twin_symbol(it)));
     let owned = |all: &[&str]| all.iter().map(|it| it.to_string()).collect();
-    Twin { code: text.into_bytes(), kernels: owned(kernels), variables: owned(variables) }
+    Twin {
+        code: text.into_bytes(),
+        kernels: owned(kernels),
+        variables: owned(variables),
+        names: vec![71; kernels.len()],
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -285,6 +291,7 @@ fn a_kernel_with_a_twin_is_launched_as_its_twin() {
     let variable = |library, name| code::variable(library, CONTEXT, name).unwrap();
     assert_eq!(code::word(variable(twins, "xpt_device"), 0), block);
     assert_eq!(code::word(variable(twins, "xpt_globals"), 0), variable(library, "table"));
+    assert_eq!(code::word(variable(twins, "xpt_names"), 0), 71);
     assert!(run.control().unprobed.iter().all(|it| it.load(SeqCst) == 0));
     run.end();
 }
@@ -404,7 +411,8 @@ fn a_twin_that_cannot_be_used_leaves_the_original() {
     let mut run = Run::new(0);
     let library = code::load(PTX);
     let broken = Twin { code: b".broken".to_vec(), ..twin_of(&["scale"], &[]) };
-    let lacks_kernel = Twin { kernels: vec!["scale".into(), "other".into()], ..twin_of(&["scale"], &[]) };
+    let kernels = vec!["scale".into(), "other".into()];
+    let lacks_kernel = Twin { kernels, names: vec![71, 72], ..twin_of(&["scale"], &[]) };
     let lacks_block = Twin { code: b".entry scale$xpt() { ret; }".to_vec(), ..twin_of(&["scale"], &[]) };
     let lacks_variable = twin_of(&["scale"], &["absent"]);
     for twin in [broken, lacks_kernel, lacks_block, lacks_variable] {

@@ -1,7 +1,7 @@
 //! Makes twins: a copy of some kernels of an image that a program has loaded, with handlers woven in.
 //!
 //! ```text
-//! Image (PTX by GPU, compressed) ──text──▶ PTX ──Maker──▶ Twin: PTX, kernels, variables of the original
+//! Image (PTX by GPU, compressed) ──text──▶ PTX ──Maker──▶ TwinText: PTX, kernels, variables of the original
 //!                                                 ▲
 //!                handlers (eBPF), maps ───────────┘
 //! ```
@@ -13,7 +13,7 @@
 mod maker;
 mod text;
 
-pub use maker::{GpuMap, Handler, Maker, MakerError, Wanted};
+pub use maker::{GpuMap, Handler, Maker, MakerError, TwinText, Wanted};
 pub use text::{Gpu, TextError, best};
 
 /// Why an image has no twin, although handlers want some of its kernels.

@@ -12,7 +12,7 @@ use xputrace_device::{
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, SOURCES, Source};
 use xputrace_ptx::{Module, Point};
-use xputrace_wire::device::{Ptx, Twin, twin_symbol};
+use xputrace_wire::device::{NAMES_VARIABLE, Ptx, Twin, twin_symbol};
 
 /// A handler, and where in a kernel it runs.
 #[derive(Clone, Debug)]
@@ -26,8 +26,35 @@ pub struct Handler {
 pub struct Wanted {
     /// Handlers by their index, in the order in which they run.
     pub handlers: Vec<usize>,
-    /// The string id of the kernel's name.
-    pub name: u64,
+}
+
+/// A twin as text: the same in every run of a script, in every process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TwinText {
+    /// PTX.
+    pub text: String,
+    /// What it is for, as it says: `sm_90a`.
+    pub target: String,
+    /// The symbols of the originals.
+    pub kernels: Vec<String>,
+    /// The original's variables that it uses.
+    pub variables: Vec<String>,
+    /// Whether it reads what its kernels are called.
+    pub reads_names: bool,
+}
+
+impl TwinText {
+    /// Returns the twin, whose code was made of the text; `name_of` gives the string id of a kernel's name.
+    pub fn with_code(&self, code: Vec<u8>, name_of: impl FnMut(&str) -> u64) -> Twin {
+        let names =
+            if self.reads_names { self.kernels.iter().map(String::as_str).map(name_of).collect() } else { vec![] };
+        Twin { code, kernels: self.kernels.clone(), variables: self.variables.clone(), names }
+    }
+
+    /// Returns the text as code: the driver takes one that ends with a 0, and compiles it.
+    pub fn as_code(&self) -> Vec<u8> {
+        [self.text.as_bytes(), &[0]].concat()
+    }
 }
 
 /// Why no kernel at all can get these handlers.
@@ -61,7 +88,7 @@ impl Maker {
     /// A handler does what GPUs can't, or the maps are too large.
     pub fn new(handlers: Vec<Handler>, maps: &[Option<GpuMap<'_>>]) -> Result<Maker, MakerError> {
         let maps = maps.iter().map(|it| it.map_or(Ok(NOWHERE), device_map)).collect::<Result<Vec<_>, _>>()?;
-        let context = context(&Wanted { handlers: Vec::new(), name: 0 }, 0);
+        let context = context(0);
         let (mut first_sites, mut n_sites) = (Vec::new(), 0);
         for (handler, Handler { program, .. }) in handlers.iter().enumerate() {
             let options = Options { first_site: n_sites, ..Options::default() };
@@ -97,7 +124,7 @@ impl Maker {
         &self.maps
     }
 
-    /// Makes the twin of an image, in the process `pid`. `wanted` says what a kernel of this symbol gets, if anything.
+    /// Makes the twin of an image. `wanted` says what a kernel of this symbol gets, if anything.
     /// Returns `None` if it has no kernel that gets anything.
     ///
     /// # Errors
@@ -106,9 +133,8 @@ impl Maker {
         &self,
         image: &[Ptx<'_>],
         gpu: Gpu,
-        pid: u32,
         wanted: &mut dyn FnMut(&str) -> Option<Wanted>,
-    ) -> Result<Option<Twin>, NoTwin> {
+    ) -> Result<Option<TwinText>, NoTwin> {
         let Some(ptx) = best(image, gpu) else { return Ok(None) };
         let mut module = Module::parse(&text(ptx)?)?;
         let kernels = chosen(&module, wanted);
@@ -130,34 +156,40 @@ impl Maker {
         module.only(&names)?;
         let variables = module.redirect(&mut |it| !it.is_literal())?;
         module.declare(DECLARATION)?;
-        self.weave(&mut module, &kernels, target.architecture.min(gpu.capability), pid)?;
+        let reads_names = self.weave(&mut module, &kernels, target.architecture.min(gpu.capability))?;
         for kernel in &names {
             module.rename(kernel, &twin_symbol(kernel))?;
         }
-        let mut code = module.to_string().into_bytes();
-        // The driver takes a text that ends with a 0.
-        code.push(0);
-        let variables = variables.into_iter().map(|it| it.name).collect();
-        Ok(Some(Twin { code, kernels: names.into_iter().map(str::to_owned).collect(), variables }))
+        Ok(Some(TwinText {
+            text: module.to_string(),
+            target: target.text,
+            kernels: names.into_iter().map(str::to_owned).collect(),
+            variables: variables.into_iter().map(|it| it.name).collect(),
+            reads_names,
+        }))
     }
 
+    /// Weaves the handlers in; returns whether any reads what its kernel is called.
     fn weave(
         &self,
         module: &mut Module,
         kernels: &BTreeMap<String, Wanted>,
         architecture: u32,
-        pid: u32,
-    ) -> Result<(), NoTwin> {
+    ) -> Result<bool, NoTwin> {
         let mut texts = BTreeMap::new();
-        for (kernel, wanted) in kernels {
+        for (index, (kernel, wanted)) in kernels.iter().enumerate() {
             for place in DeviceEvent::ALL {
                 let text = self
-                    .blocks(wanted, *place, architecture, pid)
+                    .blocks(wanted, *place, architecture, index)
                     .map_err(|refusal| NoTwin::Refused { kernel: kernel.clone(), refusal })?;
                 texts.insert((kernel.as_str(), *place), text);
             }
         }
         let names: Vec<&str> = kernels.keys().map(String::as_str).collect();
+        let reads_names = texts.values().any(|it| it.contains(NAMES_VARIABLE));
+        if reads_names {
+            module.declare(&format!(".visible .const .align 8 .u64 {NAMES_VARIABLE}[{}];", names.len()))?;
+        }
         let has_exits = texts.iter().any(|((_, place), text)| *place == DeviceEvent::Exit && !text.is_empty());
         let mut ends_elsewhere = None;
         module.weave(&names, &mut |site| {
@@ -175,19 +207,19 @@ impl Maker {
         })?;
         match ends_elsewhere.filter(|_| has_exits) {
             Some(function) => Err(NoTwin::EndsElsewhere { function }),
-            None => Ok(()),
+            None => Ok(reads_names),
         }
     }
 
-    /// Returns the PTX of a kernel's handlers at this place; empty if it has none there.
+    /// Returns the PTX of the handlers of the twin's kernel with this index, at this place; empty if it has none there.
     fn blocks(
         &self,
         wanted: &Wanted,
         place: DeviceEvent,
         architecture: u32,
-        pid: u32,
+        kernel: usize,
     ) -> Result<String, xputrace_device::Refusal> {
-        let context = context(wanted, pid);
+        let context = context(kernel);
         let mut text = String::new();
         for at in wanted.handlers.iter().copied().filter(|at| self.handlers[*at].place == place) {
             let options = Options { first_site: self.first_sites[at], architecture, ..Options::default() };
@@ -231,6 +263,7 @@ impl Target {
 
 // What this crate's parts say of each other's symbols.
 const _: () = assert!(header::ENABLED as usize == xputrace_wire::device::ENABLED);
+const _: () = assert!(header::PID_TGID as usize == xputrace_wire::device::PID_TGID);
 
 /// Returns the kernels of a module that get anything.
 fn chosen(module: &Module, wanted: &mut dyn FnMut(&str) -> Option<Wanted>) -> BTreeMap<String, Wanted> {
@@ -274,14 +307,16 @@ fn device_map(GpuMap { spec, has_parts }: GpuMap<'_>) -> Result<DeviceMap, Maker
     Ok(DeviceMap { parts: parts.clamp(1, MOST_PARTS) as u32, ..map })
 }
 
-/// Returns where the words of the context come from, in a kernel of a process.
-fn context(wanted: &Wanted, pid: u32) -> Vec<Word> {
+/// Returns where the words of the context come from, in the twin's kernel with this index.
+///
+/// What changes from run to run comes from memory: the text is the same in all of them.
+fn context(kernel: usize) -> Vec<Word> {
     let word = |(at, source): (usize, Source)| match source {
         Source::Register32(register) => Word::Narrow(register.into()),
         Source::Register64(register) => Word::Wide(register.into()),
         Source::GlobalTimer => Word::Statements(clock()),
-        Source::OfProcess => Word::Constant(pid.into()),
-        Source::OfKernel if at == device::KERNEL => Word::Constant(wanted.name),
+        Source::OfProcess => Word::Statements(process_id()),
+        Source::OfKernel if at == device::KERNEL => Word::Statements(name_of(kernel)),
         Source::OfKernel => Word::Absent,
     };
     SOURCES.into_iter().enumerate().map(word).collect()
@@ -294,6 +329,20 @@ fn clock() -> String {
          ld.global.u64 %offset, [%table+{}]; mov.u64 {{d}}, %globaltimer; add.s64 {{d}}, {{d}}, %offset; }}",
         header::CLOCK_OFFSET_NS
     )
+}
+
+/// Returns PTX that sets `{d}` to the id of the process.
+fn process_id() -> String {
+    format!(
+        "{{ .reg .b64 %table; ld.global.u64 %table, [{VARIABLE}]; ld.global.u64 {{d}}, [%table+{}]; \
+         shr.u64 {{d}}, {{d}}, 32; }}",
+        header::PID_TGID
+    )
+}
+
+/// Returns PTX that sets `{d}` to the string id of a kernel's name.
+fn name_of(kernel: usize) -> String {
+    format!("ld.const.u64 {{d}}, [{NAMES_VARIABLE}+{}];", kernel * size_of::<u64>())
 }
 
 #[cfg(test)]

@@ -16,8 +16,9 @@
 //! ```text
 //! .visible .global .align 8 .u64 xpt_device;        the block's address; 0 until there is one: the twin then does nothing
 //! .visible .const .align 8 .u64 xpt_globals[N];     addresses of the original's variables, where the twin names any
+//! .visible .const .align 8 .u64 xpt_names[N];       string ids of its kernels' names, where the twin reads any
 //! ```
-//! Both are set in each context before a twin is launched there.
+//! All are set in each context before a twin is launched there.
 //!
 //! The device region is a sealed memfd of the tracer's: [`Control`] in one page, the initial bytes, and a copy of the
 //! block of each context. Sizes come with messages, never from this memory.
@@ -31,6 +32,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const BLOCK_VARIABLE: &str = "xpt_device";
 /// The twin's variable for addresses of the original's variables: 8 bytes each, in the order of [`Twin::variables`].
 pub const GLOBALS_VARIABLE: &str = "xpt_globals";
+/// The twin's variable for the string ids of its kernels' names: 8 bytes each, in the order of [`Twin::kernels`].
+pub const NAMES_VARIABLE: &str = "xpt_names";
+/// Offset in the block of the word with the process id in its upper half, and the same id in the lower one.
+pub const PID_TGID: usize = 8;
 /// Offset in the block of the word that says whether twins do anything: 1, or 0 for nothing. The tracer's initial bytes
 /// set it, and the collector clears it when the run ends: twins stay in graphs that the program has made.
 pub const ENABLED: usize = 0;
@@ -304,6 +309,8 @@ pub struct Twin {
     pub kernels: Vec<String>,
     /// The original's variables whose addresses are the elements of [`GLOBALS_VARIABLE`].
     pub variables: Vec<String>,
+    /// The elements of [`NAMES_VARIABLE`], a kernel each; empty if the twin has no such variable.
+    pub names: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -312,14 +319,15 @@ struct TwinHead {
     code_bytes: u64,
     kernels: u32,
     variables: u32,
+    names: u64,
 }
 
 impl Twin {
-    /// Encodes the twin: sizes, the code, then the names with a 0 behind each.
+    /// Encodes the twin: sizes, ids of names, the code, then symbols with a 0 behind each.
     ///
     /// ```
     /// use xputrace_wire::device::Twin;
-    /// let twin = Twin { code: b".version 8.0".into(), kernels: vec!["scale".into()], variables: vec![] };
+    /// let twin = Twin { code: b".version 8.0".into(), kernels: vec!["scale".into()], ..Twin::default() };
     /// assert_eq!(Twin::decode(&twin.encode()), Some(twin));
     /// ```
     pub fn encode(&self) -> Vec<u8> {
@@ -327,8 +335,10 @@ impl Twin {
             code_bytes: self.code.len() as u64,
             kernels: self.kernels.len() as u32,
             variables: self.variables.len() as u32,
+            names: self.names.len() as u64,
         };
         let mut out = head.as_bytes().to_vec();
+        self.names.iter().for_each(|it| out.extend(it.to_le_bytes()));
         out.extend(&self.code);
         for name in self.kernels.iter().chain(&self.variables) {
             out.extend(name.as_bytes());
@@ -340,15 +350,19 @@ impl Twin {
     /// Inverts [`Twin::encode`]; `None` if the bytes are malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (head, rest) = TwinHead::read_from_prefix(bytes).ok()?;
-        let (code, names) = rest.split_at_checked(usize::try_from(head.code_bytes).ok()?)?;
-        let mut names = names.split_inclusive(|it| *it == 0).map(|it| it.strip_suffix(&[0]));
-        let mut take = |n: u32| (0..n).map(|_| name_of(names.next()??)).collect::<Option<Vec<String>>>();
+        let (names, rest) = rest.split_at_checked(usize::try_from(head.names.checked_mul(8)?).ok()?)?;
+        let (names, _) = names.as_chunks::<8>();
+        let (code, symbols) = rest.split_at_checked(usize::try_from(head.code_bytes).ok()?)?;
+        let mut symbols = symbols.split_inclusive(|it| *it == 0).map(|it| it.strip_suffix(&[0]));
+        let mut take = |n: u32| (0..n).map(|_| symbol_of(symbols.next()??)).collect::<Option<Vec<String>>>();
         let (kernels, variables) = (take(head.kernels)?, take(head.variables)?);
-        names.next().is_none().then(|| Twin { code: code.to_vec(), kernels, variables })
+        let names: Vec<u64> = names.iter().map(|it| u64::from_le_bytes(*it)).collect();
+        let is_sound = symbols.next().is_none() && (names.is_empty() || names.len() == kernels.len());
+        is_sound.then(|| Twin { code: code.to_vec(), kernels, variables, names })
     }
 }
 
-fn name_of(bytes: &[u8]) -> Option<String> {
+fn symbol_of(bytes: &[u8]) -> Option<String> {
     Some(std::str::from_utf8(bytes).ok()?.to_owned()).filter(|it| !it.is_empty())
 }
 
@@ -400,7 +414,8 @@ mod tests {
 
     #[test]
     fn a_twin_with_other_names_than_it_says_is_refused() {
-        let twin = Twin { code: vec![0, 1, 2], kernels: vec!["a".into(), "b".into()], variables: vec!["table".into()] };
+        let (kernels, variables) = (vec!["a".into(), "b".into()], vec!["table".into()]);
+        let twin = Twin { code: vec![0, 1, 2], kernels, variables, names: vec![7, 8] };
         let bytes = twin.encode();
         assert_eq!(Twin::decode(&bytes), Some(twin));
         let refused = |at: usize, byte: u8| {
@@ -408,7 +423,7 @@ mod tests {
             bytes[at] = byte;
             assert_eq!(Twin::decode(&bytes), None, "{at}");
         };
-        (8..16).for_each(|at| refused(at, 9));
+        (8..24).for_each(|at| refused(at, 9));
         refused(bytes.len() - 1, b'x');
         (0..bytes.len()).for_each(|it| assert_eq!(Twin::decode(&bytes[..it]), None));
     }
@@ -438,9 +453,9 @@ mod tests {
 
         #[test]
         fn any_bytes_are_a_twin_or_refused(
-            code in 0u64..80, counts in (0u32..5, 0u32..5), bytes in proptest::collection::vec(0u8..4, 0..80)
+            code in 0u64..80, names in 0u64..5, counts in (0u32..5, 0u32..5), bytes in proptest::collection::vec(0u8..4, 0..80)
         ) {
-            let head = TwinHead { code_bytes: code, kernels: counts.0, variables: counts.1 };
+            let head = TwinHead { code_bytes: code, kernels: counts.0, variables: counts.1, names };
             let bytes = [head.as_bytes(), &bytes].concat();
             if let Some(twin) = Twin::decode(&bytes) {
                 prop_assert_eq!(twin.encode(), bytes);

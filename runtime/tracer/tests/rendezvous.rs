@@ -302,7 +302,7 @@ fn an_image_is_answered_with_a_twin() {
     let Some(Notice::Image(image)) = target.poll() else { panic!("no image") };
     assert_eq!((image.number, image.read(encode_image).unwrap()), (7, bytes));
 
-    let twin = Twin { code: b"code".to_vec(), kernels: vec!["scale".into()], variables: vec![] };
+    let twin = Twin { code: b"code".to_vec(), kernels: vec!["scale".into()], ..Twin::default() };
     for (woven, status) in [
         (Woven::Nothing, twin_status::NOTHING),
         (Woven::Failed, twin_status::FAILED),

@@ -60,7 +60,7 @@ impl Twins {
 
     /// Makes the twin of an image that a process has loaded, or says why there is none.
     pub fn answer(&self, image: Image, pid: u32, running: &mut Running) -> Woven {
-        match self.twin(image, pid, running) {
+        match self.twin(image, running) {
             Ok(Some(twin)) => Woven::Twin(twin),
             Ok(None) => Woven::Nothing,
             Err(error) => {
@@ -70,18 +70,20 @@ impl Twins {
         }
     }
 
-    fn twin(&self, image: Image, pid: u32, running: &Running) -> Result<Option<Twin>> {
+    fn twin(&self, image: Image, running: &Running) -> Result<Option<Twin>> {
         let gpu = Gpu { capability: image.capability };
-        let mut state = running.state();
-        let names = state.pipeline.state_mut().names_mut();
         let mut wanted = |symbol: &str| {
             let demangled = xputrace_symbols::demangle(symbol);
             let texts = [&*demangled.name, &*demangled.short_name, symbol];
             let handlers: Vec<usize> = (0..self.kernels.len()).filter(|it| self.kernels[*it].matches(texts)).collect();
-            (!handlers.is_empty()).then(|| Wanted { handlers, name: names.intern(&demangled.name).into() })
+            (!handlers.is_empty()).then_some(Wanted { handlers })
         };
-        let twin = image.read(|modules| self.maker.twin(modules, gpu, pid, &mut wanted));
-        Ok(twin.context("reading what the program has loaded")??)
+        let text = image.read(|modules| self.maker.twin(modules, gpu, &mut wanted));
+        let text = text.context("reading what the program has loaded")??;
+        let mut state = running.state();
+        let names = state.pipeline.state_mut().names_mut();
+        let mut name_of = |symbol: &str| names.intern(&xputrace_symbols::demangle(symbol).name).into();
+        Ok(text.map(|it| it.with_code(it.as_code(), &mut name_of)))
     }
 }
 

@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use xputrace_wire::device::{
-    Control, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES, Ptx, Shape, Slot, Unprobed, decode_image,
+    Control, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID, Ptx, Shape, Slot, Unprobed, decode_image,
 };
 use xputrace_wire::region::PAGE;
 
@@ -37,11 +37,11 @@ pub struct DeviceCounts {
 }
 
 impl DeviceRegion {
-    /// Creates a region whose blocks begin with these bytes.
+    /// Creates the region of a process, whose blocks begin with these bytes and its id.
     ///
     /// # Errors
     /// The block is too large, or the memory cannot be had.
-    pub fn new(initial: &[u8]) -> io::Result<Self> {
+    pub fn new(initial: &[u8], pid: u32) -> io::Result<Self> {
         let shape = Shape { block_bytes: initial.len() as u64 };
         if !shape.is_sound() {
             return Err(io::Error::other(format!("the script's maps on the GPU need {} bytes", initial.len())));
@@ -49,6 +49,10 @@ impl DeviceRegion {
         let file = File::from(sealed_memory(shape.size())?);
         file.write_all_at(&shape.block_bytes.to_le_bytes(), offset_of!(Control, block_bytes) as u64)?;
         file.write_all_at(initial, shape.initial_offset() as u64)?;
+        if initial.len() >= PID_TGID + size_of::<u64>() {
+            let id = [pid.to_le_bytes(); 2].concat();
+            file.write_all_at(&id, (shape.initial_offset() + PID_TGID) as u64)?;
+        }
         Ok(DeviceRegion { file, shape })
     }
 
@@ -176,18 +180,19 @@ mod tests {
 
     #[test]
     fn a_block_begins_with_the_initial_bytes_and_has_no_copy() {
-        let region = DeviceRegion::new(&BLOCK).unwrap();
+        let region = DeviceRegion::new(&BLOCK, 0x11).unwrap();
         let mut initial = [0; 24];
         region.file.read_exact_at(&mut initial, region.shape.initial_offset() as u64).unwrap();
-        assert_eq!(initial, BLOCK);
+        assert_eq!(initial[..8], BLOCK[..8]);
+        assert_eq!((&initial[8..16], &initial[16..]), (&[0x11, 0, 0, 0, 0x11, 0, 0, 0][..], &BLOCK[16..]));
         assert!(region.copies().unwrap().is_empty());
         assert_eq!(region.counts().unwrap(), DeviceCounts::default());
-        assert!(DeviceRegion::new(&[0; 9]).is_err());
+        assert!(DeviceRegion::new(&[0; 9], 0x11).is_err());
     }
 
     #[test]
     fn copies_are_those_that_are_complete() {
-        let region = DeviceRegion::new(&BLOCK).unwrap();
+        let region = DeviceRegion::new(&BLOCK, 0x11).unwrap();
         for (at, generation) in [(0, 2), (1, 3), (15, 4)] {
             write(&region, slot(at) + offset_of!(Slot, generation), generation);
             region.file.write_all_at(&[at as u8; 24], region.shape.copy_offset(at) as u64).unwrap();
@@ -197,7 +202,7 @@ mod tests {
 
     #[test]
     fn launches_of_all_contexts_are_counted_together() {
-        let region = DeviceRegion::new(&BLOCK).unwrap();
+        let region = DeviceRegion::new(&BLOCK, 0x11).unwrap();
         (0..3).for_each(|it| write(&region, slot(it) + offset_of!(Slot, swapped), 10));
         write(&region, offset_of!(Control, unprobed) + 8 * Unprobed::Cooperative as usize, 5);
         write(&region, offset_of!(Control, images) + 8 * ImageOutcome::Twinned as usize, 2);
@@ -219,7 +224,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_words_in_the_region_are_survived(writes in proptest::collection::vec((0usize..PAGE / 8, any::<u64>()), 0..60)) {
-            let region = DeviceRegion::new(&BLOCK).unwrap();
+            let region = DeviceRegion::new(&BLOCK, 0x11).unwrap();
             for (at, word) in writes {
                 write(&region, at * 8, word);
             }

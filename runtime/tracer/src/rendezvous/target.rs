@@ -159,8 +159,8 @@ impl Target {
         let memory = sealed_memory(shape.size()).map_err(|it| failed(shared("make"), it))?;
         let region = Region::map(&memory, shape).map_err(|it| failed(shared("map"), it))?;
         let device = device.filter(|_| self.capabilities & demand::DEVICE != 0);
-        let device =
-            device.map(DeviceRegion::new).transpose().map_err(|it| failed(context("make device memory"), it))?;
+        let device = device.map(|it| DeviceRegion::new(it, self.pid_in_target));
+        let device = device.transpose().map_err(|it| failed(context("make device memory"), it))?;
         let possible = if tags.is_some() { u64::MAX } else { !demand::MARKER };
         let [bits, first_bits] = [most, first].map(|it| demand_bits(it, mappings) & possible);
         let bits =

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use xputrace_wire::device::{
-    BLOCK_VARIABLE, ENABLED, GLOBALS_VARIABLE, ImageOutcome, MOST_CONTEXTS, Twin, twin_symbol,
+    BLOCK_VARIABLE, ENABLED, GLOBALS_VARIABLE, ImageOutcome, MOST_CONTEXTS, NAMES_VARIABLE, Twin, twin_symbol,
 };
 use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
@@ -71,6 +71,8 @@ struct Contents {
     library: usize,
     kernels: Vec<Pair>,
     variables: Vec<CString>,
+    /// String ids of its kernels' names, if it has a variable for them.
+    names: Vec<u64>,
 }
 
 /// A kernel, and its twin as `CUkernel`.
@@ -214,7 +216,7 @@ impl Twins {
         if kernels.is_err() {
             self.let_go();
         }
-        Ok(Contents { library: library as usize, kernels: kernels?, variables })
+        Ok(Contents { library: library as usize, kernels: kernels?, variables, names: twin.names.clone() })
     }
 
     /// Marks the program's code as not being used any more.
@@ -346,6 +348,9 @@ impl Twins {
             let address = |it: &CString| unsafe { code.variable(origin, program_code, it) }.map(|it| it.0);
             let addresses = contents.variables.iter().map(address).collect::<Answer<Vec<u64>>>()?;
             set(GLOBALS_VARIABLE, &addresses)?;
+        }
+        if !contents.names.is_empty() {
+            set(NAMES_VARIABLE, &contents.names)?;
         }
         let mut swaps = Vec::new();
         for Pair { original, twin } in contents.kernels.iter().copied() {
