@@ -73,10 +73,12 @@ fn ld_imm64(program: &Program, image: &Image, at: usize) -> Option<String> {
     let insn = program.insns.get(at).filter(|it| is_ld_imm64(it))?;
     let high = program.insns.get(at + 1)?.imm;
     let dst = insn.dst;
-    if insn.src == insn::PSEUDO_MAP_FD {
-        let map = program.map_refs.iter().find(|(slot, _)| *slot == at);
-        let name = map.and_then(|(_, map)| image.maps.get(map.index())).map(|it| it.name.as_str());
-        return Some(format!("r{dst} = map[{}]", name.unwrap_or("?")));
+    let map = program.map_refs.iter().find(|(slot, _)| *slot == at);
+    let name = map.and_then(|(_, map)| image.maps.get(map.index())).map_or("?", |it| it.name.as_str());
+    match insn.src {
+        insn::PSEUDO_MAP_FD => return Some(format!("r{dst} = map[{name}]")),
+        insn::PSEUDO_MAP_VALUE => return Some(format!("r{dst} = map[{name}][0]+{high}")),
+        _ => {}
     }
     let value = u64::from(insn.imm as u32) | u64::from(high as u32) << 32;
     Some(format!("r{dst} = {value:#x}"))

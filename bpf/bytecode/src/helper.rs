@@ -1,7 +1,8 @@
 //! Numbers of helper functions.
 //!
 //! Source: `include/uapi/linux/bpf.h`, except [`NAME_TEXT`], [`MAP_MODIFY`] and [`NAME_MATCHES`],
-//! which only the tracer's engine has, [`RAISE`], and those from [`PUTS`] to [`GET_LANE_ID`], which only the device has.
+//! which only the tracer's engine has, [`RAISE`], and those from [`PUTS`] to [`GET_LANE_ID`], which only programs
+//! in kernels of a GPU have.
 
 pub const MAP_LOOKUP_ELEM: i32 = 1;
 pub const MAP_UPDATE_ELEM: i32 = 2;

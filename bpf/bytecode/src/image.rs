@@ -74,10 +74,17 @@ pub enum MapKind {
     ArrayOfMaps = 12,
     HashOfMaps = 13,
     Ringbuf = 27,
+    // Of GPU programs, numbered as in bpftime (`runtime/include/bpftime_shm.hpp`).
+    /// An array with a value for each thread of a launch.
+    PerThreadArray = 1502,
+    /// Records of at most the value's size, which `perf_event_output` writes.
+    EventRing = 1527,
 }
 
 /// `BPF_F_NO_PREALLOC`: allocate hash elements on demand.
 pub const NO_PREALLOC: u32 = 1;
+/// `BPF_F_RDONLY_PROG`: programs do not change it.
+pub const READ_ONLY: u32 = 1 << 7;
 /// `BPF_F_MMAPABLE`: an array whose pages can be mapped.
 pub const MMAPABLE: u32 = 1 << 10;
 

@@ -4,9 +4,9 @@
 
 use std::collections::HashMap;
 
-const MAGIC: u16 = 0xeb9f;
+pub(super) const MAGIC: u16 = 0xeb9f;
 const VERSION: u8 = 1;
-const HEADER_BYTES: u32 = 24;
+pub(super) const HEADER_BYTES: u32 = 24;
 
 /// `BTF_KIND_*`.
 #[derive(Clone, Copy)]

@@ -1,4 +1,4 @@
-//! Converts an `Image` to an ELF object that libbpf, bpftool and aya load.
+//! Converts an `Image` to an ELF object that libbpf, bpftool and aya load; [`read`] reads those that others wrote.
 //!
 //! ```text
 //! a section per program type   all its programs in a row, with relocations to maps
@@ -15,6 +15,9 @@
 //! Source: libbpf's documentation of `SEC()` names and BTF-defined maps.
 
 mod btf;
+mod lines;
+mod read;
+mod types;
 
 use std::collections::HashSet;
 
@@ -26,6 +29,9 @@ use object::{
 use self::btf::{Btf, SectionInfo, TypeId};
 use crate::image::{Image, MapKind, MapSpec, Program, ProgramKind};
 use crate::insn::{self, class};
+
+pub use self::read::{Contents, ReadError, ReadMap, ReadProgram, read};
+pub use self::types::{Field, Layout};
 
 const LICENSE: &[u8] = b"Dual BSD/GPL\0";
 /// Maximum length of map and program names in Linux, without the NUL.

@@ -1,15 +1,16 @@
 //! The helper functions. Results and order of checks are Linux's.
 
 use super::FaultReason;
-use super::env::{Change, EAGAIN, EFAULT, EINVAL, Env};
+use super::env::{Change, E2BIG, EAGAIN, EFAULT, EINVAL, EPERM, Env, GpuThread};
 use super::map::{Found, Map, Store};
 use super::memory::Memory;
 use super::pointer::{self, MAPS, VALUES};
+use super::printk;
 use crate::helper as id;
 use crate::id::BpfMapId;
 
 /// Helpers of the engine, except `map_lookup_elem`, which is an instruction of its own.
-pub(super) const KNOWN: [i32; 26] = [
+pub(super) const KNOWN: [i32; 39] = [
     id::MAP_UPDATE_ELEM,
     id::MAP_DELETE_ELEM,
     id::KTIME_GET_NS,
@@ -36,7 +37,25 @@ pub(super) const KNOWN: [i32; 26] = [
     id::MAP_MODIFY,
     id::NAME_MATCHES,
     id::RAISE,
+    id::TRACE_PRINTK,
+    id::PERF_EVENT_OUTPUT,
+    id::PUTS,
+    id::GET_GLOBALTIMER,
+    id::GET_BLOCK_IDX,
+    id::GET_BLOCK_DIM,
+    id::GET_THREAD_IDX,
+    id::MEMBAR,
+    id::EXIT_THREAD,
+    id::GET_GRID_DIM,
+    id::GET_SM_ID,
+    id::GET_WARP_ID,
+    id::GET_LANE_ID,
 ];
+
+/// Longest text that `trace_printk` reads: a format (bpftime's limit), or what a `%s` points to.
+const MOST_TEXT_BYTES: usize = 1000;
+/// `perf_event_output`'s answer in bpftime if there is no room.
+const RING_FULL: u64 = 2;
 
 /// Maximum record size, whatever the ring buffer's size.
 const MAX_RECORD_BYTES: u64 = 1 << 24;
@@ -96,6 +115,20 @@ impl<E: Env> Call<'_, '_, E> {
             id::MAP_MODIFY => self.modify(),
             id::NAME_MATCHES => Ok(self.name_matches().into()),
             id::RAISE => self.raise(),
+            id::TRACE_PRINTK => self.printk(),
+            id::PERF_EVENT_OUTPUT => self.perf_event_output(),
+            id::PUTS => self.puts(),
+            id::GET_GLOBALTIMER => Ok(self.env.ktime_ns()),
+            id::GET_BLOCK_IDX => self.three(|it| it.block),
+            id::GET_BLOCK_DIM => self.three(|it| it.block_dim),
+            id::GET_THREAD_IDX => self.three(|it| it.thread),
+            id::GET_GRID_DIM => self.three(|it| it.grid_dim),
+            // A single thread runs the engine.
+            id::MEMBAR => Ok(0),
+            id::EXIT_THREAD => Err(FaultReason::ThreadExit),
+            id::GET_SM_ID => Ok(self.env.gpu_thread().sm),
+            id::GET_WARP_ID => Ok(self.env.gpu_thread().warp),
+            id::GET_LANE_ID => Ok(self.env.gpu_thread().lane),
             _ => Err(FaultReason::NoHelper(helper)),
         }
     }
@@ -109,9 +142,55 @@ impl<E: Env> Call<'_, '_, E> {
         Ok(0)
     }
 
+    /// Writes three words to where R1 to R3 point.
+    fn three(&mut self, of: impl FnOnce(GpuThread) -> [u64; 3]) -> Answer {
+        for (address, word) in self.args.into_iter().zip(of(self.env.gpu_thread())) {
+            let bad = FaultReason::BadAccess { address, len: size_of::<u64>(), write: true };
+            self.memory.store(address, word.to_le_bytes()).ok_or(bad)?;
+        }
+        Ok(0)
+    }
+
+    /// Returns the text at an address up to its NUL, or its first bytes; `None` if that is not readable.
+    fn text(memory: &Memory<'_>, address: u64) -> Option<Vec<u8>> {
+        let mut text = Vec::new();
+        while text.len() < MOST_TEXT_BYTES {
+            match memory.load::<1>(address.wrapping_add(text.len() as u64))? {
+                [0] => break,
+                [byte] => text.push(byte),
+            }
+        }
+        Some(text)
+    }
+
+    fn printk(&mut self) -> Answer {
+        let [address, len, args @ ..] = self.args;
+        let len = (len as u32 as usize).min(MOST_TEXT_BYTES);
+        let format = self.memory.bytes(address, len);
+        let format = format.ok_or(FaultReason::BadAccess { address, len, write: false })?;
+        match printk::line(format, &args, |at| Self::text(self.memory, at)) {
+            Some(line) => {
+                self.env.print(&line);
+                Ok(line.len() as u64)
+            }
+            None => Ok(EINVAL as u64),
+        }
+    }
+
+    fn puts(&mut self) -> Answer {
+        let address = self.args[0];
+        let bad = FaultReason::BadAccess { address, len: 1, write: false };
+        let text = Self::text(self.memory, address).ok_or(bad)?;
+        self.env.print(String::from_utf8_lossy(&text).trim_end_matches('\n'));
+        Ok(0)
+    }
+
     /// Returns the map in R1.
     fn map(&self) -> Result<usize, FaultReason> {
-        let address = self.args[0];
+        self.map_in(self.args[0])
+    }
+
+    fn map_in(&self, address: u64) -> Result<usize, FaultReason> {
         let at = pointer::offset(address) as usize;
         if pointer::region(address) != MAPS || at >= self.memory.maps.len() {
             return Err(FaultReason::NoMap { address });
@@ -153,6 +232,9 @@ impl<E: Env> Call<'_, '_, E> {
         let key = key.ok_or(bad(key_at, key_len))?;
         let value = local.argument(maps, &mut self.scratch.value, value_at, value_len);
         let value = value.ok_or(bad(value_at, value_len))?;
+        if maps[at].is_read_only {
+            return Ok(EPERM as u64);
+        }
         Ok(maps[at].update(key, value, flags) as u64)
     }
 
@@ -256,6 +338,22 @@ impl<E: Env> Call<'_, '_, E> {
         let data = self.memory.bytes(address, size);
         let data = data.ok_or(FaultReason::BadAccess { address, len: size, write: false })?;
         Ok(if self.env.output(BpfMapId::at(at), data) { 0 } else { EAGAIN as u64 })
+    }
+
+    /// Writes a record of at most the size of the map's values.
+    fn perf_event_output(&mut self) -> Answer {
+        let [_ctx, map, _flags, address, len] = self.args;
+        let at = self.map_in(map)?;
+        let Map { store: Store::Outside, value_size, .. } = self.memory.maps[at] else {
+            return Err(FaultReason::NoMap { address: map });
+        };
+        let size = usize::try_from(len).unwrap_or(usize::MAX);
+        let data = self.memory.bytes(address, size);
+        let data = data.ok_or(FaultReason::BadAccess { address, len: size, write: false })?;
+        if size > value_size {
+            return Ok(E2BIG as u64);
+        }
+        Ok(if self.env.output(BpfMapId::at(at), data) { 0 } else { RING_FULL })
     }
 
     fn ringbuf_reserve(&mut self) -> Answer {

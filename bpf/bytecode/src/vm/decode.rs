@@ -6,7 +6,7 @@
 
 use super::LoadError;
 use super::memory::STACK_BYTES;
-use super::pointer::{self, MAPS};
+use super::pointer::{self, MAPS, VALUES};
 use crate::helper;
 use crate::image::Program;
 use crate::insn::{self, Insn, atomic, class, mode};
@@ -98,7 +98,8 @@ impl Decoder<'_> {
         for (slot, map) in &self.program.map_refs {
             let insn = self.program.insns.get(*slot);
             let loads_map = insn.is_some_and(|it| {
-                it.code == class::LD | mode::IMM | insn::Size::Dw as u8 && it.src == insn::PSEUDO_MAP_FD
+                it.code == class::LD | mode::IMM | insn::Size::Dw as u8
+                    && [insn::PSEUDO_MAP_FD, insn::PSEUDO_MAP_VALUE].contains(&it.src)
             });
             if !loads_map || map.index() >= self.n_maps {
                 return Err((*slot, format!("refers to map {}, but loads no map of the image", map.0)));
@@ -158,6 +159,7 @@ impl Decoder<'_> {
         let imm = match insn.src {
             0 => u64::from(insn.imm as u32) | u64::from(high as u32) << 32,
             insn::PSEUDO_MAP_FD => pointer::make(MAPS, self.map_at(at)? as u64),
+            insn::PSEUDO_MAP_VALUE => pointer::make(VALUES + self.map_at(at)? as u64, u64::from(high as u32)),
             kind => return Err(format!("loads an address of kind {kind}, which the engine lacks")),
         };
         writes(insn.dst)?;

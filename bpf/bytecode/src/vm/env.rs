@@ -61,6 +61,14 @@ pub trait Env {
         let _ = (map, data);
         false
     }
+    /// Takes a line that the program prints (`trace_printk`, `puts`).
+    fn print(&mut self, line: &str) {
+        let _ = line;
+    }
+    /// Returns the GPU's thread that the program runs in.
+    fn gpu_thread(&mut self) -> GpuThread {
+        GpuThread::default()
+    }
     /// Returns the text of a string id; empty if unknown.
     fn name(&mut self, id: u64) -> &[u8] {
         let _ = id;
@@ -70,6 +78,34 @@ pub trait Env {
 
 /// An environment that knows nothing.
 impl Env for () {}
+
+/// A thread of a GPU, as its program sees it. Positions and sizes are `x y z`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuThread {
+    /// Its position in its block.
+    pub thread: [u64; 3],
+    /// Its block's position in the grid.
+    pub block: [u64; 3],
+    /// Threads in a block.
+    pub block_dim: [u64; 3],
+    /// Blocks in the grid.
+    pub grid_dim: [u64; 3],
+    /// Number of its multiprocessor.
+    pub sm: u64,
+    pub warp: u64,
+    /// Its place in its warp.
+    pub lane: u64,
+}
+
+impl GpuThread {
+    /// Returns its number among all threads of the launch, by its position in the whole grid: `x` first.
+    pub fn number(&self) -> u64 {
+        let at = |axis: usize| self.block[axis].saturating_mul(self.block_dim[axis]).saturating_add(self.thread[axis]);
+        let extent = |axis: usize| self.grid_dim[axis].saturating_mul(self.block_dim[axis]);
+        let rows = at(1).saturating_add(at(2).saturating_mul(extent(1)));
+        at(0).saturating_add(rows.saturating_mul(extent(0)))
+    }
+}
 
 /// A map that the engine does not hold itself, such as a map in Linux accessed by system calls.
 ///
@@ -146,6 +182,7 @@ impl Change {
 }
 
 // Source: `include/uapi/asm-generic/errno-base.h`.
+pub(crate) const EPERM: i64 = -1;
 pub(crate) const ENOENT: i64 = -2;
 pub(crate) const E2BIG: i64 = -7;
 pub(crate) const EAGAIN: i64 = -11;

@@ -13,7 +13,7 @@ use rustc_hash::FxHasher;
 use super::env::{Change, E2BIG, EEXIST, EINVAL, ENOENT, RemoteMap};
 use super::pointer::OFFSET_BITS;
 use crate::helper::{UPDATE_EXIST, UPDATE_NOEXIST};
-use crate::image::{MapKind, MapSpec};
+use crate::image::{MapKind, MapSpec, READ_ONLY};
 
 /// Maximum size of a full native map.
 const MAX_MAP_BYTES: u64 = 1 << 30;
@@ -33,12 +33,15 @@ pub(super) struct Map {
     /// value, so that an overrun on either side never reaches another one.
     pub(super) shift: u32,
     values: Vec<u8>,
+    /// Whether programs can't change it.
+    pub(super) is_read_only: bool,
     pub(super) store: Store,
 }
 
 /// How a map stores its values.
 pub(super) enum Store {
     Array,
+    PerThread(Threads),
     Hash(HashIndex),
     /// Positions of the inner maps in the list of all maps.
     Maps(Range<usize>),
@@ -49,6 +52,15 @@ pub(super) enum Store {
     Outside,
     /// Not used by any program of the engine.
     Unused,
+}
+
+/// The threads of an array with a value for each. Slots are those of the first thread, then those of the next.
+#[derive(Clone, Copy)]
+pub(super) struct Threads {
+    /// The thread that the program runs in; it may have no slots.
+    current: u64,
+    /// Maximum number of threads with slots.
+    most: u64,
 }
 
 /// The result of a program's lookup.
@@ -77,6 +89,7 @@ impl Map {
             stride: 8,
             shift: 4,
             values: Vec::new(),
+            is_read_only: false,
             store: Store::Unused,
         }
     }
@@ -91,6 +104,11 @@ impl Map {
             MapKind::StackTrace | MapKind::Ringbuf => {
                 Ok(Map { max_entries: spec.max_entries, store: Store::Outside, ..Map::unused(spec) })
             }
+            MapKind::EventRing => {
+                let (value_size, max_entries) = (spec.value_size as usize, spec.max_entries);
+                Ok(Map { value_size, max_entries, store: Store::Outside, ..Map::unused(spec) })
+            }
+            MapKind::PerThreadArray => Map::per_thread(spec),
             // Others decide at run time which maps a hash holds. Here every key returns the same
             // one; an engine that must tell them apart is given a handle.
             MapKind::HashOfMaps => Ok(Map { max_entries: 1, store: Store::OneMap(inner.start), ..Map::unused(spec) }),
@@ -101,6 +119,24 @@ impl Map {
         let mut map = Map::array_shape(spec)?;
         map.values = vec![0; map.stride * spec.max_entries as usize];
         Ok(map)
+    }
+
+    /// Creates an array with a value for each of as many threads as there is room for.
+    fn per_thread(spec: &MapSpec) -> Result<Map, String> {
+        let map = Map::array_shape(spec)?;
+        let entries = u64::from(spec.max_entries);
+        let by_size = MAX_MAP_BYTES / (map.stride as u64 * entries);
+        let by_address = (1 << (OFFSET_BITS - map.shift)) / entries;
+        let by_slot = u64::from(u32::MAX) / entries;
+        let most = by_size.min(by_address).min(by_slot);
+        Ok(Map { store: Store::PerThread(Threads { current: 0, most }), ..map })
+    }
+
+    /// Sets the GPU thread that the following accesses are in.
+    pub(super) fn set_thread(&mut self, number: u64) {
+        if let Store::PerThread(threads) = &mut self.store {
+            threads.current = number;
+        }
     }
 
     fn array_shape(spec: &MapSpec) -> Result<Map, String> {
@@ -131,6 +167,7 @@ impl Map {
             stride: stride as usize,
             shift,
             values: Vec::new(),
+            is_read_only: spec.flags & READ_ONLY != 0,
             store,
         })
     }
@@ -156,6 +193,9 @@ impl Map {
     #[inline(always)]
     pub(super) fn bytes_mut(&mut self, offset: u64, len: usize) -> Option<&mut [u8]> {
         let range = self.range(offset, len)?;
+        if self.is_read_only {
+            return None;
+        }
         if let Store::Remote(remote) = &mut self.store {
             *remote.dirty.get_mut((offset >> self.shift) as usize)? = true;
         }
@@ -173,6 +213,7 @@ impl Map {
         let found = match &mut self.store {
             Store::Hash(index) => index.touch(key),
             Store::Array => array_slot(key, self.max_entries),
+            Store::PerThread(_) => self.thread_slot(key),
             Store::Maps(inner) => {
                 return match array_slot(key, self.max_entries) {
                     Some(at) => Found::Map(inner.start + at as usize),
@@ -184,6 +225,21 @@ impl Map {
             Store::Outside | Store::Unused => None,
         };
         found.map_or(Found::Nothing, Found::Value)
+    }
+
+    /// Returns the current thread's slot of an index, and makes room for it; `None` if there is none.
+    fn thread_slot(&mut self, key: &[u8]) -> Option<u32> {
+        let Store::PerThread(threads) = self.store else { return None };
+        let index = array_slot(key, self.max_entries)?;
+        if threads.current >= threads.most {
+            return None;
+        }
+        let first = threads.current as usize * self.max_entries as usize;
+        let end = (first + self.max_entries as usize) * self.stride;
+        if self.values.len() < end {
+            self.values.resize(end, 0);
+        }
+        u32::try_from(first + index as usize).ok()
     }
 
     fn fetch(&mut self, key: &[u8]) -> Found {
@@ -238,6 +294,11 @@ impl Map {
             Store::Remote(_) => return self.update_remote(key, value, flags),
             Store::Maps(_) | Store::OneMap(_) | Store::Outside | Store::Unused => return EINVAL,
             _ if flags > UPDATE_EXIST as u64 => return EINVAL,
+            Store::PerThread(_) => match self.thread_slot(key) {
+                None => return E2BIG,
+                Some(_) if flags == UPDATE_NOEXIST as u64 => return EEXIST,
+                Some(slot) => slot,
+            },
             Store::Array => match array_slot(key, self.max_entries) {
                 None => return E2BIG,
                 Some(_) if flags == UPDATE_NOEXIST as u64 => return EEXIST,
@@ -275,7 +336,7 @@ impl Map {
         }
         match &self.store {
             Store::Remote(_) => self.modify_remote(key, change),
-            Store::Array | Store::Hash(_) => self.modify_own(key, change),
+            Store::Array | Store::PerThread(_) | Store::Hash(_) => self.modify_own(key, change),
             Store::Maps(_) | Store::OneMap(_) | Store::Outside | Store::Unused => EINVAL,
         }
     }
@@ -318,7 +379,9 @@ impl Map {
                 None => ENOENT,
             },
             Store::Remote(remote) => remote.handle.delete(key),
-            Store::Array | Store::Maps(_) | Store::OneMap(_) | Store::Outside | Store::Unused => EINVAL,
+            Store::Array | Store::PerThread(_) | Store::Maps(_) | Store::OneMap(_) | Store::Outside | Store::Unused => {
+                EINVAL
+            }
         }
     }
 
@@ -347,6 +410,14 @@ impl Map {
                     f(&slot.to_le_bytes(), &self.values[self.value(slot)]);
                 }
             }
+            Store::PerThread(_) => {
+                let n_slots = self.values.len() / self.stride;
+                for slot in 0..n_slots as u32 {
+                    let (thread, index) = (slot / self.max_entries, slot % self.max_entries);
+                    let key = [index.to_le_bytes(), thread.to_le_bytes()].concat();
+                    f(&key, &self.values[self.value(slot)]);
+                }
+            }
             _ => {}
         }
     }
@@ -365,7 +436,7 @@ impl Map {
                 index.clear();
                 self.values.clear();
             }
-            Store::Array => self.values.fill(0),
+            Store::Array | Store::PerThread(_) => self.values.fill(0),
             _ => {}
         }
     }

@@ -20,6 +20,7 @@ mod env;
 mod map;
 mod memory;
 mod pointer;
+mod printk;
 mod run;
 
 use zerocopy::IntoBytes as _;
@@ -28,7 +29,7 @@ use self::call::Scratch;
 use self::decode::Decoded;
 use self::map::{Map, Store};
 use self::memory::{Local, Memory, Records, STACK_BYTES};
-pub use env::{Change, Env, RemoteMap};
+pub use env::{Change, Env, GpuThread, RemoteMap};
 
 use crate::id::{BpfMapId, ProgramId};
 use crate::image::{Home, Image, MapSpec};
@@ -75,6 +76,9 @@ pub enum FaultReason {
     TooManyRemoteValues,
     #[error("the engine has no helper {0}")]
     NoHelper(i32),
+    /// Helper 507: not a mistake, but what the program wants.
+    #[error("the program ended its GPU thread")]
+    ThreadExit,
     #[error("calls are more than {} functions deep", crate::insn::MAX_FRAMES)]
     TooManyFrames,
 }
@@ -93,6 +97,8 @@ pub struct Engine {
     maps: Vec<Map>,
     /// Maps whose values are copies, to be written back after each run.
     remote: Vec<usize>,
+    /// Maps with a value per GPU thread.
+    per_thread: Vec<usize>,
     records: Records,
     scratch: Scratch,
     instruction_limit: u64,
@@ -112,6 +118,7 @@ impl Engine {
             programs: vec![Vec::new(); image.programs.len()],
             maps: Vec::with_capacity(image.maps.len()),
             remote: Vec::new(),
+            per_thread: Vec::new(),
             records: Records::default(),
             scratch: Scratch::default(),
             instruction_limit: DEFAULT_INSTRUCTION_LIMIT,
@@ -158,6 +165,9 @@ impl Engine {
                     Map::native(spec, range)
                 }),
             };
+            if used[at] && spec.kind == crate::MapKind::PerThreadArray {
+                self.per_thread.push(at);
+            }
             let place = || format!("map `{}`", spec.name);
             self.maps.push(map.map_err(|what| LoadError { place: place(), what })?);
         }
@@ -174,6 +184,13 @@ impl Engine {
     /// Changes the instruction limit. A run may exceed it by one pass through its program.
     pub fn set_instruction_limit(&mut self, n_instructions: u64) {
         self.instruction_limit = n_instructions;
+    }
+
+    /// Sets the GPU thread, by its number in its launch, that the following runs are in.
+    pub fn set_gpu_thread(&mut self, number: u64) {
+        for at in &self.per_thread {
+            self.maps[*at].set_thread(number);
+        }
     }
 
     /// Runs a program over a read-only context; returns R0.
@@ -209,7 +226,8 @@ impl Engine {
     }
 
     /// Calls `f` with each element's key and value: for an array, all entries with their index as
-    /// key; for an array of maps, the elements of its inner maps.
+    /// key; for an array of maps, the elements of its inner maps. The keys of an array with a value per GPU thread
+    /// are the index and the thread's number, 4 bytes each.
     pub fn for_each(&self, map: BpfMapId, f: &mut dyn FnMut(&[u8], &[u8])) {
         for at in self.parts(map) {
             self.maps[at].for_each(f);

@@ -1,0 +1,145 @@
+//! Reads objects that clang has made: those of `tests/objects`, whose C is beside them.
+//!
+//! `BLESS=1` accepts what is read now.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use xputrace_bytecode::image::{Home, Image, MapKind, MapSpec, Program, ProgramKind};
+use xputrace_bytecode::object::{self, Contents, Field, Layout, ReadMap};
+use xputrace_bytecode::{BpfMapId, Insn, disasm};
+
+fn objects() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/objects")
+}
+
+fn bytes(name: &str) -> Vec<u8> {
+    std::fs::read(objects().join(format!("{name}.bpf.o"))).unwrap()
+}
+
+/// Returns everything that was read, as text.
+fn text(contents: &Contents) -> String {
+    let mut out = format!("license: {}\n", contents.license);
+    for map in &contents.maps {
+        let ReadMap { name, kind, key_bytes, value_bytes, max_entries, flags, key, value, contents } = map;
+        let _ = writeln!(out, "\nmap {name}: type {kind}, {max_entries} × {key_bytes} → {value_bytes}, flags {flags}");
+        let _ = writeln!(out, "  {} → {}", layout(key), layout(value));
+        if let Some(contents) = contents {
+            let _ = writeln!(out, "  begins with {:?}", String::from_utf8_lossy(contents));
+        }
+    }
+    let image = image(contents);
+    for (program, read) in image.programs.iter().zip(&contents.programs) {
+        let _ = write!(out, "\nSEC(\"{}\") {}\n{}", read.section, read.name, disasm::text(program, &image));
+    }
+    out
+}
+
+fn layout(it: &Layout) -> String {
+    let field = |it: &Field| format!("{}: {} at {}", it.name, layout(&it.layout), it.at);
+    match it {
+        Layout::Int { bytes, is_signed: true } => format!("s{}", bytes * 8),
+        Layout::Int { bytes, is_signed: false } => format!("u{}", bytes * 8),
+        Layout::Bool => "bool".into(),
+        Layout::Text { bytes } => format!("char[{bytes}]"),
+        Layout::Bytes { bytes } => format!("bytes[{bytes}]"),
+        Layout::Array { of, n } => format!("{}[{n}]", layout(of)),
+        Layout::Struct { name, bytes, members } => {
+            format!("struct {name} {{ {} }} of {bytes}", members.iter().map(field).collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// Returns the programs as the disassembler takes them.
+fn image(contents: &Contents) -> Image {
+    let map = |it: &ReadMap| MapSpec {
+        name: it.name.clone(),
+        kind: MapKind::Array,
+        key_size: 4,
+        value_size: 8,
+        max_entries: 1,
+        flags: 0,
+        home: Home::Gpu,
+        inner: None,
+    };
+    let programs = contents.programs.iter().cloned().map(|it| Program {
+        name: it.name,
+        kind: ProgramKind::Syscall,
+        insns: it.insns,
+        map_refs: it.map_refs,
+        lines: it.lines,
+    });
+    Image {
+        maps: contents.maps.iter().map(map).collect(),
+        programs: programs.collect(),
+        sources: contents.sources.clone(),
+    }
+}
+
+#[test]
+fn what_clang_writes_is_read() {
+    for name in ["threads", "calls", "records", "each_thread", "globals"] {
+        let read = object::read(&bytes(name)).unwrap_or_else(|it| panic!("{name}: {it}"));
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/read/{name}.txt"));
+        xputrace_golden::assert(&golden, &text(&read));
+    }
+}
+
+/// What this crate writes, it reads too.
+#[test]
+fn our_own_objects_are_read() {
+    let mut asm = xputrace_bytecode::Assembler::new();
+    asm.ld_map(xputrace_bytecode::Reg::R1, BpfMapId(1));
+    asm.mov_imm(xputrace_bytecode::Reg::R0, 0);
+    asm.exit();
+    let assembled = asm.finish().unwrap();
+    let spec = MapSpec::number("one", MapKind::Array);
+    let image = Image {
+        maps: vec![spec.clone(), MapSpec { name: "two".into(), value_size: 24, ..spec }],
+        programs: vec![Program {
+            name: "it".into(),
+            kind: ProgramKind::Uprobe,
+            insns: assembled.insns.clone(),
+            map_refs: vec![(0, BpfMapId(1))],
+            lines: Vec::new(),
+        }],
+        sources: Vec::new(),
+    };
+    let read = object::read(&object::write(&image).unwrap()).unwrap();
+    let program = &read.programs[0];
+    assert_eq!((read.license.as_str(), program.section.as_str()), ("Dual BSD/GPL", "uprobe.multi"));
+    assert_eq!((&program.insns, &program.map_refs), (&assembled.insns, &image.programs[0].map_refs));
+    let shapes: Vec<_> = read.maps.iter().map(|it| (it.name.as_str(), it.kind, it.value_bytes)).collect();
+    assert_eq!(shapes, [("one", 2, 8), ("two", 2, 24)]);
+}
+
+#[test]
+fn files_that_are_no_objects_are_refused() {
+    let refused = |data: &[u8]| object::read(data).unwrap_err().to_string();
+    assert!(refused(b"").starts_with("it is no ELF object for BPF: "));
+    let mut other = bytes("threads");
+    other[18] = 62;
+    assert_eq!(
+        refused(&other),
+        "it is no ELF object for BPF: its machine is number 62, and BPF is 247. Compile C with `clang -g -O2 -target bpf -c`"
+    );
+}
+
+/// Whatever the bytes, reading ends, and what was read refers only to itself.
+#[test]
+fn damaged_objects_are_read_or_refused() {
+    let whole = bytes("globals");
+    for at in 0..whole.len() {
+        object::read(&whole[..at]).unwrap_err();
+        for bit in [0, 3, 7] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1 << bit;
+            let Ok(read) = object::read(&damaged) else { continue };
+            for program in read.programs {
+                let is_within =
+                    |(slot, map): &(usize, BpfMapId)| slot + 1 < program.insns.len() && map.index() < read.maps.len();
+                assert!(program.map_refs.iter().all(is_within), "byte {at}");
+                assert!(!program.insns.is_empty() && program.insns.iter().all(|it: &Insn| it.dst < 16));
+            }
+        }
+    }
+}
