@@ -16,7 +16,7 @@ mod machine;
 #[path = "fake/tracer.rs"]
 mod tracer;
 
-use cupti::{DRIVER, Event};
+use cupti::{DRIVER, Event, LaunchParams};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tracer::{Tracer, listen, memory};
-use xputrace_collector::cupti::CuptiBackend;
+use xputrace_collector::cupti::{Cupti, CuptiBackend};
 use xputrace_collector::rendezvous::{Received, Socket, Trust};
 use xputrace_collector::{Dormant, World};
 use xputrace_wire::device::{
@@ -69,7 +69,8 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn world() -> World {
-    let backend = CuptiBackend::new(cupti::table(), code::driver(), false);
+    let table = Cupti { get_context_id: Some(cupti::context_id), ..cupti::table() };
+    let backend = CuptiBackend::new(table, code::driver(), false);
     World { backend: Some(Box::new(backend)), library: "/fake/libcupti.so.13".into(), chained: None }
 }
 
@@ -249,8 +250,17 @@ fn both(id: u32, name: &CStr, params: &[u64]) {
 
 /// Launches a kernel in blocks of so many threads; returns what is launched.
 fn launch_with(handle: u64, threads: u32, shared: u32) -> u64 {
-    let mut params = cupti::launch_params(7);
+    let mut params = cupti::launch_params(0);
     (params.function, params.block, params.shared) = (handle, [threads, 1, 1], shared);
+    launch_of(params)
+}
+
+/// Launches a kernel in a stream; returns what is launched.
+fn launch_in(stream: u64, handle: u64) -> u64 {
+    launch_of(LaunchParams { function: handle, ..cupti::launch_params(stream) })
+}
+
+fn launch_of(mut params: LaunchParams) -> u64 {
     let mut event = event(307, c"cuLaunchKernel", &[]);
     event.params = (&raw mut params).cast();
     cupti::fire(event, 0);
@@ -520,6 +530,48 @@ fn another_context_is_prepared_at_its_first_launch() {
         cupti::in_context(context, || assert_eq!(launch(kernel) == twin, n < MOST_CONTEXTS as u64, "{n}"));
     }
     assert_eq!(run.unprobed(Unprobed::NoContext), MOST_CONTEXTS as u64);
+    run.end();
+}
+
+/// A launch runs in its stream's context, whichever is current.
+#[test]
+fn a_stream_of_another_context_takes_the_launch_there() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let [another, third] = [1, 2].map(|it| CONTEXT + it);
+    let twins = twins_library(0x10_0000);
+    // In the third context, the twin takes more.
+    code::set(code::function(twins + 0x10, third), code::REGISTERS, 32);
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let (kernel, twin) = (library + 0x10, twins + 0x10);
+    let [stream, of_third] = [0x70, 0x90];
+    code::set_stream_context(stream, another);
+    code::set_stream_context(of_third, third);
+    let of_another = |it| code::function(it, another);
+    assert_eq!(launch_in(stream, of_another(kernel)), of_another(twin));
+    assert_eq!(launch_in(stream, kernel), twin);
+    assert!(code::block(another).is_some(), "it is prepared there");
+    let swapped = |slot: usize| run.control().slots[slot].swapped.load(SeqCst);
+    assert_eq!((swapped(0), swapped(1)), (0, 2));
+    assert_eq!(launch_in(0x80, kernel), twin, "a stream of the current context");
+    assert_eq!((swapped(0), swapped(1)), (1, 2));
+    // Whether it fits would be asked of the current context.
+    let functions = |it| code::function(it, third);
+    assert_eq!(launch_in(of_third, functions(kernel)), functions(kernel));
+    cupti::in_context(third, || assert_eq!(launch_in(of_third, functions(kernel)), functions(twin)));
+    assert_eq!(run.unprobed(Unprobed::MayNotFit), 1);
+    // A stream is asked for once, until there is a new one, which may have its handle.
+    let asked = code::CONTEXT_QUESTIONS.load(SeqCst);
+    (0..10).for_each(|_| assert_eq!(launch_in(stream, kernel), twin));
+    [0, 1, 2]
+        .into_iter()
+        .for_each(|it| assert_eq!(launch_in(it, kernel), twin, "a special one is the current context's"));
+    assert_eq!(code::CONTEXT_QUESTIONS.load(SeqCst), asked);
+    code::set_stream_context(stream, CONTEXT);
+    assert_eq!(launch_in(stream, of_another(kernel)), of_another(kernel), "which has it in the other context only");
+    code::set_stream_context(stream, 0x9999);
+    assert_eq!(launch_in(stream, kernel), kernel);
+    assert_eq!(run.unprobed(Unprobed::NoContext), 1);
     run.end();
 }
 

@@ -83,7 +83,7 @@ counted! {
         NotReady,
         /// A cooperative launch: a twin may not fit on the GPU at once.
         Cooperative,
-        /// CUPTI names no context, or there are more than [`MOST_CONTEXTS`].
+        /// Nobody names the context in which it runs, or there are more than [`MOST_CONTEXTS`].
         NoContext,
         /// The twin did not take an attribute of the original, such as its dynamic shared memory.
         AttributeRefused,

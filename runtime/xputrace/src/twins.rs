@@ -157,7 +157,7 @@ fn ran_original(why: Unprobed) -> &'static str {
     match why {
         Unprobed::NotReady => "before their twin was ready",
         Unprobed::Cooperative => "cooperatively",
-        Unprobed::NoContext => "in contexts beyond the first 16",
+        Unprobed::NoContext => "in contexts beyond the first 16, or in green ones",
         Unprobed::AttributeRefused => "with an attribute that their twin did not take",
         Unprobed::BlockTooLarge => "with more threads a block than their twin has registers for",
         Unprobed::MayNotFit => "with a grid that the GPU runs all at once, as it may not run their twin's",

@@ -495,7 +495,7 @@ impl Local {
     /// Returns a stream's id, cached until any stream is created (handles are reused).
     #[inline(never)]
     fn stream_id(&mut self, agent: &Agent, context: Context, stream: Stream) -> (u32, u32) {
-        let epoch = agent.stream_epoch.load(Ordering::Acquire);
+        let epoch = agent.stream_epoch();
         let slot = (stream.handle >> 4 ^ stream.handle ^ context.id as usize) % STREAM_SLOTS;
         let cached = self.streams[slot];
         if epoch != 0 && cached.epoch == epoch && cached.context == context.id && cached.stream == stream {

@@ -435,6 +435,13 @@ impl Agent {
         self.stream_epoch.fetch_max(1, Ordering::AcqRel);
     }
 
+    /// Returns a number that grows with each new stream: what is known of a handle holds as long as it stays. 0 where the
+    /// backend does not report new streams.
+    #[inline]
+    pub fn stream_epoch(&self) -> u64 {
+        self.stream_epoch.load(Ordering::Acquire)
+    }
+
     /// Whether any of these bits may be asked for during the run.
     #[inline]
     pub fn wants(&self, bit: u64) -> bool {

@@ -80,6 +80,8 @@ code! {
     set_context = c"cuCtxSetCurrent" (Handle);
     /// Of the current context.
     context_device = c"cuCtxGetDevice" (*mut i32);
+    /// In which the stream was created.
+    stream_context = c"cuStreamGetCtx" (Handle, *mut Handle);
     exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode" (*mut u32);
     /// The code, then options and their values and number, of the compiler and of the library.
     load_library = c"cuLibraryLoadData"

@@ -168,14 +168,16 @@ impl CuptiBackend {
     /// Returns what CUPTI says of a context that it tells of in this callback; `None` if it does not say it. Of one that is
     /// about to be destroyed, no stream is asked for.
     fn ids_of_context(&self, handle: Handle, is_created: bool) -> Option<ContextIds> {
-        let (mut id, get) = (0, self.cupti.get_context_id?);
-        // SAFETY: a context that CUPTI told of in this callback, and a live u32.
-        if handle.is_null() || unsafe { get(handle, &mut id) } != SUCCESS {
-            return None;
-        }
-        let context = Context { id, handle };
+        let context = Context { id: self.id_of_context(handle)?, handle };
         let null_stream = is_created.then(|| self.stream_of(context, Stream::default())).flatten();
-        Some(ContextIds { context: id, device: self.device_of(context)?, null_stream })
+        Some(ContextIds { context: context.id, device: self.device_of(context)?, null_stream })
+    }
+
+    /// Returns the id by which records name a context.
+    fn id_of_context(&self, handle: Handle) -> Option<u32> {
+        let (mut id, get) = (0, self.cupti.get_context_id?);
+        // SAFETY: a context that CUPTI, the driver or the program told of in this callback, and a live u32.
+        (!handle.is_null() && unsafe { get(handle, &mut id) } == SUCCESS).then_some(id)
     }
 
     /// Returns the id by which records name an executable graph.

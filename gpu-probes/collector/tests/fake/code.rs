@@ -30,6 +30,8 @@ pub static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
 pub static LOADS: AtomicUsize = AtomicUsize::new(0);
 /// How often it was asked how many blocks fit.
 pub static OCCUPANCY_QUESTIONS: AtomicUsize = AtomicUsize::new(0);
+/// How often a stream's context was asked for.
+pub static CONTEXT_QUESTIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local!(static CURRENT: Cell<u64> = const { Cell::new(0) });
 
@@ -42,6 +44,8 @@ struct State {
     attributes: HashMap<(u64, u32), i32>,
     /// Addresses of variables by library, context and name.
     variables: HashMap<(u64, u64, String), u64>,
+    /// Contexts of streams, where it is not the current one.
+    streams: HashMap<u64, u64>,
     /// Contexts and addresses of what was allocated.
     pub blocks: Vec<(u64, u64)>,
 }
@@ -55,6 +59,7 @@ pub fn reset() {
     IS_BLOCKED.store(false, SeqCst);
     LOADS.store(0, SeqCst);
     OCCUPANCY_QUESTIONS.store(0, SeqCst);
+    CONTEXT_QUESTIONS.store(0, SeqCst);
 }
 
 /// Loads a library or module of the program.
@@ -116,6 +121,12 @@ pub fn set(handle: u64, attribute: u32, value: i32) {
     with(|state| state.attributes.insert((handle, attribute), value));
 }
 
+/// Makes a stream be of this context, as if it was created there.
+pub fn set_stream_context(stream: u64, context: u64) {
+    with(|state| state.streams.insert(stream, context));
+    cupti::fire_resource(3, context);
+}
+
 pub fn driver() -> Driver {
     Driver {
         is_capturing: Some(cupti::is_capturing),
@@ -123,6 +134,7 @@ pub fn driver() -> Driver {
         code: Code {
             set_context: Some(set_context),
             context_device: Some(context_device),
+            stream_context: Some(stream_context),
             exchange_capture_mode: Some(exchange_capture_mode),
             load_library: Some(load_library),
             library_kernel: Some(library_kernel),
@@ -170,6 +182,14 @@ unsafe extern "C" fn set_context(context: Handle) -> u32 {
 
 unsafe extern "C" fn context_device(device: *mut i32) -> u32 {
     *device = (current() - 0x1000) as i32;
+    0
+}
+
+/// The program's streams are in the context that CUPTI reports, unless a test says otherwise.
+unsafe extern "C" fn stream_context(stream: Handle, context: *mut Handle) -> u32 {
+    CONTEXT_QUESTIONS.fetch_add(1, SeqCst);
+    let known = with(|state| state.streams.get(&(stream as u64)).copied());
+    *context = known.unwrap_or(cupti::current_context()) as Handle;
     0
 }
 

@@ -239,6 +239,18 @@ pub fn in_context(context: u64, run: impl FnOnce()) {
     CONTEXT.set(before);
 }
 
+/// Returns the context that CUPTI reports for calls of this thread.
+pub fn current_context() -> u64 {
+    CONTEXT.get()
+}
+
+/// `cuptiGetContextId`: of contexts that there may be.
+pub unsafe extern "C" fn context_id(context: Handle, id: *mut u32) -> u32 {
+    let number = (context as u64).wrapping_sub(0x1003);
+    unsafe { *id = number as u32 + 5 };
+    u32::from(number >= 256)
+}
+
 /// Fires a callback about a resource of a context, if that id is enabled.
 pub fn fire_resource(id: u32, context: u64) {
     const RESOURCE: u32 = 3;

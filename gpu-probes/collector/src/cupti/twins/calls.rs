@@ -118,6 +118,7 @@ pub mod offset {
         pub const GRID: usize = 8;
         pub const BLOCK: usize = 20;
         pub const SHARED: usize = 32;
+        pub const STREAM: usize = 40;
     }
 
     pub mod launch_ex {
@@ -130,6 +131,7 @@ pub mod offset {
         pub const GRID: usize = 0;
         pub const BLOCK: usize = 12;
         pub const SHARED: usize = 24;
+        pub const STREAM: usize = 32;
         pub const ATTRIBUTES: usize = 40;
         pub const ATTRIBUTES_LEN: usize = 48;
     }
@@ -178,6 +180,8 @@ pub(super) struct Kernel {
     pub(super) is_cooperative: bool,
     /// Whether the launch itself groups its blocks into clusters.
     pub(super) has_clusters: bool,
+    /// Of a launch; 0 of a node.
+    pub(super) stream: u64,
     /// The context that a node names, 0 if it doesn't.
     pub(super) context: u64,
 }
@@ -211,6 +215,7 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
                 shared: read(at, offset::launch::SHARED),
                 is_cooperative: role == Role::Cooperative,
                 has_clusters: false,
+                stream: read(at, offset::launch::STREAM),
                 context: 0,
             }),
             Role::LaunchEx => {
@@ -222,6 +227,7 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
                     shared: read(config, offset::config::SHARED),
                     is_cooperative: has_attribute(config, ATTRIBUTE_COOPERATIVE),
                     has_clusters: has_attribute(config, ATTRIBUTE_CLUSTER),
+                    stream: read(config, offset::config::STREAM),
                     context: 0,
                 })
             }
@@ -293,6 +299,7 @@ pub(super) unsafe fn node_kernel(layout: NodeLayout, node: *const u8) -> Option<
             shared: read(node, at + offset::node::SHARED),
             is_cooperative: false,
             has_clusters: false,
+            stream: 0,
             context: if has_kernel { read(node, at + offset::node::CONTEXT) } else { 0 },
         };
         Some((kernel, place))

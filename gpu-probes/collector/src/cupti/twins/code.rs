@@ -67,6 +67,14 @@ impl Code {
         Ok(device)
     }
 
+    /// Returns the context of a stream. Of a green context's, the driver does not tell it.
+    pub(super) unsafe fn context_of_stream(&self, stream: Handle) -> Answer<Handle> {
+        let mut context = null_mut();
+        // SAFETY: the caller's promise; a live pointer.
+        checked(unsafe { of(self.stream_context)?(stream, &mut context) })?;
+        Ok(context)
+    }
+
     /// Loads code; text ends with a 0.
     pub(super) unsafe fn load(&self, code: &[u8]) -> Answer<Handle> {
         let mut library = null_mut();

@@ -12,6 +12,7 @@ mod calls;
 mod code;
 mod contexts;
 pub(super) mod image;
+mod streams;
 mod table;
 mod work;
 
@@ -75,6 +76,15 @@ struct Images {
     in_use: Option<usize>,
     /// What prepares each context.
     jobs: [Option<Job>; MOST_CONTEXTS],
+}
+
+/// A kernel's twin, in the context in which a launch runs.
+struct Found<'a> {
+    twin: u64,
+    entry: &'a Entry,
+    slot: usize,
+    /// Whether that context is the calling thread's.
+    is_current: bool,
 }
 
 impl Twins {
@@ -250,13 +260,15 @@ impl Run {
         }
     }
 
-    /// Returns the handle to launch in place of a kernel's, if it has a twin and that can run here.
+    /// Returns the handle to launch in place of a kernel's, if it has a twin and that can run where the launch does, which
+    /// is made while a context is current.
     #[inline]
-    fn twin_of(&self, twins: &'static Twins, context: Option<Context>, kernel: &Kernel) -> Option<u64> {
+    fn twin_of(&self, twins: &'static Twins, current: Option<Context>, kernel: &Kernel) -> Option<u64> {
         let newest = twins.newest.load(Ordering::Acquire);
         if newest == 0 || !twins.is_on.load(Ordering::Acquire) || !self.agent.runs_twins_now() {
             return None;
         }
+        let context = self.context_of(twins, current, kernel);
         let slot = match context.and_then(|it| twins.contexts.find(it.id)) {
             Some(slot) if twins.contexts.state(slot).prepared.load(Ordering::Acquire) >= newest => slot,
             _ => match self.prepare_now(twins, context, newest) {
@@ -273,7 +285,8 @@ impl Run {
             }
             return None;
         };
-        if let Err(why) = self.check(twins, slot, twin, entry, kernel) {
+        let found = Found { twin, entry, slot, is_current: context == current };
+        if let Err(why) = self.check(twins, &found, kernel) {
             self.agent.count_unprobed(why);
             return None;
         }
@@ -284,7 +297,8 @@ impl Run {
 
     /// Whether a twin can run as its original would.
     #[inline]
-    fn check(&self, twins: &Twins, slot: usize, twin: u64, entry: &Entry, kernel: &Kernel) -> Result<(), Unprobed> {
+    fn check(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> Result<(), Unprobed> {
+        let entry = found.entry;
         if kernel.is_cooperative {
             return Err(Unprobed::Cooperative);
         }
@@ -295,10 +309,10 @@ impl Run {
             return Err(Unprobed::BlockTooLarge);
         }
         let has_room = kernel.shared <= entry.most_shared.load(Ordering::Relaxed);
-        if !has_room && !self.grow(twins, slot, twin, entry, kernel.shared) {
+        if !has_room && !self.grow(twins, found, kernel.shared) {
             return Err(Unprobed::AttributeRefused);
         }
-        if entry.takes_more.load(Ordering::Relaxed) != 0 && !self.fits(twins, slot, twin, entry, kernel) {
+        if entry.takes_more.load(Ordering::Relaxed) != 0 && !self.fits(twins, found, kernel) {
             return Err(Unprobed::MayNotFit);
         }
         Ok(())
@@ -307,27 +321,27 @@ impl Run {
     /// Whether a twin that takes more than its original fits on the GPU where that fits as a whole: blocks may wait for each
     /// other then, and would for ever.
     #[inline(never)]
-    fn fits(&self, twins: &Twins, slot: usize, twin: u64, entry: &Entry, kernel: &Kernel) -> bool {
+    fn fits(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> bool {
         let code = &self.backend.driver.code;
         // SAFETY: the handles of the launch, and of a twin in its context, which is current.
         let blocks_per_sm =
             |handle| unseen(|| unsafe { code.blocks_per_sm(handle, kernel.threads, kernel.shared) }).ok();
-        let (Some(twins_blocks), Some(originals)) = (blocks_per_sm(twin), blocks_per_sm(kernel.handle)) else {
-            return false;
-        };
+        // Elsewhere, the driver would answer for another GPU.
+        let ask = |handle| if found.is_current { blocks_per_sm(handle) } else { None };
+        let (Some(twins_blocks), Some(originals)) = (ask(found.twin), ask(kernel.handle)) else { return false };
         if twins_blocks >= originals {
             return true;
         }
-        let sms = u64::from(twins.contexts.state(slot).sms.load(Ordering::Acquire));
+        let sms = u64::from(twins.contexts.state(found.slot).sms.load(Ordering::Acquire));
         let fits = |blocks_per_sm: u64| kernel.blocks <= blocks_per_sm.saturating_mul(sms);
         // How many clusters fit is not known; nor how many blocks do, without the number of multiprocessors.
-        let is_countable = sms != 0 && !self.has_clusters(twins, slot, entry, kernel);
+        let is_countable = sms != 0 && !self.has_clusters(twins, found, kernel);
         twins_blocks != 0 && is_countable && (fits(twins_blocks) || !fits(originals))
     }
 
     /// Whether blocks run in clusters, as the launch says or the kernel.
-    fn has_clusters(&self, twins: &Twins, slot: usize, entry: &Entry, kernel: &Kernel) -> bool {
-        let handle = twins.kernel_handle(slot, kernel.handle, entry);
+    fn has_clusters(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> bool {
+        let handle = twins.kernel_handle(found.slot, kernel.handle, found.entry);
         // SAFETY: the handle of the launch, of the same kind as its twin's.
         let width = unseen(|| unsafe { self.backend.driver.code.attribute(handle, function_attribute::CLUSTER_WIDTH) });
         kernel.has_clusters || width.is_ok_and(|it| it > 0)
@@ -335,8 +349,9 @@ impl Run {
 
     /// Lets a twin have more dynamic shared memory; returns whether it can.
     #[cold]
-    fn grow(&self, twins: &Twins, slot: usize, twin: u64, entry: &Entry, bytes: u32) -> bool {
+    fn grow(&self, twins: &Twins, found: &Found<'_>, bytes: u32) -> bool {
         let Ok(value) = i32::try_from(bytes) else { return false };
+        let Found { twin, entry, slot, .. } = *found;
         let handle = twins.kernel_handle(slot, twin, entry);
         let code = &self.backend.driver.code;
         // SAFETY: a twin's handle, in the context that the calling thread launches in.
@@ -399,15 +414,7 @@ impl Run {
                 return;
             }
             let Some((kernel, place)) = calls::node_kernel(layout, node) else { return };
-            let own = context(data);
-            let context = match kernel.context {
-                0 => own,
-                handle => twins
-                    .contexts
-                    .find_handle(handle as Handle)
-                    .map(|slot| Context { id: twins.contexts.id(slot), handle: handle as Handle }),
-            };
-            let Some(twin) = self.twin_of(twins, context, &kernel) else { return };
+            let Some(twin) = self.twin_of(twins, context(data), &kernel) else { return };
             NODE.with(|copy| {
                 let copy = copy.get().cast::<u8>();
                 node.copy_to_nonoverlapping(copy, layout.size());
