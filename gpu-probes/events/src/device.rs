@@ -7,7 +7,7 @@
 use crate::field::{Field, FieldType, From, Unit};
 
 /// Number of 64-bit words.
-pub const WORDS: usize = 19;
+pub const WORDS: usize = ARGUMENTS + 2 * MOST_ARGUMENTS;
 
 /// A device event as its handlers see it.
 pub type DeviceContext = [u64; WORDS];
@@ -25,6 +25,23 @@ pub const SMID: usize = 15;
 pub const WARPID: usize = 16;
 pub const LANEID: usize = 17;
 pub const CLOCK: usize = 18;
+/// 1 in one of the threads of a warp that are there together; no field reads it.
+pub const IS_LEADER: usize = 19;
+/// In the state space of the access.
+pub const ADDRESS: usize = 20;
+/// 0 if it is not known.
+pub const BYTES: usize = 21;
+/// A string id: one of [`Access::ALL`].
+pub const ACCESS: usize = 22;
+/// A string id.
+pub const SPACE: usize = 23;
+/// The line of the source; 0 if it is not known.
+pub const LINE: usize = 24;
+/// Two words each: whether the kernel has that parameter, and its bits.
+pub const ARGUMENTS: usize = 25;
+
+/// Parameters of a kernel that handlers can read: the first ones.
+pub const MOST_ARGUMENTS: usize = 16;
 
 /// Where device code gets a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,30 +56,78 @@ pub enum Source {
     OfProcess,
     /// Constant in a kernel.
     OfKernel,
+    /// One of the threads of a warp that are there together has 1.
+    Leader,
+    /// From what is at this place in the code, such as an access to memory.
+    OfPlace,
+    /// Whether the kernel has the parameter with this index.
+    HasArgument(usize),
+    /// The parameter with this index, zero-extended.
+    Argument(usize),
 }
 
 /// The source of each word, by its index.
-pub const SOURCES: [Source; WORDS] = [
-    Source::GlobalTimer,
-    Source::OfProcess,
-    Source::OfKernel,
-    Source::Register32("%tid.x"),
-    Source::Register32("%tid.y"),
-    Source::Register32("%tid.z"),
-    Source::Register32("%ctaid.x"),
-    Source::Register32("%ctaid.y"),
-    Source::Register32("%ctaid.z"),
-    Source::Register32("%ntid.x"),
-    Source::Register32("%ntid.y"),
-    Source::Register32("%ntid.z"),
-    Source::Register32("%nctaid.x"),
-    Source::Register32("%nctaid.y"),
-    Source::Register32("%nctaid.z"),
-    Source::Register32("%smid"),
-    Source::Register32("%warpid"),
-    Source::Register32("%laneid"),
-    Source::Register64("%clock64"),
+pub const SOURCES: [Source; WORDS] = sources();
+
+const fn sources() -> [Source; WORDS] {
+    let mut all = [Source::OfPlace; WORDS];
+    all[TIME] = Source::GlobalTimer;
+    all[PID] = Source::OfProcess;
+    all[KERNEL] = Source::OfKernel;
+    let mut at = 0;
+    while at < POSITIONS.len() {
+        let (first, registers) = POSITIONS[at];
+        let mut axis = 0;
+        while axis < registers.len() {
+            all[first + axis] = Source::Register32(registers[axis]);
+            axis += 1;
+        }
+        at += 1;
+    }
+    all[SMID] = Source::Register32("%smid");
+    all[WARPID] = Source::Register32("%warpid");
+    all[LANEID] = Source::Register32("%laneid");
+    all[CLOCK] = Source::Register64("%clock64");
+    all[IS_LEADER] = Source::Leader;
+    let mut n = 0;
+    while n < MOST_ARGUMENTS {
+        all[ARGUMENTS + 2 * n] = Source::HasArgument(n);
+        all[ARGUMENTS + 2 * n + 1] = Source::Argument(n);
+        n += 1;
+    }
+    all
+}
+
+const POSITIONS: [(usize, [&str; 3]); 4] = [
+    (THREAD, ["%tid.x", "%tid.y", "%tid.z"]),
+    (BLOCK, ["%ctaid.x", "%ctaid.y", "%ctaid.z"]),
+    (BLOCK_DIM, ["%ntid.x", "%ntid.y", "%ntid.z"]),
+    (GRID_DIM, ["%nctaid.x", "%nctaid.y", "%nctaid.z"]),
 ];
+
+/// State spaces of accesses, as scripts compare them.
+pub const SPACES: &[&str] = &["generic", "global", "shared", "local", "const"];
+
+/// What an access does, as scripts compare it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    Load,
+    Store,
+    /// Reads, changes and writes.
+    Atomic,
+}
+
+impl Access {
+    pub const ALL: &[Access] = &[Access::Load, Access::Store, Access::Atomic];
+
+    pub const fn text(self) -> &'static str {
+        match self {
+            Access::Load => "load",
+            Access::Store => "store",
+            Access::Atomic => "atomic",
+        }
+    }
+}
 
 /// A place in a kernel where handlers can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,23 +136,38 @@ pub enum DeviceEvent {
     Entry,
     /// After its last one.
     Exit,
+    /// Before each access to memory.
+    Memory,
+    /// Before each barrier of the block.
+    Barrier,
 }
 
 impl DeviceEvent {
-    /// Every place, in the order of execution.
-    pub const ALL: &[DeviceEvent] = &[DeviceEvent::Entry, DeviceEvent::Exit];
+    /// Every place.
+    pub const ALL: &[DeviceEvent] = &[DeviceEvent::Entry, DeviceEvent::Exit, DeviceEvent::Memory, DeviceEvent::Barrier];
 
     /// Returns the event's name in scripts.
     pub const fn name(self) -> &'static str {
         match self {
             DeviceEvent::Entry => "device_entry",
             DeviceEvent::Exit => "device_exit",
+            DeviceEvent::Memory => "device_mem",
+            DeviceEvent::Barrier => "device_barrier",
         }
     }
 
     /// Returns the fields that scripts read.
     pub const fn fields(self) -> &'static [Field] {
-        FIELDS
+        match self {
+            DeviceEvent::Entry | DeviceEvent::Exit => FIELDS,
+            DeviceEvent::Memory => ACCESS_FIELDS,
+            DeviceEvent::Barrier => BARRIER_FIELDS,
+        }
+    }
+
+    /// Whether all that is needed to know when it happens are a kernel's threads, and not its code.
+    pub const fn is_of_threads(self) -> bool {
+        matches!(self, DeviceEvent::Entry | DeviceEvent::Exit)
     }
 }
 
@@ -107,7 +187,68 @@ const fn position(at: usize) -> [Field; 3] {
 const THREAD_PARTS: &[Field] = &position(THREAD);
 const BLOCK_PARTS: &[Field] = &position(BLOCK);
 
-const FIELDS: &[Field] = &[
+const FIELDS: &[Field] = &with::<{ COMMON.len() + MOST_ARGUMENTS }>(&[]);
+const BARRIER_FIELDS: &[Field] = &with::<{ COMMON.len() + 1 + MOST_ARGUMENTS }>(&[LINE_FIELD]);
+const ACCESS_FIELDS: &[Field] = &with::<{ COMMON.len() + OF_ACCESS.len() + MOST_ARGUMENTS }>(&OF_ACCESS);
+
+const OF_ACCESS: [Field; 5] = [
+    int("address", ADDRESS, "address that is accessed; in shared and local memory, within the thread's own"),
+    optional("bytes", BYTES, Unit::Bytes, "bytes that the thread accesses; `()` where only the running code knows"),
+    word("access", FieldType::Name, Unit::None, ACCESS, "\"load\", \"store\" or \"atomic\""),
+    word(
+        "space",
+        FieldType::Name,
+        Unit::None,
+        SPACE,
+        "state space, as the code names it: \"global\", \"shared\", \"local\", \"const\" or \"generic\"",
+    ),
+    LINE_FIELD,
+];
+
+const LINE_FIELD: Field =
+    optional("line", LINE, Unit::None, "line of the source; `()` in code without line information (`nvcc -lineinfo`)");
+
+/// A number that is absent where it is 0.
+const fn optional(name: &'static str, at: usize, unit: Unit, doc: &'static str) -> Field {
+    Field { name, kind: FieldType::Int, unit, from: From::Optional { flag: at, value: at }, doc }
+}
+
+const ARGUMENT_NAMES: [&str; MOST_ARGUMENTS] = [
+    "arg0", "arg1", "arg2", "arg3", "arg4", "arg5", "arg6", "arg7", "arg8", "arg9", "arg10", "arg11", "arg12", "arg13",
+    "arg14", "arg15",
+];
+
+const fn argument(n: usize) -> Field {
+    let at = ARGUMENTS + 2 * n;
+    Field {
+        name: ARGUMENT_NAMES[n],
+        kind: FieldType::Int,
+        unit: Unit::None,
+        from: From::Optional { flag: at, value: at + 1 },
+        doc: ARGUMENT,
+    }
+}
+
+const ARGUMENT: &str = "bits of this parameter of the kernel; `()` if it has none, or one of more than 8 bytes";
+
+/// Returns the fields that all places have, those given, and the kernel's parameters.
+const fn with<const N: usize>(own: &[Field]) -> [Field; N] {
+    let mut all = [COMMON[0]; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < COMMON.len() {
+            COMMON[at]
+        } else if at < COMMON.len() + own.len() {
+            own[at - COMMON.len()]
+        } else {
+            argument(at - COMMON.len() - own.len())
+        };
+        at += 1;
+    }
+    all
+}
+
+const COMMON: [Field; 11] = [
     word("time", FieldType::Int, Unit::Clock, TIME, "time on the GPU"),
     int("pid", PID, "process id"),
     word(
@@ -134,12 +275,23 @@ mod tests {
     #[test]
     fn each_word_is_read_by_one_field() {
         let mut read = [0; WORDS];
-        for field in FIELDS {
-            let first = field.from.word().expect("a word");
-            let n_words = if matches!(field.kind, FieldType::Dim3 | FieldType::Parts(_)) { 3 } else { 1 };
-            read[first..first + n_words].iter_mut().for_each(|it| *it += 1);
+        for field in ACCESS_FIELDS {
+            let words = match (field.from, field.kind) {
+                (From::Optional { flag, value }, _) => flag..value + 1,
+                (From::Word(at), FieldType::Dim3 | FieldType::Parts(_)) => at..at + 3,
+                (From::Word(at), _) => at..at + 1,
+                (From::Probe, _) => panic!("{} has no word", field.name),
+            };
+            read[words].iter_mut().for_each(|it| *it += 1);
         }
+        read[IS_LEADER] += 1;
         assert_eq!(read, [1; WORDS]);
+    }
+
+    #[test]
+    fn every_word_that_belongs_to_no_place_has_a_source() {
+        let of_place = (0..WORDS).filter(|it| SOURCES[*it] == Source::OfPlace);
+        assert_eq!(of_place.collect::<Vec<_>>(), [ADDRESS, BYTES, ACCESS, SPACE, LINE]);
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub enum NoTwin {
     Refused { kernel: String, refusal: xputrace_device::Refusal },
     #[error("its PTX is for {target}: handlers need sm_70 and PTX 7.0 or later")]
     TooOld { target: String },
-    #[error("a thread may end in the function {function}, where handlers of a kernel's exit can't run")]
-    EndsElsewhere { function: String },
+    #[error("handlers of several kernels differ in the function {function}, which doesn't know which kernel called it")]
+    Shared { function: String },
     #[error("weaving: {0}")]
     Weave(#[from] xputrace_ptx::WeaveError),
     #[error("its variables can't be shared: {0}")]

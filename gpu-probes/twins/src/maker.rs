@@ -10,8 +10,8 @@ use xputrace_device::{
     DeviceMap, Kind, LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, Request, Scope, Word, translate,
 };
 use xputrace_events::DeviceEvent;
-use xputrace_events::device::{self, SOURCES, Source};
-use xputrace_ptx::{Module, Point};
+use xputrace_events::device::{self, SOURCES, SPACES, Source};
+use xputrace_ptx::{ADDRESS, Access, AccessKind, Function, Module, Point, Site, type_bits};
 use xputrace_wire::device::{NAMES_VARIABLE, Ptx, Twin, twin_symbol};
 
 /// A handler, and where in a kernel it runs.
@@ -77,18 +77,40 @@ pub struct Maker {
     n_sites: u32,
     maps: Vec<DeviceMap>,
     arena: Arena,
+    texts: Texts,
+}
+
+/// String ids of what handlers read of accesses; 0 for what the script doesn't have.
+#[derive(Clone, Debug, Default)]
+struct Texts(BTreeMap<&'static str, u64>);
+
+impl Texts {
+    fn new(id: &dyn Fn(&str) -> Option<u64>) -> Self {
+        let all = device::Access::ALL.iter().map(|it| it.text()).chain(SPACES.iter().copied());
+        Texts(all.filter_map(|it| Some((it, id(it)?))).collect())
+    }
+
+    fn id(&self, text: &str) -> u64 {
+        self.0.get(text).copied().unwrap_or(0)
+    }
 }
 
 impl Maker {
     /// Checks that each handler can run on a GPU, and lays out their maps.
     ///
-    /// `maps` has a map of the script for each id, `None` for those that are not on the GPU.
+    /// `maps` has a map of the script for each id, `None` for those that are not on the GPU. `string_id` gives the ids of
+    /// strings that the script was compiled with.
     ///
     /// # Errors
     /// A handler does what GPUs can't, or the maps are too large.
-    pub fn new(handlers: Vec<Handler>, maps: &[Option<GpuMap<'_>>]) -> Result<Maker, MakerError> {
+    pub fn new(
+        handlers: Vec<Handler>,
+        maps: &[Option<GpuMap<'_>>],
+        string_id: &dyn Fn(&str) -> Option<u64>,
+    ) -> Result<Maker, MakerError> {
         let maps = maps.iter().map(|it| it.map_or(Ok(NOWHERE), device_map)).collect::<Result<Vec<_>, _>>()?;
-        let context = context(0);
+        let texts = Texts::new(string_id);
+        let context = Spot::ANY.context(&texts);
         let (mut first_sites, mut n_sites) = (Vec::new(), 0);
         for (handler, Handler { program, .. }) in handlers.iter().enumerate() {
             let options = Options { first_site: n_sites, ..Options::default() };
@@ -98,7 +120,7 @@ impl Maker {
             n_sites += block.sites.len() as u32;
         }
         let arena = Arena::new(Needs { maps: maps.clone(), n_sites, ring_slots: 0, n_threads: 0 })?;
-        Ok(Maker { handlers, first_sites, n_sites, maps, arena })
+        Ok(Maker { handlers, first_sites, n_sites, maps, arena, texts })
     }
 
     /// Returns how the memory is laid out.
@@ -154,9 +176,13 @@ impl Maker {
             }
         }
         module.only(&names)?;
+        // Before variables are redirected, which adds reads of their addresses.
+        let reads_names = self.weave(&mut module, &kernels, target.architecture.min(gpu.capability))?;
         let variables = module.redirect(&mut |it| !it.is_literal())?;
         module.declare(DECLARATION)?;
-        let reads_names = self.weave(&mut module, &kernels, target.architecture.min(gpu.capability))?;
+        if reads_names {
+            module.declare(&format!(".visible .const .align 8 .u64 {NAMES_VARIABLE}[{}];", names.len()))?;
+        }
         for kernel in &names {
             module.rename(kernel, &twin_symbol(kernel))?;
         }
@@ -176,50 +202,47 @@ impl Maker {
         kernels: &BTreeMap<String, Wanted>,
         architecture: u32,
     ) -> Result<bool, NoTwin> {
-        let mut texts = BTreeMap::new();
-        for (index, (kernel, wanted)) in kernels.iter().enumerate() {
-            for place in DeviceEvent::ALL {
-                let text = self
-                    .blocks(wanted, *place, architecture, index)
-                    .map_err(|refusal| NoTwin::Refused { kernel: kernel.clone(), refusal })?;
-                texts.insert((kernel.as_str(), *place), text);
-            }
-        }
         let names: Vec<&str> = kernels.keys().map(String::as_str).collect();
-        let reads_names = texts.values().any(|it| it.contains(NAMES_VARIABLE));
-        if reads_names {
-            module.declare(&format!(".visible .const .align 8 .u64 {NAMES_VARIABLE}[{}];", names.len()))?;
-        }
-        let has_exits = texts.iter().any(|((_, place), text)| *place == DeviceEvent::Exit && !text.is_empty());
-        let mut ends_elsewhere = None;
-        module.weave(&names, &mut |site| {
-            let place = match site.point {
-                Point::Entry => DeviceEvent::Entry,
-                Point::Exit => DeviceEvent::Exit,
-                _ => return None,
-            };
-            if !kernels.contains_key(site.function) {
-                // It doesn't know which kernel called it, and so which handlers should run.
-                ends_elsewhere = Some(site.function.to_owned());
-                return None;
+        let parameters: BTreeMap<&str, Vec<Parameter>> =
+            names.iter().map(|it| (*it, module.kernel(it).map(parameters).unwrap_or_default())).collect();
+        let index = |kernel: &str| names.iter().position(|it| *it == kernel).unwrap_or(0);
+        let (mut failure, mut reads_names) = (None, false);
+        let mut woven = module.clone();
+        woven.weave(&names, &mut |site| {
+            let place = place_of(site)?;
+            // A function doesn't know which kernel called it, nor that one's parameters.
+            let callers = if kernels.contains_key(site.function) { vec![site.function] } else { names.clone() };
+            let texts = callers.iter().map(|kernel| {
+                let parameters = parameters.get(kernel).filter(|_| *kernel == site.function);
+                let spot =
+                    Spot { kernel: index(kernel), site: Some(site), parameters: parameters.map_or(&[], Vec::as_slice) };
+                let text = self.blocks(&kernels[*kernel], place, &spot, architecture);
+                text.map_err(|refusal| NoTwin::Refused { kernel: (*kernel).to_owned(), refusal })
+            });
+            match texts.collect::<Result<Vec<String>, NoTwin>>().and_then(|it| only(it, site)) {
+                Ok(text) => {
+                    reads_names |= text.contains(NAMES_VARIABLE);
+                    Some(text).filter(|it| !it.is_empty())
+                }
+                Err(error) => {
+                    failure.get_or_insert(error);
+                    None
+                }
             }
-            texts.get(&(site.function, place)).filter(|it| !it.is_empty()).cloned()
         })?;
-        match ends_elsewhere.filter(|_| has_exits) {
-            Some(function) => Err(NoTwin::EndsElsewhere { function }),
-            None => Ok(reads_names),
-        }
+        *module = woven;
+        failure.map_or(Ok(reads_names), Err)
     }
 
-    /// Returns the PTX of the handlers of the twin's kernel with this index, at this place; empty if it has none there.
+    /// Returns the PTX of a kernel's handlers at this place; empty if it has none there.
     fn blocks(
         &self,
         wanted: &Wanted,
         place: DeviceEvent,
+        spot: &Spot<'_>,
         architecture: u32,
-        kernel: usize,
     ) -> Result<String, xputrace_device::Refusal> {
-        let context = context(kernel);
+        let context = spot.context(&self.texts);
         let mut text = String::new();
         for at in wanted.handlers.iter().copied().filter(|at| self.handlers[*at].place == place) {
             let options = Options { first_site: self.first_sites[at], architecture, ..Options::default() };
@@ -231,6 +254,122 @@ impl Maker {
         Ok(text)
     }
 }
+
+/// Returns the event at a point of a kernel's code, if it is one.
+fn place_of(site: &Site<'_>) -> Option<DeviceEvent> {
+    Some(match site.point {
+        Point::Entry => DeviceEvent::Entry,
+        Point::Exit => DeviceEvent::Exit,
+        Point::BeforeAccess(_) => DeviceEvent::Memory,
+        Point::BeforeBarrier => DeviceEvent::Barrier,
+        _ => return None,
+    })
+}
+
+/// Returns the text that all kernels want at a place that they share.
+fn only(mut texts: Vec<String>, site: &Site<'_>) -> Result<String, NoTwin> {
+    let text = texts.pop().unwrap_or_default();
+    let is_same = texts.iter().all(|it| *it == text);
+    if is_same { Ok(text) } else { Err(NoTwin::Shared { function: site.function.to_owned() }) }
+}
+
+/// A parameter of a kernel that fits into a word.
+struct Parameter {
+    name: String,
+    /// 8 to 64.
+    bits: u32,
+}
+
+/// Returns a kernel's parameters; without a name, those that are larger.
+fn parameters(kernel: &Function) -> Vec<Parameter> {
+    let all = kernel.parameters.iter().flatten();
+    all.map(|it| {
+        let bits = it.words.iter().rev().find_map(|word| type_bits(word.strip_prefix('.')?)).unwrap_or(0);
+        let one = it.names.first().filter(|it| it.dimensions.is_empty() && (8..=64).contains(&bits));
+        Parameter { name: one.map(|it| it.name.clone()).unwrap_or_default(), bits }
+    })
+    .collect()
+}
+
+/// Where a handler runs, as far as its context depends on that.
+struct Spot<'a> {
+    /// The kernel's index in its twin.
+    kernel: usize,
+    site: Option<&'a Site<'a>>,
+    /// Those that can be read there.
+    parameters: &'a [Parameter],
+}
+
+impl Spot<'_> {
+    /// To see whether a handler can run anywhere.
+    const ANY: Spot<'static> = Spot { kernel: 0, site: None, parameters: &[] };
+
+    /// Returns where the words of the context come from.
+    ///
+    /// What changes from run to run comes from memory: the text is the same in all of them.
+    fn context(&self, texts: &Texts) -> Vec<Word> {
+        SOURCES.into_iter().enumerate().map(|(at, source)| self.word(at, source, texts)).collect()
+    }
+
+    fn word(&self, at: usize, source: Source, texts: &Texts) -> Word {
+        match source {
+            Source::Register32(register) => Word::Narrow(register.into()),
+            Source::Register64(register) => Word::Wide(register.into()),
+            Source::GlobalTimer => Word::Statements(clock()),
+            Source::OfProcess => Word::Statements(process_id()),
+            Source::OfKernel => Word::Statements(name_of(self.kernel)),
+            Source::Leader => Word::Statements(LEADER.into()),
+            Source::OfPlace => self.of_place(at, texts),
+            Source::HasArgument(n) => Word::Constant(self.parameter(n).is_some().into()),
+            Source::Argument(n) => self.parameter(n).map_or(Word::Constant(0), |it| Word::Statements(it.statements())),
+        }
+    }
+
+    fn parameter(&self, n: usize) -> Option<&Parameter> {
+        self.parameters.get(n).filter(|it| !it.name.is_empty())
+    }
+
+    fn of_place(&self, at: usize, texts: &Texts) -> Word {
+        let access = match self.site.map(|it| it.point) {
+            Some(Point::BeforeAccess(access)) => Some(access),
+            _ => None,
+        };
+        let line = self.site.and_then(|it| it.line).map_or(0, |it| it.line);
+        match (at, access) {
+            (device::LINE, _) => Word::Constant(line.into()),
+            (device::ADDRESS, Some(_)) => Word::Wide(ADDRESS.into()),
+            (device::BYTES, Some(access)) => Word::Constant(access.bytes.unwrap_or(0).into()),
+            (device::ACCESS, Some(access)) => Word::Constant(texts.id(kind(&access).text())),
+            (device::SPACE, Some(access)) => Word::Constant(texts.id(access.space.name())),
+            _ => Word::Constant(0),
+        }
+    }
+}
+
+fn kind(access: &Access) -> device::Access {
+    match access.kind {
+        AccessKind::Load => device::Access::Load,
+        AccessKind::Store => device::Access::Store,
+        AccessKind::Atomic | AccessKind::Reduction => device::Access::Atomic,
+    }
+}
+
+impl Parameter {
+    /// Returns PTX that sets `{d}` to it.
+    fn statements(&self) -> String {
+        let Parameter { name, bits } = self;
+        match bits {
+            64 => format!("ld.param.b64 {{d}}, [{name}];"),
+            32 => format!("{{ .reg .b32 %narrow; ld.param.b32 %narrow, [{name}]; cvt.u64.u32 {{d}}, %narrow; }}"),
+            bits => format!("{{ .reg .b16 %narrow; ld.param.u{bits} %narrow, [{name}]; cvt.u64.u16 {{d}}, %narrow; }}"),
+        }
+    }
+}
+
+/// PTX that sets `{d}` to 1 in the last of the threads of a warp that are there, and to 0 in the others.
+const LEADER: &str = "{ .reg .b32 %there, %leader, %lane; .reg .pred %is_it; activemask.b32 %there; \
+     bfind.u32 %leader, %there; mov.u32 %lane, %laneid; setp.eq.u32 %is_it, %leader, %lane; \
+     selp.b64 {d}, 1, 0, %is_it; }";
 
 /// What a module is to be compiled for.
 struct Target {
@@ -305,21 +444,6 @@ fn device_map(GpuMap { spec, has_parts }: GpuMap<'_>) -> Result<DeviceMap, Maker
     let part_bytes = map.n_values() * u64::from(map.value_stride());
     let parts = if has_parts { MOST_PARTS_BYTES / part_bytes.max(1) } else { 1 };
     Ok(DeviceMap { parts: parts.clamp(1, MOST_PARTS) as u32, ..map })
-}
-
-/// Returns where the words of the context come from, in the twin's kernel with this index.
-///
-/// What changes from run to run comes from memory: the text is the same in all of them.
-fn context(kernel: usize) -> Vec<Word> {
-    let word = |(at, source): (usize, Source)| match source {
-        Source::Register32(register) => Word::Narrow(register.into()),
-        Source::Register64(register) => Word::Wide(register.into()),
-        Source::GlobalTimer => Word::Statements(clock()),
-        Source::OfProcess => Word::Statements(process_id()),
-        Source::OfKernel if at == device::KERNEL => Word::Statements(name_of(kernel)),
-        Source::OfKernel => Word::Absent,
-    };
-    SOURCES.into_iter().enumerate().map(word).collect()
 }
 
 /// Returns PTX that sets `{d}` to the GPU's time on the host's clock.

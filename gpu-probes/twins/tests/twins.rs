@@ -37,7 +37,9 @@ fn counting(place: DeviceEvent, word: usize) -> Handler {
 
 fn maker(handlers: Vec<Handler>) -> Maker {
     let map = MapSpec { max_entries: 16, home: Home::Tracer, ..MapSpec::number("counts", MapKind::Array) };
-    Maker::new(handlers, &[Some(GpuMap { spec: &map, has_parts: false })]).unwrap()
+    let texts = ["load", "store", "atomic", "global", "shared"];
+    let id = |text: &str| texts.iter().position(|it| *it == text).map(|it| it as u64 + 1);
+    Maker::new(handlers, &[Some(GpuMap { spec: &map, has_parts: false })], &id).unwrap()
 }
 
 fn image(text: &str) -> Vec<Ptx<'_>> {
@@ -123,12 +125,53 @@ fn handlers_are_compiled_for_what_the_module_is() {
     assert!(twin(handlers(), &turing, "second").unwrap().is_some());
 }
 
+/// Kernels whose threads end in a function.
+const ENDS_ELSEWHERE: &str = ".version 8.0\n.target sm_90\n.address_size 64\n.func leave() { exit; }\n\
+                              .visible .entry k() { call.uni leave, (); ret; }\n\
+                              .visible .entry l() { call.uni leave, (); ret; }\n";
+
 #[test]
-fn a_kernel_whose_threads_end_in_a_function_has_no_exits() {
-    let text = ".version 8.0\n.target sm_90\n.address_size 64\n.func leave() { exit; }\n\
-                .visible .entry k() { call.uni leave, (); ret; }\n";
-    let exit = vec![counting(DeviceEvent::Exit, device::SMID)];
-    assert!(matches!(twin(exit, text, "k"), Err(NoTwin::EndsElsewhere { function }) if function == "leave"));
-    let entry = vec![counting(DeviceEvent::Entry, device::SMID)];
-    assert!(twin(entry, text, "k").unwrap().is_some());
+fn a_function_has_the_handlers_of_its_only_kernel() {
+    let exit = vec![counting(DeviceEvent::Exit, device::KERNEL)];
+    let twin = twin(exit, ENDS_ELSEWHERE, "k").unwrap().unwrap();
+    let code = twin.text;
+    let leave = code.split("leave()").nth(1).and_then(|it| it.split(".entry").next()).unwrap();
+    assert!(leave.contains("[xpt_device]"), "{leave}");
+}
+
+#[test]
+fn a_function_of_two_kernels_has_only_handlers_that_are_the_same_in_both() {
+    let twin = |word| {
+        let mut wanted = |_: &str| Some(Wanted { handlers: vec![0] });
+        maker(vec![counting(DeviceEvent::Exit, word)]).twin(&image(ENDS_ELSEWHERE), H100, &mut wanted)
+    };
+    assert!(twin(device::SMID).unwrap().is_some());
+    assert!(matches!(twin(device::KERNEL), Err(NoTwin::Shared { function }) if function == "leave"));
+}
+
+#[test]
+fn what_is_known_of_accesses_and_barriers_and_parameters() {
+    let at = |place, words: &[usize]| words.iter().map(|it| counting(place, *it)).collect::<Vec<_>>();
+    let of_access = [device::ADDRESS, device::BYTES, device::ACCESS, device::SPACE, device::LINE, device::IS_LEADER];
+    let mut handlers = at(DeviceEvent::Memory, &of_access);
+    handlers.extend(at(DeviceEvent::Barrier, &[device::THREAD]));
+    handlers.extend(at(DeviceEvent::Entry, &[device::ARGUMENTS, device::ARGUMENTS + 1, device::ARGUMENTS + 31]));
+    golden("accesses.ptx", &twin(handlers, FIRST, "second").unwrap().unwrap());
+}
+
+#[test]
+fn reads_of_the_addresses_of_variables_are_no_accesses() {
+    let text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .global .u32 counter;\n\
+                .visible .entry k() { .reg .b32 %r; ld.global.u32 %r, [counter]; ret; }\n";
+    let twin = twin(vec![counting(DeviceEvent::Memory, device::SPACE)], text, "k").unwrap().unwrap();
+    assert_eq!(twin.variables, ["counter"]);
+    let code = twin.text;
+    assert_eq!(code.matches("[xpt_device]").count(), 1, "{code}");
+}
+
+#[test]
+fn scripts_know_every_space_of_an_access() {
+    use xputrace_ptx::Space;
+    let all = [Space::Generic, Space::Global, Space::Shared, Space::Local, Space::Const];
+    assert_eq!(all.map(Space::name), device::SPACES);
 }

@@ -4,7 +4,7 @@
 //! still check the rest of the script.
 
 use crate::errors::Failure;
-use crate::handler::{Captured, DeclaredProbe, Function, Handler, MapDeclaration, Options, map_name};
+use crate::handler::{Captured, DeclaredProbe, Function, Handler, MapDeclaration, Options, Per, map_name};
 use crate::lexer::MODULE_FUNCTION;
 use crate::maps::MapRef;
 use crate::session::{Body, Closure, Session, Shared};
@@ -161,6 +161,8 @@ impl Call<'_> {
             Event::Host(HostEvent::Api) => "api(\"cudaMalloc*\", |a| …)",
             Event::Device(DeviceEvent::Entry) => "device_entry(\"vectorAdd\", |t| …)",
             Event::Device(DeviceEvent::Exit) => "device_exit(\"vectorAdd\", |t| …)",
+            Event::Device(DeviceEvent::Memory) => "device_mem(\"vectorAdd\", |t| …)",
+            Event::Device(DeviceEvent::Barrier) => "device_barrier(\"vectorAdd\", |t| …)",
             Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",
             Event::Uretprobe => "uretprobe(\"libc:malloc\", |e| …)",
             Event::Tracepoint => "tracepoint(\"sched:sched_switch\", |e| …)",
@@ -494,7 +496,8 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
         Event::Activity(_) => &["every"],
         Event::Host(_) => &["every", "optional"],
         Event::Launch => &["every", "kinds"],
-        Event::Begin | Event::End | Event::Interval | Event::Device(_) => &[],
+        Event::Device(_) => &["per"],
+        Event::Begin | Event::End | Event::Interval => &[],
         Event::Uretprobe => &["scope", "every", "return"],
         _ => &["scope", "every"],
     };
@@ -552,6 +555,16 @@ fn option(
                 Some(())
             }
             Err(help) => wrong("`kinds` takes a list of the kinds of calls".to_owned(), help),
+        },
+        "per" => match text_of(value).and_then(|it| Per::named(&it)) {
+            Some(per) => {
+                options.per = per;
+                Some(())
+            }
+            None => wrong(
+                "`per` is \"thread\", \"warp\" or \"block\"".to_owned(),
+                "\"thread\" is the default; `per: \"warp\"` runs it once for the threads of a warp".to_owned(),
+            ),
         },
         "return" => match text_of(value).and_then(|it| ReturnWay::named(&it)) {
             Some(way) => {

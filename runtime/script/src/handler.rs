@@ -44,8 +44,33 @@ pub struct Options {
     pub optional: bool,
     /// `kinds: […]`: the calls that a `launch` handler sees, if the script says.
     pub kinds: Option<Calls>,
+    /// `per: "warp"`: in which threads a device handler runs.
+    pub per: Per,
     /// `return: "trampoline"`: how a return probe detects returns.
     pub returns: ReturnWay,
+}
+
+/// In which threads of a kernel a handler runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Per {
+    #[default]
+    Thread,
+    /// In one of the threads of a warp that are there together.
+    Warp,
+    /// In the first thread of each block.
+    Block,
+}
+
+impl Per {
+    /// Returns what an option's value names.
+    pub fn named(text: &str) -> Option<Per> {
+        Some(match text {
+            "thread" => Per::Thread,
+            "warp" => Per::Warp,
+            "block" => Per::Block,
+            _ => return None,
+        })
+    }
 }
 
 impl Options {

@@ -37,7 +37,7 @@ impl Twins {
         if handlers.is_empty() || is_switched(plan) {
             return Ok(None);
         }
-        let maker = Maker::new(handlers, &maps(plan)).map_err(|error| match error {
+        let maker = Maker::new(handlers, &maps(plan), &|text| string_id(plan, text)).map_err(|error| match error {
             MakerError::Handler { handler, refusal } => {
                 anyhow!("the device handler at {} can't run on a GPU: {}", sites[handler].line, refusal.what)
             }
@@ -90,6 +90,11 @@ impl Twins {
 /// Whether a device handler is enabled and disabled during the run.
 pub fn is_switched(plan: &Plan) -> bool {
     plan.device_handlers().any(|it| plan.probes[it.probe.index()].switch.is_some())
+}
+
+/// Returns the id that a text of the script has in the run.
+fn string_id(plan: &Plan, text: &str) -> Option<u64> {
+    plan.strings.iter().position(|it| &**it == text).map(|it| it as u64)
 }
 
 /// Returns the maps of the script that are on the GPU.

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use xputrace_bytecode::image::{MMAPABLE, NO_PREALLOC};
 use xputrace_bytecode::{BpfMapId, Home, Image, MapKind, MapSpec, ProgramKind};
 use xputrace_model::catalog::Catalog;
+use xputrace_model::context::device;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{LossSite, Place, Plan, Probe, ProbeId, ProgramId, ReturnWay, StringId, TAG_SLOTS, Target};
-use xputrace_model::schema::Event;
+use xputrace_model::schema::{DeviceEvent, Event};
 use xputrace_model::stack;
 use xputrace_model::table::{Parts, Storage, TableDef, TableId, TableKind};
 
@@ -149,6 +150,12 @@ impl<'a> Build<'a> {
             (_, Event::Profile, _) => (Engine::Linux, ProgramKind::PerfEvent),
             _ => (Engine::Linux, ProgramKind::Uprobe),
         };
+        if handler.event == Event::Device(DeviceEvent::Memory) {
+            // Twins of kernels set them.
+            device::Access::ALL.iter().map(|it| it.text()).chain(device::SPACES.iter().copied()).for_each(|it| {
+                self.string(it);
+            });
+        }
         let name = format!("{}_{}", handler.event.name(), probe.0);
         let mut emitter = Emitter::new(self, handler, checked, engine, probe);
         emitter.prologue();

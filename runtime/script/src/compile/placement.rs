@@ -5,7 +5,7 @@ use super::check::unknown_at_launch;
 use super::reads::Reads;
 use super::scan::{How, Scan, Use};
 use super::unit::Unit;
-use crate::handler::{Handler, Staged};
+use crate::handler::{Handler, Per, Staged};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use xputrace_model::context::word;
@@ -54,7 +54,7 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
         Event::Activity(_) => (Place::Tracer, Vec::new()),
         Event::Launch => launch(scan, cpu_maps),
         Event::Host(_) => (Place::Tracer, vec![why_of_call(handler).into()]),
-        Event::Device(_) => (Place::Gpu, vec!["device code: runs in each thread of the kernels that match".into()]),
+        Event::Device(_) => (Place::Gpu, vec![device_threads(handler).into()]),
     };
     if handler.event == Event::Uretprobe && place == Place::Linux {
         why.push(returns(handler.options.returns).into());
@@ -63,6 +63,16 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
         why.push("system scope: slows every process that runs the probed code".into());
     }
     (place, why)
+}
+
+fn device_threads(handler: &Handler) -> &'static str {
+    match handler.options.per {
+        Per::Thread => "device code: runs in each thread of the kernels that match",
+        Per::Warp => {
+            "device code: runs once for the threads of a warp that are there together, in the kernels that match"
+        }
+        Per::Block => "device code: runs in the first thread of each block, in the kernels that match",
+    }
 }
 
 fn why_of_call(handler: &Handler) -> &'static str {

@@ -4,12 +4,13 @@
 use super::build::Engine;
 use super::emit::{Emitter, SCRATCH};
 use super::typed::Source;
+use crate::handler::Per;
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::probe::{EEXIST, Frames, Machine, Reader, SCRATCH_BYTES, TaskId, pt_regs};
 use xputrace_bytecode::targets::leave_out_others;
 use xputrace_bytecode::{BpfMapId, Label, helper};
-use xputrace_model::context::word;
+use xputrace_model::context::{device, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{SwitchId, Target};
 use xputrace_model::schema::Event;
@@ -197,6 +198,7 @@ impl Emitter<'_, '_> {
         if let Some(every) = self.handler.options.every.filter(|it| *it > 1) {
             self.only_every(every);
         }
+        self.only_per(self.handler.options.per);
         if self.checked.needs_launch {
             let at = self.handler.body.first().map_or(Position::NONE, |it| it.position());
             let skipped = self.ends_with(Loss::SkippedUnjoined, at);
@@ -208,6 +210,19 @@ impl Emitter<'_, '_> {
             self.asm.call(helper::KTIME_GET_NS);
             self.store(slot, Reg::R0);
             self.time = Some(slot);
+        }
+    }
+
+    /// Skips threads of a kernel.
+    fn only_per(&mut self, per: Per) {
+        let (words, expected) = match per {
+            Per::Thread => return,
+            Per::Warp => (device::IS_LEADER..device::IS_LEADER + 1, 1),
+            Per::Block => (device::THREAD..device::THREAD + 3, 0),
+        };
+        for at in words {
+            self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, (at * 8) as i16);
+            self.asm.jump_if_imm(Cond::Ne, Reg::R0, expected, self.end);
         }
     }
 

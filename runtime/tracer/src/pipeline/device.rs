@@ -82,8 +82,9 @@ impl Pipeline {
                 continue;
             }
             match (is_software, is_twin) {
-                (true, _) => it.run(kernel, state, &mut ledger.losses),
-                (false, false) => ledger.losses.add_at(Loss::DeviceUnprobed, it.site, 1),
+                (true, _) if it.place.is_of_threads() => it.run(kernel, state, &mut ledger.losses),
+                // Elsewhere, there is no code that it could run in.
+                (true, _) | (false, false) => ledger.losses.add_at(Loss::DeviceUnprobed, it.site, 1),
                 (false, true) => {}
             }
         }
@@ -108,8 +109,8 @@ impl DeviceHandler {
 fn launch_words(kernel: &GpuContext, place: DeviceEvent) -> DeviceContext {
     let mut ctx: DeviceContext = [0; device::WORDS];
     ctx[device::TIME] = match place {
-        DeviceEvent::Entry => kernel[word::START],
         DeviceEvent::Exit => kernel[word::END],
+        _ => kernel[word::START],
     };
     ctx[device::PID] = kernel[word::PID];
     ctx[device::KERNEL] = kernel[word::NAME];
@@ -142,6 +143,8 @@ impl Threads {
         ctx[device::THREAD..][..3].copy_from_slice(&position(thread, self.block));
         ctx[device::WARPID] = thread / WARP_THREADS;
         ctx[device::LANEID] = thread % WARP_THREADS;
+        let is_last = ctx[device::LANEID] == WARP_THREADS - 1 || thread == per_block - 1;
+        ctx[device::IS_LEADER] = is_last.into();
     }
 }
 
