@@ -288,7 +288,8 @@ impl Tracer {
             return;
         };
         let (code, kernels) = weave(&text);
-        let twin = Twin { code: code.into_bytes(), kernels, variables: VARIABLES.map(str::to_owned).to_vec() };
+        let twin =
+            Twin { code: code.into_bytes(), kernels, variables: VARIABLES.map(str::to_owned).to_vec(), names: vec![] };
         let bytes = twin.encode();
         let memory = memory_of(bytes.len());
         unsafe { libc::pwrite(memory.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };

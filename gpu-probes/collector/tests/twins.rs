@@ -533,6 +533,99 @@ fn another_context_is_prepared_at_its_first_launch() {
     run.end();
 }
 
+/// Waits until the worker is in a call that blocks.
+fn worker_is_stuck() {
+    let until = Instant::now() + Duration::from_secs(120);
+    while code::BLOCKED.load(SeqCst) == 0 {
+        assert!(Instant::now() < until, "nothing blocks");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn unblock() {
+    code::BLOCKS_IN.lock().unwrap().clear();
+}
+
+/// Runs something while the worker prepares a context and is stuck in a function of the driver.
+fn while_stuck_in(function: &'static str, kernel: u64, context: u64, run: impl FnOnce()) {
+    code::BLOCKS_IN.lock().unwrap().push(function);
+    std::thread::scope(|scope| {
+        scope.spawn(|| cupti::in_context(context, || assert_eq!(launch(kernel), kernel)));
+        worker_is_stuck();
+        run();
+        unblock();
+    });
+}
+
+/// A call that is stuck with a context returns some time after the context has ended. No other begins.
+#[test]
+fn the_worker_lets_go_of_a_context_that_ends() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let library = run.load(Origin::Library, &["scale"], &["table"]);
+    let kernel = code::kernel(library, "scale").unwrap();
+    for (n, function) in ["context_device", "wait_for_stream", "kernel_attribute"].into_iter().enumerate() {
+        let context = CONTEXT + 1 + n as u64;
+        while_stuck_in(function, kernel, context, || {
+            let began = Instant::now();
+            cupti::fire_resource(2, context);
+            assert!(began.elapsed() < Duration::from_secs(9), "{function}");
+            code::end(context);
+        });
+        cupti::in_context(context, || assert_eq!(launch(kernel), kernel, "{function}"));
+    }
+    assert_ne!(launch(kernel), kernel);
+    run.end();
+    assert_eq!(code::MISUSES.load(SeqCst), 0);
+}
+
+#[test]
+fn code_is_unloaded_when_the_call_with_it_has_returned_and_used_no_more() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let library = run.load(Origin::Library, &["scale"], &["table"]);
+    let kernel = code::kernel(library, "scale").unwrap();
+    let is_unloaded = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        while_stuck_in("library_global", kernel, CONTEXT + 1, || {
+            scope.spawn(|| {
+                cupti::fire(event(680, c"cuLibraryUnload", &[library]), 0);
+                code::end(library);
+                is_unloaded.store(true, SeqCst);
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!is_unloaded.load(SeqCst), "a call is using it");
+        });
+    });
+    assert_eq!(launch(kernel), kernel);
+    run.end();
+    assert_eq!(code::MISUSES.load(SeqCst), 0);
+}
+
+/// Nobody tells what the program ends once the run is over. Nor does it wait long where the run is just ending.
+#[test]
+fn a_run_that_is_over_uses_nothing_of_the_programs() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let library = run.load(Origin::Library, &["scale"], &["table"]);
+    let kernel = code::kernel(library, "scale").unwrap();
+    while_stuck_in("library_global", kernel, CONTEXT + 1, || {
+        run.tracer.order(DISARM);
+        run.tracer.until("the end", |_| {
+            cupti::call(DRIVER, 513, c"cuGraphInstantiate", 0);
+            launch(kernel) == kernel
+        });
+        let began = Instant::now();
+        both(680, c"cuLibraryUnload", &[library]);
+        assert!(began.elapsed() < Duration::from_secs(9));
+        run.end();
+        [library, CONTEXT, CONTEXT + 1].into_iter().for_each(code::end);
+    });
+    run.tracer.until("the worker", |_| code::BLOCKED.load(SeqCst) == 0);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(code::MISUSES.load(SeqCst), 0);
+}
+
 /// A launch runs in its stream's context, whichever is current.
 #[test]
 fn a_stream_of_another_context_takes_the_launch_there() {

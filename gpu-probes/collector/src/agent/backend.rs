@@ -120,6 +120,9 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// Runs originals from now on.
     fn stop_twins(&self) {}
 
+    /// Has nothing of the program's be used for twins from now on.
+    fn close_twins(&self) {}
+
     /// Returns the least compute capability of the process's GPUs, such as 90; 0 if it is not known.
     fn capability(&self) -> u32 {
         0

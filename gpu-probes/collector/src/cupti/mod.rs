@@ -237,6 +237,10 @@ impl Backend for CuptiBackend {
         self.twins.get().into_iter().for_each(Twins::stop);
     }
 
+    fn close_twins(&self) {
+        self.twins.get().into_iter().for_each(Twins::close);
+    }
+
     fn capability(&self) -> u32 {
         let mut least = u32::MAX;
         let is_known = self.driver.devices.each(&mut |_, limits, _| least = least.min(limits.capability as u32));

@@ -6,7 +6,7 @@
 
 use crate::cupti::{self, DRIVER, Event};
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -26,6 +26,12 @@ pub const REGISTERS: u32 = 4;
 
 /// While set, loading blocks, as behind a kernel that waits for the program.
 pub static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
+/// Functions of the driver in which a call blocks while they are here.
+pub static BLOCKS_IN: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+/// How many calls do at this moment.
+pub static BLOCKED: AtomicUsize = AtomicUsize::new(0);
+/// Calls that began with a context or library of the program's that it had ended.
+pub static MISUSES: AtomicUsize = AtomicUsize::new(0);
 /// Libraries that were loaded by calls.
 pub static LOADS: AtomicUsize = AtomicUsize::new(0);
 /// How often it was asked how many blocks fit.
@@ -44,6 +50,8 @@ struct State {
     attributes: HashMap<(u64, u32), i32>,
     /// Addresses of variables by library, context and name.
     variables: HashMap<(u64, u64, String), u64>,
+    /// Libraries and contexts that the program has ended.
+    ended: HashSet<u64>,
     /// Contexts of streams, where it is not the current one.
     streams: HashMap<u64, u64>,
     /// Contexts and addresses of what was allocated.
@@ -57,9 +65,35 @@ fn with<R>(run: impl FnOnce(&mut State) -> R) -> R {
 pub fn reset() {
     *STATE.lock().unwrap() = None;
     IS_BLOCKED.store(false, SeqCst);
+    MISUSES.store(0, SeqCst);
+    BLOCKS_IN.lock().unwrap().clear();
     LOADS.store(0, SeqCst);
     OCCUPANCY_QUESTIONS.store(0, SeqCst);
     CONTEXT_QUESTIONS.store(0, SeqCst);
+}
+
+/// Ends a context or a library: whoever uses it from now on does so wrongly.
+pub fn end(handle: u64) {
+    with(|state| state.ended.insert(handle));
+}
+
+/// Begins a call with these handles, and the current context.
+fn begin(function: &'static str, handles: &[u64]) {
+    let is_ended = with(|state| handles.iter().chain([&CURRENT.get()]).any(|it| state.ended.contains(it)));
+    MISUSES.fetch_add(usize::from(is_ended), SeqCst);
+    let blocks = || BLOCKS_IN.lock().unwrap().contains(&function);
+    if blocks() {
+        BLOCKED.fetch_add(1, SeqCst);
+        while blocks() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        BLOCKED.fetch_sub(1, SeqCst);
+    }
+}
+
+/// The library of a kernel.
+fn library_of(kernel: u64) -> u64 {
+    kernel as u32 as u64 / LIBRARY_BYTES * LIBRARY_BYTES
 }
 
 /// Loads a library or module of the program.
@@ -176,11 +210,14 @@ fn current() -> u64 {
 }
 
 unsafe extern "C" fn set_context(context: Handle) -> u32 {
+    CURRENT.set(0);
+    begin("set_context", &[context as u64]);
     CURRENT.set(context as u64);
     0
 }
 
 unsafe extern "C" fn context_device(device: *mut i32) -> u32 {
+    begin("context_device", &[]);
     *device = (current() - 0x1000) as i32;
     0
 }
@@ -227,6 +264,7 @@ unsafe fn text_of(name: *const c_char) -> &'static str {
 }
 
 unsafe extern "C" fn library_kernel(out: *mut Handle, library: Handle, name: *const c_char) -> u32 {
+    begin("library_kernel", &[library as u64]);
     let found = kernel(library as u64, text_of(name));
     found.map_or(NOT_FOUND, |it| {
         *out = it as Handle;
@@ -235,6 +273,7 @@ unsafe extern "C" fn library_kernel(out: *mut Handle, library: Handle, name: *co
 }
 
 unsafe extern "C" fn module_function(out: *mut Handle, module: Handle, name: *const c_char) -> u32 {
+    begin("module_function", &[module as u64]);
     let found = kernel(module as u64, text_of(name));
     found.map_or(NOT_FOUND, |it| {
         *out = function(it, current()) as Handle;
@@ -243,11 +282,13 @@ unsafe extern "C" fn module_function(out: *mut Handle, module: Handle, name: *co
 }
 
 unsafe extern "C" fn kernel_function(out: *mut Handle, kernel: Handle) -> u32 {
+    begin("kernel_function", &[library_of(kernel as u64)]);
     *out = function(kernel as u64, current()) as Handle;
     0
 }
 
 unsafe extern "C" fn library_global(address: *mut u64, bytes: *mut usize, library: Handle, name: *const c_char) -> u32 {
+    begin("library_global", &[library as u64]);
     let found = variable(library as u64, current(), text_of(name));
     found.map_or(NOT_FOUND, |it| {
         (*address, *bytes) = (it, 64);
@@ -260,11 +301,13 @@ unsafe extern "C" fn library_managed(_: *mut u64, _: *mut usize, _: Handle, _: *
 }
 
 unsafe extern "C" fn function_attribute(value: *mut i32, number: u32, handle: Handle) -> u32 {
+    begin("function_attribute", &[library_of(handle as u64)]);
     *value = attribute(handle as u64, number);
     0
 }
 
 unsafe extern "C" fn kernel_attribute(value: *mut i32, number: u32, handle: Handle, _: i32) -> u32 {
+    begin("kernel_attribute", &[library_of(handle as u64)]);
     *value = attribute(handle as u64, number);
     0
 }
@@ -295,6 +338,7 @@ unsafe extern "C" fn occupancy(blocks: *mut i32, kernel: Handle, threads: i32, _
 
 unsafe extern "C" fn alloc(address: *mut u64, bytes: usize) -> u32 {
     let context = current();
+    begin("alloc", &[]);
     told(243, c"cuMemAlloc_v2", &[address as u64, bytes as u64], || {
         *address = Vec::leak(vec![0u64; bytes / 8]).as_ptr() as u64;
         with(|state| state.blocks.push((context, *address)));
@@ -309,12 +353,14 @@ pub fn stream(context: u64) -> u64 {
 
 unsafe extern "C" fn create_stream(out: *mut Handle, flags: u32) -> u32 {
     assert_eq!(flags, 1, "it waits for no other");
+    begin("create_stream", &[]);
     *out = stream(current()) as Handle;
     0
 }
 
 unsafe extern "C" fn copy_to_device(to: u64, from: *const c_void, bytes: usize, in_stream: Handle) -> u32 {
     assert_eq!(in_stream as u64, stream(current()));
+    begin("copy_to_device", &[]);
     told(277, c"cuMemcpyHtoDAsync_v2", &[to, from as u64, bytes as u64, in_stream as u64], || {
         (to as *mut u8).copy_from(from.cast(), bytes);
         0
@@ -323,6 +369,7 @@ unsafe extern "C" fn copy_to_device(to: u64, from: *const c_void, bytes: usize, 
 
 unsafe extern "C" fn copy_to_host(to: *mut c_void, from: u64, bytes: usize, in_stream: Handle) -> u32 {
     assert_eq!(in_stream as u64, stream(current()));
+    begin("copy_to_host", &[]);
     told(279, c"cuMemcpyDtoHAsync_v2", &[to as u64, from, bytes as u64, in_stream as u64], || {
         to.cast::<u8>().copy_from(from as *const u8, bytes);
         0
@@ -331,5 +378,6 @@ unsafe extern "C" fn copy_to_host(to: *mut c_void, from: u64, bytes: usize, in_s
 
 unsafe extern "C" fn wait_for_stream(in_stream: Handle) -> u32 {
     assert_eq!(in_stream as u64, stream(current()));
+    begin("wait_for_stream", &[]);
     0
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use xputrace_wire::device::{ImageOutcome, Twin};
 
 /// How often a thread that waits looks whether that makes sense any more.
-pub(super) const LOOKS_EVERY: Duration = Duration::from_millis(20);
+pub const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
 /// A twin, or why there is none.
 pub(super) type Answer = Result<Twin, ImageOutcome>;

@@ -14,6 +14,7 @@ mod memory;
 mod region;
 mod worker;
 
+pub use exchange::LOOKS_EVERY;
 pub use memory::{Memory, PtxAt};
 pub use region::DeviceRegion;
 pub use worker::Job;
@@ -88,7 +89,7 @@ impl Agent {
     }
 
     /// Whether it makes sense that a thread of the program waits for us.
-    fn may_wait(&self) -> bool {
+    pub fn may_wait(&self) -> bool {
         self.is_recording() && !self.is_exiting() && !self.life.disarmed.load(Ordering::Acquire)
     }
 
@@ -201,6 +202,7 @@ impl Agent {
         let disables = !self.is_exiting();
         let job = self.work_later(move || self.backend.leave_blocks(self, disables));
         self.wait_for_last_work(job);
+        self.backend.close_twins();
     }
 }
 

@@ -180,21 +180,21 @@ impl Code {
         Ok(stream)
     }
 
-    /// Copies to the GPU, and waits for that.
+    /// Begins to copy to the GPU.
     pub(super) unsafe fn write(&self, to: u64, from: *const u8, bytes: usize, stream: Handle) -> Answer<()> {
         // SAFETY: the caller's promise.
-        unsafe {
-            checked(of(self.copy_to_device)?(to, from.cast::<c_void>(), bytes, stream))?;
-            checked(of(self.wait_for_stream)?(stream))
-        }
+        checked(unsafe { of(self.copy_to_device)?(to, from.cast::<c_void>(), bytes, stream) })
     }
 
-    /// Copies from the GPU, and waits for that.
+    /// Begins to copy from the GPU.
     pub(super) unsafe fn read(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> Answer<()> {
         // SAFETY: the caller's promise.
-        unsafe {
-            checked(of(self.copy_to_host)?(to.cast::<c_void>(), from, bytes, stream))?;
-            checked(of(self.wait_for_stream)?(stream))
-        }
+        checked(unsafe { of(self.copy_to_host)?(to.cast::<c_void>(), from, bytes, stream) })
+    }
+
+    /// Waits for what was begun in a stream.
+    pub(super) unsafe fn wait_for(&self, stream: Handle) -> Answer<()> {
+        // SAFETY: the caller's promise.
+        checked(unsafe { of(self.wait_for_stream)?(stream) })
     }
 }

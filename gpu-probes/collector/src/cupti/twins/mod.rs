@@ -12,6 +12,7 @@ mod calls;
 mod code;
 mod contexts;
 pub(super) mod image;
+mod lease;
 mod streams;
 mod table;
 mod work;
@@ -25,12 +26,13 @@ use super::others::Ids;
 use super::{
     CallbackData, CuptiBackend, Handle, RESOURCE_CONTEXT_DESTROYING, ResourceData, Run, SITE_ENTER, SITE_EXIT, domain,
 };
-use crate::agent::device::{Job, TWIN_WITHIN};
+use crate::agent::device::{Job, LOOKS_EVERY, TWIN_WITHIN};
 use crate::agent::host_call::unseen;
 use crate::agent::{Agent, Context};
 use calls::{Kernel, MOST_NODE_BYTES, role_of};
 use code::KernelHandle;
 use contexts::Contexts;
+use lease::InUse;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::io;
@@ -44,7 +46,7 @@ use xputrace_wire::device::{MOST_CONTEXTS, Unprobed};
 /// The callback ids that are enabled for twins, whatever else is recorded.
 pub(super) static TWINS: Ids = Ids::new();
 
-/// How long the end of a context waits for the worker to let go of it.
+/// How long the end of a context waits for the worker to let go of it, and that of code where the run or the program ends.
 const LETS_GO_WITHIN: Duration = Duration::from_secs(2);
 
 thread_local! {
@@ -72,8 +74,9 @@ pub(super) struct Twins {
 #[derive(Debug, Default)]
 struct Images {
     all: Vec<Image>,
-    /// The program's code that the worker is just using.
-    in_use: Option<usize>,
+    in_use: InUse,
+    /// Nobody tells any more what the program ends: the worker uses nothing of it.
+    is_over: bool,
     /// What prepares each context.
     jobs: [Option<Job>; MOST_CONTEXTS],
 }
@@ -115,33 +118,41 @@ impl Twins {
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a condition holds, which the worker may bring about, or for this long.
-    fn wait_until(&self, within: Duration, condition: impl Fn(&Images) -> bool) -> MutexGuard<'_, Images> {
-        let until = Instant::now() + within;
+    /// Waits until the worker's call of the driver does not use this any more. The program has no time limit of its own, so
+    /// there is one: shorter where the run or the program ends, since the tracer wants no twin then.
+    fn wait_while(&self, agent: &Agent, most: Duration, is_used: impl Fn(&InUse) -> bool) {
+        let began = Instant::now();
         let mut images = self.images();
-        while !condition(&images) && Instant::now() < until {
-            let left = until.saturating_duration_since(Instant::now());
-            images = self.released.wait_timeout(images, left).unwrap_or_else(PoisonError::into_inner).0;
+        while is_used(&images.in_use) {
+            let within = if agent.may_wait() { most } else { LETS_GO_WITHIN };
+            if began.elapsed() >= within {
+                return;
+            }
+            images = self.released.wait_timeout(images, LOOKS_EVERY).unwrap_or_else(PoisonError::into_inner).0;
         }
-        images
+    }
+
+    /// Has the worker use nothing of the program's any more.
+    pub(super) fn close(&self) {
+        self.images().is_over = true;
     }
 
     /// Forgets code that is about to be unloaded: its handles may be others' then.
-    fn forget_code(&self, origin: Origin, code: usize) {
-        let mut images = self.wait_until(TWIN_WITHIN, |it| it.in_use != Some(code));
-        images.all.retain(|image| {
+    fn forget_code(&self, agent: &Agent, origin: Origin, code: usize) {
+        self.images().all.retain(|image| {
             let is_it = (image.origin, image.code) == (origin, code);
             if is_it {
                 self.forget(image, |_| true);
             }
             !is_it
         });
+        self.wait_while(agent, TWIN_WITHIN, |it| it.code == Some(code));
     }
 
     /// Forgets a context that is about to end.
     fn forget_context(&self, agent: &Agent, handle: Handle) {
         let Some(slot) = self.contexts.find_handle(handle) else { return };
-        let mut images = self.wait_until(LETS_GO_WITHIN, |it| it.jobs[slot].is_none() && it.in_use.is_none());
+        let mut images = self.images();
         self.contexts.state(slot).end();
         let id = self.contexts.id(slot);
         images.all.retain(|image| {
@@ -149,6 +160,8 @@ impl Twins {
             self.forget(image, |it| ends || it == slot);
             !ends
         });
+        drop(images);
+        self.wait_while(agent, LETS_GO_WITHIN, |it| it.slot == Some(slot));
         if let Some(region) = agent.device_region() {
             region.control().slots[slot].is_last.store(1, Ordering::Release);
         }
@@ -207,7 +220,7 @@ impl Run {
                     }
                 }
                 Role::Node { at, layout } => self.on_node(twins, data, at, layout),
-                Role::Unload(origin) => twins.forget_code(origin, read(params, 0)),
+                Role::Unload(origin) => twins.forget_code(self.agent, origin, read(params, 0)),
                 Role::DestroyContext => {
                     let handle: usize = read(params, 0);
                     self.copy_before_end(twins, |slot| twins.contexts.find_handle(handle as Handle) == Some(slot));
@@ -430,7 +443,7 @@ impl Run {
         let (backend, agent) = (self.backend, self.agent);
         let slots: Vec<usize> = (0..MOST_CONTEXTS).filter(|it| twins.has_block(*it) && ends(*it)).collect();
         if !slots.is_empty() {
-            let copy = move || slots.iter().for_each(|it| twins.copy_block(backend, agent, *it));
+            let copy = move || slots.iter().for_each(|it| _ = twins.copy_block(backend, agent, *it));
             agent.wait_for_last_work(agent.work_later(copy));
         }
     }

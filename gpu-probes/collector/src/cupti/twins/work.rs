@@ -6,11 +6,12 @@ use super::super::others::{OTHER, OURS};
 use super::super::{CuptiBackend, Handle, Run, SUCCESS};
 use super::calls::{Origin, watched};
 use super::code::{Answer, Failure, KernelHandle};
+use super::lease::{GONE, Lease};
 use super::table::{Key, New};
 use super::{TWINS, Twins};
 use crate::agent::device::TWIN_WITHIN;
 use crate::agent::{Agent, Backend, Context, Refusal, Stream};
-use std::ffi::{CString, c_void};
+use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -21,7 +22,7 @@ use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
 
 /// `CUDA_ERROR_INVALID_VALUE`: what the tracer sent does not fit together.
-const INVALID: Failure = 1;
+pub(super) const INVALID: Failure = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`: of our tables.
 const TABLE_FULL: Failure = 2;
 
@@ -41,7 +42,7 @@ unsafe impl Send for Loaded {}
 /// Code that has a twin.
 #[derive(Debug)]
 pub(super) struct Image {
-    number: u32,
+    pub(super) number: u32,
     pub(super) origin: Origin,
     pub(super) code: usize,
     /// The context of a module.
@@ -73,6 +74,14 @@ struct Contents {
     variables: Vec<CString>,
     /// String ids of its kernels' names, if it has a variable for them.
     names: Vec<u64>,
+}
+
+/// An image that is being prepared.
+struct Woven {
+    origin: Origin,
+    /// `CUmodule` or `CUlibrary` of the program.
+    code: usize,
+    contents: Arc<Contents>,
 }
 
 /// A kernel, and its twin as `CUkernel`.
@@ -126,7 +135,7 @@ impl Twins {
     /// Loads a twin, and prepares the context in which its original was loaded.
     fn load(&self, work: Work, twin: &Twin, is_given_up: &AtomicBool) -> Result<(), ImageOutcome> {
         let Work { backend, agent, loaded } = work;
-        let contents = self.load_contents(backend, loaded, twin, is_given_up).map_err(|_| ImageOutcome::NotLoaded)?;
+        let contents = self.load_contents(work, twin, is_given_up).map_err(|_| ImageOutcome::NotLoaded)?;
         let number = self.newest.load(Ordering::Acquire) + 1;
         let context = loaded.context.filter(|_| loaded.origin == Origin::Module);
         let kernels = contents.kernels.clone();
@@ -140,8 +149,6 @@ impl Twins {
         };
         let slot = {
             let mut images = self.images();
-            images.in_use = None;
-            self.released.notify_all();
             // Whoever waited goes on, and may unload the code.
             if is_given_up.load(Ordering::Acquire) {
                 return Err(ImageOutcome::NotLoaded);
@@ -165,14 +172,9 @@ impl Twins {
         Ok(())
     }
 
-    /// Loads a twin and finds its kernels and their originals. Leaves the original's code marked as being used.
-    fn load_contents(
-        &self,
-        backend: &CuptiBackend,
-        loaded: Loaded,
-        twin: &Twin,
-        is_given_up: &AtomicBool,
-    ) -> Answer<Contents> {
+    /// Loads a twin and finds its kernels and their originals.
+    fn load_contents(&self, work: Work, twin: &Twin, is_given_up: &AtomicBool) -> Answer<Contents> {
+        let Work { backend, loaded, .. } = work;
         let code = &backend.driver.code;
         let name = |it: &str| CString::new(it).map_err(|_| INVALID);
         if is_given_up.load(Ordering::Acquire) {
@@ -183,46 +185,43 @@ impl Twins {
         // SAFETY: the code lives during the call.
         let library = unsafe { code.load(&text)? };
         let variables = twin.variables.iter().map(|it| name(it)).collect::<Answer<Vec<CString>>>()?;
-        {
-            let mut images = self.images();
-            if is_given_up.load(Ordering::Acquire) {
-                return Err(INVALID);
-            }
-            images.in_use = Some(loaded.code);
-        }
-        let find_all = || {
+        let lease = Lease::new(self).of_loading(loaded.code, is_given_up);
+        let find_all = |lease: Lease<'_>| {
             let mut kernels = Vec::new();
             for symbol in &twin.kernels {
                 // SAFETY: the library just loaded.
                 let twin = unsafe { code.kernel(library, &name(&twin_symbol(symbol))?)? };
                 let original = name(symbol)?;
-                // SAFETY: code that is marked as being used, so that it is not unloaded.
-                let original = unsafe {
+                // SAFETY: code that is not unloaded meanwhile.
+                let original = lease.call(|| unsafe {
                     match loaded.origin {
                         Origin::Library => code.kernel(loaded.code as Handle, &original),
                         Origin::Module => code.module_kernel(loaded.code as Handle, &original),
                     }
-                };
-                // One that the original lacks is never launched.
-                kernels.extend(original.ok().map(|original| Pair { original, twin }));
+                });
+                match original {
+                    Ok(original) => kernels.push(Pair { original, twin }),
+                    Err(GONE) => return Err(GONE),
+                    // One that the original lacks is never launched.
+                    Err(_) => {}
+                }
             }
             Ok(kernels)
         };
         let kernels = match loaded.origin {
-            Origin::Library => find_all(),
-            // SAFETY: the context of the call that the program's thread is in.
-            Origin::Module => unsafe { in_context(backend, loaded.context.map(|it| it.handle), find_all) },
+            Origin::Library => find_all(lease),
+            Origin::Module => {
+                let lease = lease.in_context(self.slot_of(loaded.context).ok_or(INVALID)?);
+                lease.run(backend, || find_all(lease))
+            }
         };
-        if kernels.is_err() {
-            self.let_go();
-        }
         Ok(Contents { library: library as usize, kernels: kernels?, variables, names: twin.names.clone() })
     }
 
-    /// Marks the program's code as not being used any more.
-    fn let_go(&self) {
-        self.images().in_use = None;
-        self.released.notify_all();
+    /// Returns the slot of a context, or gives it one.
+    fn slot_of(&self, context: Option<Context>) -> Option<usize> {
+        let _one_at_a_time = self.images();
+        context.and_then(|it| self.contexts.claim(it.id, it.handle))
     }
 
     /// Prepares a context as a job of its own.
@@ -244,8 +243,9 @@ impl Twins {
             }
             all
         };
-        // SAFETY: a context that was not seen to end.
-        if unsafe { in_context(backend, self.contexts.state(slot).handle(), prepare) }.is_err() {
+        let prepared = Lease::new(self).in_context(slot).run(backend, prepare);
+        // Without the context, nothing is launched there.
+        if prepared.is_err_and(|it| it != GONE) {
             self.has_unprepared.store(true, Ordering::Release);
         }
         self.contexts.state(slot).prepared.fetch_max(newest, Ordering::AcqRel);
@@ -258,8 +258,9 @@ impl Twins {
             return Ok(());
         }
         let region = agent.device_region().ok_or(INVALID)?;
-        // SAFETY: in the context.
-        let device = unsafe { code.device()? } as u32;
+        let lease = Lease::new(self).in_context(slot);
+        // SAFETY: in the context, here and below.
+        let device = lease.call(|| unsafe { code.device() })? as u32;
         state.device.store(device, Ordering::Release);
         state.sms.store(backend.driver.devices.sms(device as i32), Ordering::Release);
         if !agent.is_device_selected(device) {
@@ -267,16 +268,19 @@ impl Twins {
             state.prepared.store(u32::MAX, Ordering::Release);
             return Ok(());
         }
-        // SAFETY: in the context.
-        let stream = unsafe { code.stream()? };
+        // SAFETY: as above.
+        let stream = lease.call(|| unsafe { code.stream() })?;
         let context = Context { id: self.contexts.id(slot), handle: state.handle().ok_or(INVALID)? };
-        let id = backend.stream_of(context, Stream { handle: stream as usize, per_thread: false });
+        let id =
+            lease.call(|| Ok(backend.stream_of(context, Stream { handle: stream as usize, per_thread: false })))?;
         state.stream_id.store(id.unwrap_or(UNKNOWN), Ordering::Release);
         state.stream.store(stream, Ordering::Release);
-        // SAFETY: as above; the initial bytes are as long as the block.
-        let block = unsafe { code.allocate(region.block_bytes())? };
         // SAFETY: as above.
-        unsafe { code.write(block, region.initial(), region.block_bytes(), stream)? };
+        let block = lease.call(|| unsafe { code.allocate(region.block_bytes()) })?;
+        // SAFETY: as above; the initial bytes are as long as the block.
+        lease.call(|| unsafe { code.write(block, region.initial(), region.block_bytes(), stream) })?;
+        // SAFETY: as above.
+        lease.call(|| unsafe { code.wait_for(stream) })?;
         let told = &region.control().slots[slot];
         told.context.store(context.id, Ordering::Release);
         told.device.store(device, Ordering::Release);
@@ -287,22 +291,19 @@ impl Twins {
 
     /// Makes an image's twins run in the current context, if its kernels can.
     fn prepare_image(&self, backend: &CuptiBackend, slot: usize, number: u32) -> Answer<()> {
-        let (origin, program_code, contents) = {
-            let mut images = self.images();
+        let woven = {
+            let images = self.images();
             let Some(image) = images.all.iter().find(|it| it.number == number) else { return Ok(()) };
             let is_elsewhere = image.context.is_some_and(|it| it.id != self.contexts.id(slot));
             if is_elsewhere || self.contexts.state(slot).block.load(Ordering::Acquire) == 0 {
                 return Ok(());
             }
-            let parts = (image.origin, image.code, Arc::clone(&image.contents));
-            images.in_use = Some(parts.1);
-            parts
+            Woven { origin: image.origin, code: image.code, contents: Arc::clone(&image.contents) }
         };
-        // SAFETY: code that is marked as being used, and our own; in the context.
-        let swaps = unsafe { self.swaps(backend, slot, origin, program_code as Handle, &contents) };
+        let lease = Lease::new(self).in_context(slot).of_image(woven.code, number);
+        // SAFETY: in the context.
+        let swaps = unsafe { self.swaps(backend, lease, slot, &woven) };
         let mut images = self.images();
-        images.in_use = None;
-        self.released.notify_all();
         // It may have been unloaded, or the context ended, where the program did not wait.
         let image = images.all.iter_mut().find(|it| it.number == number);
         let Some(image) = image.filter(|_| self.contexts.state(slot).handle().is_some()) else { return Ok(()) };
@@ -321,87 +322,91 @@ impl Twins {
     /// Sets a twin's variables in the current context, and returns which handles stand for its kernels there.
     ///
     /// # Safety
-    /// `code` is the program's and loaded.
-    unsafe fn swaps(
-        &self,
-        backend: &CuptiBackend,
-        slot: usize,
-        origin: Origin,
-        program_code: Handle,
-        contents: &Contents,
-    ) -> Answer<Vec<Swap>> {
+    /// The lease is of the code and of the current context, of this slot.
+    unsafe fn swaps(&self, backend: &CuptiBackend, lease: Lease<'_>, slot: usize, of: &Woven) -> Answer<Vec<Swap>> {
         let (code, state) = (&backend.driver.code, self.contexts.state(slot));
-        let (library, stream) = (contents.library as Handle, state.stream.load(Ordering::Acquire));
+        let (library, stream) = (of.contents.library as Handle, state.stream.load(Ordering::Acquire));
         let device = state.device.load(Ordering::Acquire) as i32;
+        // First what is asked of the program's code: our own may take longer to load.
+        // SAFETY: the lease's code.
+        let address = |it: &CString| lease.call(|| unsafe { code.variable(of.origin, of.code as Handle, it) });
+        let addresses =
+            of.contents.variables.iter().map(|it| address(it).map(|it| it.0)).collect::<Answer<Vec<u64>>>()?;
+        // SAFETY: a kernel of the lease's code, or our own.
+        let function = |kernel| lease.call(|| unsafe { code.function(kernel) }).map(KernelHandle::Function);
+        let originals = match of.origin {
+            Origin::Module => of.contents.kernels.iter().map(|it| Ok(KernelHandle::Function(it.original))).collect(),
+            Origin::Library => of.contents.kernels.iter().map(|it| function(it.original)).collect::<Answer<Vec<_>>>(),
+        };
         let set = |name: &str, values: &[u64]| {
             let name = CString::new(name).map_err(|_| INVALID)?;
-            // SAFETY: our library, and as many bytes as the variable has room for.
-            unsafe {
-                let (address, room) = code.variable(Origin::Library, library, &name)?;
-                let bytes = size_of_val(values);
-                if room < bytes { Err(INVALID) } else { code.write(address, values.as_ptr().cast(), bytes, stream) }
+            // SAFETY: our library.
+            let (address, room) = lease.call(|| unsafe { code.variable(Origin::Library, library, &name) })?;
+            let bytes = size_of_val(values);
+            if room < bytes {
+                return Err(INVALID);
             }
+            // SAFETY: as many bytes as the variable has room for.
+            lease.call(|| unsafe { code.write(address, values.as_ptr().cast(), bytes, stream) })?;
+            // SAFETY: our own stream.
+            lease.call(|| unsafe { code.wait_for(stream) })
         };
         set(BLOCK_VARIABLE, &[state.block.load(Ordering::Acquire)])?;
-        if !contents.variables.is_empty() {
-            // SAFETY: the caller's promise.
-            let address = |it: &CString| unsafe { code.variable(origin, program_code, it) }.map(|it| it.0);
-            let addresses = contents.variables.iter().map(address).collect::<Answer<Vec<u64>>>()?;
+        if !addresses.is_empty() {
             set(GLOBALS_VARIABLE, &addresses)?;
         }
-        if !contents.names.is_empty() {
-            set(NAMES_VARIABLE, &contents.names)?;
+        if !of.contents.names.is_empty() {
+            set(NAMES_VARIABLE, &of.contents.names)?;
         }
         let mut swaps = Vec::new();
-        for Pair { original, twin } in contents.kernels.iter().copied() {
-            // SAFETY: handles of loaded code.
-            unsafe {
-                let function = KernelHandle::Function(code.function(twin)?);
-                match origin {
-                    Origin::Module => swaps.push(swap(backend, KernelHandle::Function(original), function)),
-                    Origin::Library => {
-                        let of = |it| KernelHandle::Kernel(it, device);
-                        swaps.push(swap(backend, of(original), of(twin)));
-                        // The program may have asked for it.
-                        let original = KernelHandle::Function(code.function(original)?);
-                        swaps.push(swap(backend, original, function));
-                    }
-                }
+        for (Pair { original, twin }, of_context) in of.contents.kernels.iter().copied().zip(originals?) {
+            let function = function(twin)?;
+            if of.origin == Origin::Library {
+                let handle = |it| KernelHandle::Kernel(it, device);
+                // SAFETY: handles of loaded code.
+                swaps.push(unsafe { swap(backend, lease, handle(original), handle(twin)) });
             }
+            // Of a library, the program may have asked for it.
+            // SAFETY: as above.
+            swaps.push(unsafe { swap(backend, lease, of_context, function) });
         }
         Ok(swaps)
     }
 
     /// Copies a context's block into the device region.
-    pub(super) fn copy_block(&self, backend: &CuptiBackend, agent: &Agent, slot: usize) {
-        let state = self.contexts.state(slot);
+    ///
+    /// # Errors
+    /// The driver could not, or the context is gone.
+    pub(super) fn copy_block(&self, backend: &CuptiBackend, agent: &Agent, slot: usize) -> Answer<()> {
+        let (code, state) = (&backend.driver.code, self.contexts.state(slot));
         let (block, stream) = (state.block.load(Ordering::Acquire), state.stream.load(Ordering::Acquire));
-        let Some(region) = agent.device_region().filter(|_| self.has_block(slot)) else { return };
+        let region = agent.device_region().filter(|_| self.has_block(slot)).ok_or(INVALID)?;
         let generation = &region.control().slots[slot].generation;
-        let copy = || {
+        let lease = Lease::new(self).in_context(slot);
+        lease.run(backend, || {
             let before = generation.load(Ordering::Relaxed);
             generation.store(before + 1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             // SAFETY: as much room as the block has bytes; in the context.
-            let copied = unsafe { backend.driver.code.read(region.copy(slot), block, region.block_bytes(), stream) };
+            let begun = lease.call(|| unsafe { code.read(region.copy(slot), block, region.block_bytes(), stream) });
+            // SAFETY: our own stream.
+            let copied = begun.and_then(|()| lease.call(|| unsafe { code.wait_for(stream) }));
             generation.store(before + 2, Ordering::Release);
             copied
-        };
-        // SAFETY: a context that was not seen to end.
-        let _ = unsafe { in_context(backend, state.handle(), copy) };
+        })
     }
 
     pub(in super::super) fn copy_blocks(&self, backend: &CuptiBackend, agent: &Agent) {
-        (0..MOST_CONTEXTS).for_each(|slot| self.copy_block(backend, agent, slot));
+        (0..MOST_CONTEXTS).for_each(|slot| _ = self.copy_block(backend, agent, slot));
     }
 
     /// Copies all blocks for the last time.
     pub(in super::super) fn leave_blocks(&self, backend: &CuptiBackend, agent: &Agent, disables: bool) {
         for slot in (0..MOST_CONTEXTS).filter(|it| self.has_block(*it)) {
             if disables {
-                self.disable_block(backend, slot);
+                let _ = self.disable_block(backend, slot);
             }
-            self.copy_block(backend, agent, slot);
+            let _ = self.copy_block(backend, agent, slot);
             if let Some(region) = agent.device_region() {
                 region.control().slots[slot].is_last.store(1, Ordering::Release);
             }
@@ -409,28 +414,30 @@ impl Twins {
     }
 
     /// Has the twins that stay in the program do nothing.
-    fn disable_block(&self, backend: &CuptiBackend, slot: usize) {
-        let state = self.contexts.state(slot);
+    fn disable_block(&self, backend: &CuptiBackend, slot: usize) -> Answer<()> {
+        let (code, state) = (&backend.driver.code, self.contexts.state(slot));
         let (block, stream) = (state.block.load(Ordering::Acquire), state.stream.load(Ordering::Acquire));
         let nothing = [0u8; 8];
-        // SAFETY: a word of the block; in the context.
-        let write =
-            || unsafe { backend.driver.code.write(block + ENABLED as u64, nothing.as_ptr(), nothing.len(), stream) };
-        // SAFETY: a context that was not seen to end.
-        let _ = unsafe { in_context(backend, state.handle(), write) };
+        let lease = Lease::new(self).in_context(slot);
+        lease.run(backend, || {
+            // SAFETY: a word of the block; in the context.
+            lease.call(|| unsafe { code.write(block + ENABLED as u64, nothing.as_ptr(), nothing.len(), stream) })?;
+            // SAFETY: our own stream.
+            lease.call(|| unsafe { code.wait_for(stream) })
+        })
     }
 }
 
 /// Makes a twin like its original, as far as the program can change that, and says when it stands for it.
 ///
 /// # Safety
-/// Both are alive, functions in the current context.
-unsafe fn swap(backend: &CuptiBackend, original: KernelHandle, twin: KernelHandle) -> Swap {
+/// Both are of what the lease is of, functions in the current context.
+unsafe fn swap(backend: &CuptiBackend, lease: Lease<'_>, original: KernelHandle, twin: KernelHandle) -> Swap {
     let code = &backend.driver.code;
     // SAFETY: the caller's promise.
-    let get = |kernel, attribute| unsafe { code.attribute(kernel, attribute) };
+    let get = |kernel, attribute| lease.call(|| unsafe { code.attribute(kernel, attribute) });
     // SAFETY: as above.
-    let set = |attribute, value| unsafe { code.set_attribute(twin, attribute, value) };
+    let set = |attribute, value| lease.call(|| unsafe { code.set_attribute(twin, attribute, value) });
     let differs =
         |it: &u32| get(original, *it).ok().filter(|value| get(twin, *it) != Ok(*value)).map(|value| (*it, value));
     let is_refused =
@@ -454,25 +461,6 @@ unsafe fn swap(backend: &CuptiBackend, original: KernelHandle, twin: KernelHandl
             takes_more,
             is_kernel: matches!(twin, KernelHandle::Kernel(..)),
         },
-    }
-}
-
-/// Runs something with this context current.
-///
-/// # Safety
-/// The context is alive.
-unsafe fn in_context<T>(
-    backend: &CuptiBackend,
-    context: Option<*mut c_void>,
-    run: impl FnOnce() -> Answer<T>,
-) -> Answer<T> {
-    let code = &backend.driver.code;
-    // SAFETY: the caller's promise.
-    unsafe {
-        code.enter(context.ok_or(INVALID)?)?;
-        let result = run();
-        code.leave();
-        result
     }
 }
 
