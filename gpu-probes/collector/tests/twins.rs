@@ -705,6 +705,29 @@ fn a_context_that_ends_is_copied_and_forgotten() {
     run.end();
 }
 
+/// The tracer counts contexts in which twins ran and whose last copy is none at their end.
+#[test]
+fn a_copy_that_fails_is_not_the_last_one() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let (kernel, [failed, later]) = (code::kernel(library, "scale").unwrap(), [1, 2].map(|it| CONTEXT + it));
+    for context in [CONTEXT, failed, later] {
+        cupti::in_context(context, || assert_ne!(launch(kernel), kernel));
+    }
+    let end = |context| {
+        both(322, c"cuCtxDestroy_v2", &[context]);
+        cupti::fire_resource(2, context);
+    };
+    code::COPIES_FAIL.store(true, SeqCst);
+    end(failed);
+    code::COPIES_FAIL.store(false, SeqCst);
+    end(later);
+    code::COPIES_FAIL.store(true, SeqCst);
+    run.end();
+    assert_eq!([0, 1, 2].map(|it| run.control().slots[it].is_last.load(SeqCst)), [0, 0, 1]);
+}
+
 #[test]
 fn blocks_are_copied_when_the_tracer_asks() {
     let _alone = alone();

@@ -154,7 +154,7 @@ pub struct Slot {
     pub generation: AtomicU64,
     /// Launches that ran a twin.
     pub swapped: AtomicU64,
-    /// 1 once the context is gone: there will be no other copy.
+    /// 1 once the context or the run has ended, and the block was copied right before.
     pub is_last: AtomicU32,
     unused: u32,
 }

@@ -23,7 +23,8 @@ pub struct DeviceLayout {
 #[derive(Debug, Default)]
 pub(crate) struct DeviceMemory {
     layout: Option<Arc<DeviceLayout>>,
-    copies: BTreeMap<ProcessIndex, Vec<Vec<u8>>>,
+    /// By the context's place.
+    copies: BTreeMap<ProcessIndex, BTreeMap<usize, Vec<u8>>>,
     /// Processes whose kernels may still change it.
     running: BTreeSet<ProcessIndex>,
     /// Maps that were cleared, and the processes of whose copies.
@@ -38,10 +39,11 @@ impl DeviceMemory {
         self.layout = Some(layout);
     }
 
-    /// Replaces the copies of a process.
-    pub(crate) fn replace(&mut self, process: ProcessIndex, copies: Vec<Vec<u8>>) {
+    /// Replaces the copies of a process, of the contexts that have a new one: a copy that was cut off by the process's end
+    /// leaves the one before.
+    pub(crate) fn replace(&mut self, process: ProcessIndex, copies: Vec<(usize, Vec<u8>)>) {
         self.running.insert(process);
-        self.copies.insert(process, copies);
+        self.copies.entry(process).or_default().extend(copies);
     }
 
     /// Says that a process's copies were the last ones.
@@ -70,7 +72,7 @@ impl DeviceMemory {
             return;
         };
         let copies = self.copies.iter().filter(|(process, _)| !self.cleared.contains(&(map, **process)));
-        for copy in copies.flat_map(|it| it.1) {
+        for copy in copies.flat_map(|it| it.1.values()) {
             let bytes = |range: &Range<u64>| copy.get(range.start as usize..range.end as usize).unwrap_or_default();
             let map = MapBytes {
                 map: shape,
@@ -99,7 +101,7 @@ impl DeviceMemory {
     /// handlers count themselves.
     pub(crate) fn add_losses(&self, losses: &mut Losses) {
         let Some(layout) = &self.layout else { return };
-        for copy in self.copies.values().flatten() {
+        for copy in self.copies.values().flat_map(BTreeMap::values) {
             let ended = (0..layout.n_sites).map(|site| {
                 let offset = layout.arena.loss(site) as usize;
                 let bytes = copy.get(offset..offset + 8).and_then(|it| it.try_into().ok());
@@ -157,13 +159,16 @@ mod tests {
         assert_eq!(sums(&memory), [0, 0], "without a layout");
         memory.set_layout(layout.clone());
         let of = |values, losses| copy(&layout, values, losses);
-        memory.replace(ProcessIndex(0), vec![of([9; 6], [9, 9])]);
-        memory.replace(ProcessIndex(0), vec![of([1, 2, 3, 4, 5, 6], [7, 0]), of([10, 0, 0, 0, 0, 0], [0, 2])]);
-        memory.replace(ProcessIndex(1), vec![of([0, 0, 100, 0, 0, 0], [1, 1])]);
+        memory.replace(ProcessIndex(0), vec![(0, of([9; 6], [9, 9]))]);
+        memory
+            .replace(ProcessIndex(0), vec![(0, of([1, 2, 3, 4, 5, 6], [7, 0])), (2, of([10, 0, 0, 0, 0, 0], [0, 2]))]);
+        memory.replace(ProcessIndex(1), vec![(0, of([0, 0, 100, 0, 0, 0], [1, 1]))]);
         assert_eq!(sums(&memory), [116, 15], "the last copies of each");
         let mut losses = Losses::default();
         memory.add_losses(&mut losses);
         assert_eq!(losses.of(Loss::InstructionLimit), 11);
+        memory.replace(ProcessIndex(0), vec![(2, of([0; 6], [0; 2]))]);
+        assert_eq!(sums(&memory), [106, 15], "a context without a new copy keeps its last");
     }
 
     #[test]
@@ -171,11 +176,11 @@ mod tests {
         let (layout, mut memory) = (layout(), DeviceMemory::default());
         memory.set_layout(layout.clone());
         assert_eq!(memory.clear(MAP), Ok(()), "nothing is there");
-        memory.replace(ProcessIndex(0), vec![copy(&layout, [1; 6], [0; 2])]);
+        memory.replace(ProcessIndex(0), vec![(0, copy(&layout, [1; 6], [0; 2]))]);
         assert!(memory.clear(MAP).is_err());
         memory.end(ProcessIndex(0));
         assert_eq!((memory.clear(MAP), sums(&memory)), (Ok(()), [0, 0]));
-        memory.replace(ProcessIndex(1), vec![copy(&layout, [2; 6], [0; 2])]);
+        memory.replace(ProcessIndex(1), vec![(0, copy(&layout, [2; 6], [0; 2]))]);
         assert_eq!(sums(&memory), [6, 6], "a later process");
     }
 
@@ -183,7 +188,7 @@ mod tests {
     fn a_copy_that_is_too_short_has_nothing() {
         let (layout, mut memory) = (layout(), DeviceMemory::default());
         memory.set_layout(layout);
-        memory.replace(ProcessIndex(0), vec![vec![1; 64]]);
+        memory.replace(ProcessIndex(0), vec![(0, vec![1; 64])]);
         assert_eq!(sums(&memory), [0, 0]);
         memory.add_losses(&mut Losses::default());
     }

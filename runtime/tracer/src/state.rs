@@ -320,8 +320,8 @@ impl State {
         self.device.set_layout(layout);
     }
 
-    /// Replaces the copies of a process's device memory.
-    pub fn set_device_memory(&mut self, process: ProcessIndex, copies: Vec<Vec<u8>>) {
+    /// Replaces the copies of a process's device memory, by their contexts' places.
+    pub fn set_device_memory(&mut self, process: ProcessIndex, copies: Vec<(usize, Vec<u8>)>) {
         self.device.replace(process, copies);
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use xputrace_bytecode::{BpfMapId, Home};
 use xputrace_linux::monotonic_nanos;
+use xputrace_model::loss::Loss;
 use xputrace_model::plan::{KernelPattern, Plan};
 use xputrace_tracer::rendezvous::{DeviceCounts, DeviceRegion, Image, Woven};
 use xputrace_tracer::{DeviceLayout, ProcessIndex};
@@ -123,9 +124,11 @@ pub fn read(region: &DeviceRegion, process: ProcessIndex, running: &mut Running)
     }
 }
 
-/// Says what became of a process's images and launches, where handlers could not run.
+/// Says what became of a process's images and launches, where handlers could not run, and counts contexts of which the end
+/// was not read.
 pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) {
-    let Ok(DeviceCounts { swapped, unprobed, images, .. }) = region.counts() else { return };
+    let Ok(DeviceCounts { swapped, n_unfinished, unprobed, images, .. }) = region.counts() else { return };
+    running.state().losses.add(Loss::DeviceCopyMissing, n_unfinished);
     let mut note = |text: String| running.report().note(&format!("process {pid}: {text}"));
     for (outcome, n) in ImageOutcome::ALL.iter().zip(images).filter(|it| it.1 > 0) {
         missed(*outcome).into_iter().for_each(|what| note(format!("{n} of its images {what}")));

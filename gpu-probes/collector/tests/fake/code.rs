@@ -34,6 +34,8 @@ pub static BLOCKED: AtomicUsize = AtomicUsize::new(0);
 pub static MISUSES: AtomicUsize = AtomicUsize::new(0);
 /// Libraries that were loaded by calls.
 pub static LOADS: AtomicUsize = AtomicUsize::new(0);
+/// While set, copies from the GPU fail, as in a context after an error.
+pub static COPIES_FAIL: AtomicBool = AtomicBool::new(false);
 /// How often it was asked how many blocks fit.
 pub static OCCUPANCY_QUESTIONS: AtomicUsize = AtomicUsize::new(0);
 /// How often a stream's context was asked for.
@@ -65,6 +67,7 @@ fn with<R>(run: impl FnOnce(&mut State) -> R) -> R {
 pub fn reset() {
     *STATE.lock().unwrap() = None;
     IS_BLOCKED.store(false, SeqCst);
+    COPIES_FAIL.store(false, SeqCst);
     MISUSES.store(0, SeqCst);
     BLOCKS_IN.lock().unwrap().clear();
     LOADS.store(0, SeqCst);
@@ -371,6 +374,9 @@ unsafe extern "C" fn copy_to_host(to: *mut c_void, from: u64, bytes: usize, in_s
     assert_eq!(in_stream as u64, stream(current()));
     begin("copy_to_host", &[]);
     told(279, c"cuMemcpyDtoHAsync_v2", &[to as u64, from, bytes as u64, in_stream as u64], || {
+        if COPIES_FAIL.load(SeqCst) {
+            return 700;
+        }
         to.cast::<u8>().copy_from(from as *const u8, bytes);
         0
     })

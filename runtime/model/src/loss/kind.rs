@@ -344,6 +344,13 @@ losses! {
         meaning: "kernels that ran without a device handler that matches them",
         help: "notes at the end say why: most often they have no PTX, or were loaded before xputrace attached",
     }
+    DeviceCopyMissing {
+        name: "device_copy_missing",
+        meaning: "GPU contexts whose memory could not be read at their end: what device handlers did there in the last \
+                  200 ms or more is missing, how much is unknown",
+        help: "end the program with exit(), and check the results of its CUDA calls: a context that has failed can't be \
+               read, nor can a program that was killed",
+    }
     InstructionLimit {
         name: "instruction_limit",
         meaning: "handlers stopped by the instruction limit",

@@ -30,6 +30,8 @@ pub struct DeviceCounts {
     pub answered: u64,
     /// Launches that ran a twin.
     pub swapped: u64,
+    /// Contexts in which twins ran and that have no last copy: so far, or where something ended too early.
+    pub n_unfinished: u64,
     /// Launches that ran the original, by [`Unprobed`].
     pub unprobed: [u64; Unprobed::COUNT],
     /// Images, by [`ImageOutcome`].
@@ -71,23 +73,25 @@ impl DeviceRegion {
     pub fn counts(&self) -> io::Result<DeviceCounts> {
         let page = self.control()?;
         let word = |offset: usize| word_at(&page, offset);
-        let of_slot = |slot: usize| offset_of!(Control, slots) + slot * size_of::<Slot>();
+        let slots = (0..MOST_CONTEXTS).map(|it| offset_of!(Control, slots) + it * size_of::<Slot>());
+        let swapped = slots.clone().map(|it| word(it + offset_of!(Slot, swapped)));
+        // The word has nothing else in it.
+        let has_last = slots.map(|it| word(it + offset_of!(Slot, is_last)) as u32 != 0);
         Ok(DeviceCounts {
             answered: word(offset_of!(Control, answered)),
-            swapped: (0..MOST_CONTEXTS)
-                .map(|it| word(of_slot(it) + offset_of!(Slot, swapped)))
-                .fold(0, u64::saturating_add),
+            swapped: swapped.clone().fold(0, u64::saturating_add),
+            n_unfinished: swapped.zip(has_last).filter(|it| it.0 > 0 && !it.1).count() as u64,
             unprobed: std::array::from_fn(|it| word(offset_of!(Control, unprobed) + it * 8)),
             images: std::array::from_fn(|it| word(offset_of!(Control, images) + it * 8)),
         })
     }
 
-    /// Returns the last copy of each context's block; contexts without one are left out.
+    /// Returns the last copy of each context's block, with the context's place; contexts without one are left out.
     ///
     /// # Errors
     /// The system's, as above.
-    pub fn copies(&self) -> io::Result<Vec<Vec<u8>>> {
-        (0..MOST_CONTEXTS).filter_map(|it| self.copy(it).transpose()).collect()
+    pub fn copies(&self) -> io::Result<Vec<(usize, Vec<u8>)>> {
+        (0..MOST_CONTEXTS).filter_map(|it| Some(self.copy(it).transpose()?.map(|copy| (it, copy)))).collect()
     }
 
     /// Returns a context's copy, unless there is none, or the collector never stops to write it.
@@ -197,7 +201,7 @@ mod tests {
             write(&region, slot(at) + offset_of!(Slot, generation), generation);
             region.file.write_all_at(&[at as u8; 24], region.shape.copy_offset(at) as u64).unwrap();
         }
-        assert_eq!(region.copies().unwrap(), [vec![0; 24], vec![15; 24]]);
+        assert_eq!(region.copies().unwrap(), [(0, vec![0; 24]), (15, vec![15; 24])]);
     }
 
     #[test]
@@ -209,6 +213,9 @@ mod tests {
         let counts = region.counts().unwrap();
         assert_eq!((counts.swapped, counts.unprobed[Unprobed::Cooperative as usize]), (30, 5));
         assert_eq!(counts.images[ImageOutcome::Twinned as usize], 2);
+        assert_eq!(counts.n_unfinished, 3);
+        [1, 5].into_iter().for_each(|it| write(&region, slot(it) + offset_of!(Slot, is_last), 1));
+        assert_eq!(region.counts().unwrap().n_unfinished, 2, "nothing ran in the last one");
     }
 
     #[test]

@@ -77,6 +77,13 @@ impl Agent {
         }
     }
 
+    /// Notes that a context's block was copied at its end: nothing is missing.
+    pub fn has_last_copy(&self, slot: usize) {
+        if let Some(region) = self.device_region() {
+            region.control().slots[slot].is_last.store(1, Ordering::Release);
+        }
+    }
+
     /// Whether launches that begin now are part of what is recorded.
     #[inline]
     pub fn runs_twins_now(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::super::Handle;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use xputrace_wire::device::MOST_CONTEXTS;
 use xputrace_wire::record::UNKNOWN;
 
@@ -16,6 +16,8 @@ pub(super) struct ContextState {
     pub(super) sms: AtomicU32,
     /// The block's address; 0 without one.
     pub(super) block: AtomicU64,
+    /// Whether the block was copied when the program was about to end the context.
+    pub(super) is_copied: AtomicBool,
     /// Our stream, and its id in records.
     pub(super) stream: AtomicPtr<std::ffi::c_void>,
     pub(super) stream_id: AtomicU32,
@@ -30,6 +32,7 @@ impl ContextState {
             device: AtomicU32::new(UNKNOWN),
             sms: AtomicU32::new(0),
             block: AtomicU64::new(0),
+            is_copied: AtomicBool::new(false),
             stream: AtomicPtr::new(null_mut()),
             stream_id: AtomicU32::new(UNKNOWN),
             prepared: AtomicU32::new(0),

@@ -162,8 +162,8 @@ impl Twins {
         });
         drop(images);
         self.wait_while(agent, LETS_GO_WITHIN, |it| it.slot == Some(slot));
-        if let Some(region) = agent.device_region() {
-            region.control().slots[slot].is_last.store(1, Ordering::Release);
+        if self.contexts.state(slot).is_copied.load(Ordering::Acquire) {
+            agent.has_last_copy(slot);
         }
     }
 
@@ -443,7 +443,14 @@ impl Run {
         let (backend, agent) = (self.backend, self.agent);
         let slots: Vec<usize> = (0..MOST_CONTEXTS).filter(|it| twins.has_block(*it) && ends(*it)).collect();
         if !slots.is_empty() {
-            let copy = move || slots.iter().for_each(|it| _ = twins.copy_block(backend, agent, *it));
+            let is_copied = |slot: &usize| &twins.contexts.state(*slot).is_copied;
+            slots.iter().for_each(|it| is_copied(it).store(false, Ordering::Release));
+            let copy = move || {
+                for slot in slots {
+                    let copied = twins.copy_block(backend, agent, slot);
+                    twins.contexts.state(slot).is_copied.store(copied.is_ok(), Ordering::Release);
+                }
+            };
             agent.wait_for_last_work(agent.work_later(copy));
         }
     }

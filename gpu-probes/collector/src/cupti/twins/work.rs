@@ -406,9 +406,8 @@ impl Twins {
             if disables {
                 let _ = self.disable_block(backend, slot);
             }
-            let _ = self.copy_block(backend, agent, slot);
-            if let Some(region) = agent.device_region() {
-                region.control().slots[slot].is_last.store(1, Ordering::Release);
+            if self.copy_block(backend, agent, slot).is_ok() {
+                agent.has_last_copy(slot);
             }
         }
     }
