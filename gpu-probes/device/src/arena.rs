@@ -163,14 +163,14 @@ impl Parts {
     fn place(map: &DeviceMap, n_threads: u64, pieces: &mut Pieces) -> Result<Parts, ArenaError> {
         let n_slots = u64::from(map.n_slots());
         let n_keys = if map.kind == Kind::Hash { n_slots } else { 0 };
-        let n_values = match map.kind {
-            Kind::PerThreadArray => map.n_values().checked_mul(n_threads).ok_or(ArenaError::TooLarge)?,
-            _ => map.n_values(),
+        let n_value_bytes = match map.kind {
+            Kind::PerThreadArray => map.value_bytes_in_all().checked_mul(n_threads).ok_or(ArenaError::TooLarge)?,
+            _ => map.value_bytes_in_all(),
         };
         Ok(Parts {
             states: pieces.range(n_keys, size_of::<u32>() as u32)?,
             keys: pieces.range(n_keys, map.key_stride())?,
-            values: pieces.range(n_values, map.value_stride())?,
+            values: pieces.range(n_value_bytes, 1)?,
         })
     }
 }
@@ -195,11 +195,11 @@ impl MapBytes<'_> {
                 Kind::Hash => self.key(slot).filter(|_| self.is_full(slot)),
                 _ => Some(&index[..]),
             };
-            let (Some(key), Some(first)) = (key, slot.checked_mul(n_copies)) else { continue };
+            let Some(key) = key else { continue };
             match n_copies {
-                1 => self.value(first).into_iter().for_each(|it| f(key, it)),
+                1 => self.value(slot, 0).into_iter().for_each(|it| f(key, it)),
                 _ => {
-                    let values: Vec<&[u8]> = (first..first + n_copies).map_while(|it| self.value(it)).collect();
+                    let values: Vec<&[u8]> = (0..n_copies).map_while(|it| self.value(slot, it)).collect();
                     if values.len() == n_copies {
                         f(key, &values.concat());
                     }
@@ -229,10 +229,20 @@ impl MapBytes<'_> {
         self.keys.get(start..)?.get(..self.map.key_bytes as usize)
     }
 
-    fn value(&self, slot: usize) -> Option<&[u8]> {
-        let start = slot.checked_mul(self.map.value_stride() as usize)?;
+    /// Returns a value of a slot, by its thread or its part.
+    fn value(&self, slot: usize, copy: usize) -> Option<&[u8]> {
+        let stride = self.map.value_stride() as usize;
+        let start = match self.map.kind {
+            Kind::PerThreadArray => slot.checked_mul(self.n_copies())?.checked_add(copy)?.checked_mul(stride)?,
+            _ => place_of_value(self.map, slot, copy),
+        };
         self.values.get(start..)?.get(..self.map.value_bytes as usize)
     }
+}
+
+/// Returns where a part's value of a slot is among the values.
+fn place_of_value(map: &DeviceMap, slot: usize, part: usize) -> usize {
+    part * map.part_bytes() as usize + slot * map.value_stride() as usize
 }
 
 /// A hash's memory while no kernel runs, for the host to change.
@@ -258,19 +268,20 @@ impl HashBytes<'_> {
         let n_probes = crate::layout::MAX_PROBES.min(self.map.n_slots()) as usize;
         let mut slots = (0..n_probes).map(|it| (hash as usize + it) & mask);
         let Some(slot) = slots.find(|it| self.is_free_for(*it, key)) else { return false };
-        let stride = self.map.value_stride() as usize;
-        let (key_at, value_at) = (slot * self.map.key_stride() as usize, slot * n_parts * stride);
-        let (Some(state_at), Some(key_to), Some(value_to)) = (
+        let key_at = slot * self.map.key_stride() as usize;
+        let last_value_at = place_of_value(self.map, slot, n_parts.saturating_sub(1));
+        let (Some(state_at), Some(key_to), true) = (
             self.states.get_mut(slot * 4..slot * 4 + 4),
             self.keys.get_mut(key_at..key_at + key_bytes),
-            self.values.get_mut(value_at..value_at + n_parts * stride),
+            self.values.len() >= last_value_at + value_bytes,
         ) else {
             return false;
         };
         state_at.copy_from_slice(&(fingerprint(hash) | state::FULL).to_le_bytes());
         key_to.copy_from_slice(key);
-        for (to, part) in value_to.chunks_exact_mut(stride).zip(value.chunks_exact(value_bytes)) {
-            to[..value_bytes].copy_from_slice(part);
+        for (part, value) in value.chunks_exact(value_bytes).enumerate() {
+            let at = place_of_value(self.map, slot, part);
+            self.values[at..at + value_bytes].copy_from_slice(value);
         }
         true
     }

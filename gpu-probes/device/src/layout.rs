@@ -135,6 +135,9 @@ pub enum Scope {
     System,
 }
 
+/// Bytes of a line of the GPU's L2 cache, where atomic operations are done.
+pub const LINE_BYTES: u64 = 128;
+
 /// A map on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceMap {
@@ -161,10 +164,16 @@ impl DeviceMap {
         self.key_bytes.next_multiple_of(8)
     }
 
-    /// Values of the map, for one thread if there is one for each. That of part `p` of slot `s` is number
-    /// `s * parts + p`.
-    pub fn n_values(&self) -> u64 {
-        u64::from(self.n_slots()) * u64::from(self.parts)
+    /// Bytes of a part's values, for one thread if there is a value for each. Parts are in lines of their own, so that what
+    /// multiprocessors add to is not in one line.
+    pub fn part_bytes(&self) -> u64 {
+        let bytes = u64::from(self.n_slots()) * u64::from(self.value_stride());
+        if self.parts > 1 { bytes.next_multiple_of(LINE_BYTES) } else { bytes }
+    }
+
+    /// Bytes of all values, likewise. Those of a part lie together.
+    pub fn value_bytes_in_all(&self) -> u64 {
+        self.part_bytes().saturating_mul(self.parts.into())
     }
 
     /// Slots of a hash, a power of two; indices of an array.

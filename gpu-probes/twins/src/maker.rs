@@ -5,7 +5,7 @@ use crate::text::{Gpu, best, text};
 use std::collections::BTreeMap;
 use xputrace_bytecode::{MapKind, MapSpec, Program};
 use xputrace_device::arena::{Arena, ArenaError, Needs};
-use xputrace_device::layout::{DECLARATION, VARIABLE, header};
+use xputrace_device::layout::{DECLARATION, LINE_BYTES, VARIABLE, header};
 use xputrace_device::{
     DeviceMap, Kind, LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, Request, Scope, Word, translate,
 };
@@ -441,8 +441,7 @@ fn device_map(GpuMap { spec, has_parts }: GpuMap<'_>) -> Result<DeviceMap, Maker
         parts: 1,
         scope: Scope::Device,
     };
-    let part_bytes = map.n_values() * u64::from(map.value_stride());
-    let parts = if has_parts { MOST_PARTS_BYTES / part_bytes.max(1) } else { 1 };
+    let parts = if has_parts { MOST_PARTS_BYTES / map.part_bytes().max(LINE_BYTES) } else { 1 };
     Ok(DeviceMap { parts: parts.clamp(1, MOST_PARTS) as u32, ..map })
 }
 

@@ -135,12 +135,13 @@ mod tests {
         Arc::new(DeviceLayout { maps, arena, n_sites: 2 })
     }
 
-    /// A copy whose parts have these numbers, and whose sites these losses.
+    /// A copy whose counters have these numbers, those of all parts of the first before the second's, and whose sites these losses.
     fn copy(layout: &DeviceLayout, values: [u64; 6], losses: [u64; 2]) -> Vec<u8> {
         let mut copy = vec![0; layout.arena.n_bytes() as usize];
         let mut put = |at: u64, word: u64| copy[at as usize..at as usize + 8].copy_from_slice(&word.to_le_bytes());
         let start = layout.arena.parts(0).unwrap().values.start;
-        (0..).zip(values).for_each(|(at, it)| put(start + at * 8, it));
+        let part_bytes = layout.maps[0].part_bytes();
+        (0..).zip(values).for_each(|(n, it)| put(start + n % 3 * part_bytes + n / 3 * 8, it));
         (0..).zip(losses).for_each(|(site, it)| put(layout.arena.loss(site), it));
         copy
     }

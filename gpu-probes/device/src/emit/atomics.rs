@@ -117,7 +117,7 @@ impl Emitter<'_> {
                 let varies = matches!(state.reg(self.node.frame, 1), Value::Element { at: Place::Varies { .. }, .. });
                 self.align(memory, 8, varies)?;
                 let scope = scope(memory);
-                put!(self, "red.relaxed.{scope}.global.max.u64 {}, {number}", memory.byte(0));
+                self.raise_global(scope, memory, &number);
             }
             _ => {
                 let value = self.long();
@@ -128,6 +128,46 @@ impl Emitter<'_> {
         }
         put!(self, "mov.b64 {RESULT}, 0");
         Ok(())
+    }
+
+    /// Raises a word: once if all threads of a warp raise the same one together, else each for itself.
+    fn raise_global(&mut self, scope: &str, memory: &Memory, number: &str) {
+        let raise = format!("red.relaxed.{scope}.global.max.u64 {}", memory.byte(0));
+        if self.request.options.architecture < LEAST_REDUX_ARCHITECTURE {
+            return put!(self, "{raise}, {number}");
+        }
+        let (place, done) = (self.long(), self.label());
+        put!(self, "add.s64 {place}, {}, {}", memory.base, memory.off);
+        let (together, each) = self.unless_same(&place);
+        let largest = self.largest(number, &together);
+        self.unless_leader(&together, &done);
+        put!(self, "{raise}, {largest}");
+        put!(self, "bra {done}");
+        self.place(&each);
+        put!(self, "{raise}, {number}");
+        self.place(&done);
+    }
+
+    /// Returns the threads that are there together, and a label: it goes there if their places are not all the same.
+    fn unless_same(&mut self, place: &str) -> (String, String) {
+        let (together, same, ignored, each) = (self.word(), self.predicate(), self.word(), self.label());
+        put!(self, "activemask.b32 {together}");
+        put!(self, "match.all.sync.b64 {ignored}|{same}, {place}, {together}");
+        put!(self, "@!{same} bra {each}");
+        (together, each)
+    }
+
+    /// Returns the largest of the threads' numbers, by halves: the lower ones count where the upper one is the largest.
+    fn largest(&mut self, number: &str, together: &str) -> String {
+        let (low, high, top, bottom) = (self.word(), self.word(), self.word(), self.word());
+        let (is_top, largest) = (self.predicate(), self.long());
+        put!(self, "mov.b64 {{{low}, {high}}}, {number}");
+        put!(self, "redux.sync.max.u32 {top}, {high}, {together}");
+        put!(self, "setp.eq.u32 {is_top}, {high}, {top}");
+        put!(self, "selp.b32 {low}, {low}, 0, {is_top}");
+        put!(self, "redux.sync.max.u32 {bottom}, {low}, {together}");
+        put!(self, "mov.b64 {largest}, {{{bottom}, {top}}}");
+        largest
     }
 
     /// Returns a register of the operation's size.
@@ -146,22 +186,23 @@ impl Emitter<'_> {
     /// these, however the warp has diverged before.
     fn add(&mut self, scope: &str, memory: &Memory, wide: bool, src: &str, known: Option<u64>) {
         let bits = if wide { 64 } else { 32 };
-        let (place, together) = (self.long(), self.word());
+        let place = self.long();
         let operand = self.resized(src, wide);
         put!(self, "add.s64 {place}, {}, {}", memory.base, memory.off);
-        put!(self, "activemask.b32 {together}");
         let add = format!("red.relaxed.{scope}.global.add.u{bits} [{place}+0]");
         match known {
-            Some(_) => self.add_same(&add, wide, &place, &operand, &together),
+            Some(_) => self.add_same(&add, wide, &place, &operand),
             None if self.request.options.architecture >= LEAST_REDUX_ARCHITECTURE => {
-                self.add_any(&add, wide, &place, &operand, &together);
+                self.add_any(&add, wide, &place, &operand);
             }
             None => put!(self, "{add}, {operand}"),
         }
     }
 
     /// Adds a number that is the same in all threads: once for each word that some of them add to.
-    fn add_same(&mut self, add: &str, wide: bool, place: &str, operand: &str, together: &str) {
+    fn add_same(&mut self, add: &str, wide: bool, place: &str, operand: &str) {
+        let together = self.word();
+        put!(self, "activemask.b32 {together}");
         let (peers, n_peers, total, done) = (self.word(), self.word(), self.register(wide), self.label());
         put!(self, "match.any.sync.b64 {peers}, {place}, {together}");
         put!(self, "popc.b32 {n_peers}, {peers}");
@@ -178,13 +219,11 @@ impl Emitter<'_> {
     }
 
     /// Adds numbers that may differ: once if all threads add to the same word, else each for itself.
-    fn add_any(&mut self, add: &str, wide: bool, place: &str, operand: &str, together: &str) {
-        let (same, each, done) = (self.predicate(), self.label(), self.label());
-        let ignored = self.word();
-        put!(self, "match.all.sync.b64 {ignored}|{same}, {place}, {together}");
-        put!(self, "@!{same} bra {each}");
-        let total = if wide { self.sum_wide(operand, together) } else { self.sum_piece(operand, together) };
-        self.unless_leader(together, &done);
+    fn add_any(&mut self, add: &str, wide: bool, place: &str, operand: &str) {
+        let done = self.label();
+        let (together, each) = self.unless_same(place);
+        let total = if wide { self.sum_wide(operand, &together) } else { self.sum_piece(operand, &together) };
+        self.unless_leader(&together, &done);
         put!(self, "{add}, {total}");
         put!(self, "bra {done}");
         self.place(&each);

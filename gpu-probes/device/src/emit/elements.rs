@@ -112,12 +112,13 @@ impl Emitter<'_> {
         if target.shape.parts <= 1 {
             return self.numbered_value(target, slot);
         }
-        let (processor, part, number) = (self.word(), self.long(), self.long());
+        let address = self.numbered_value(target, slot);
+        let (processor, part) = (self.word(), self.long());
         put!(self, "mov.u32 {processor}, %smid");
         put!(self, "rem.u32 {processor}, {processor}, {}", target.shape.parts);
         put!(self, "cvt.u64.u32 {part}, {processor}");
-        put!(self, "mad.lo.u64 {number}, {slot}, {}, {part}", target.shape.parts);
-        self.numbered_value(target, &number)
+        put!(self, "mad.lo.u64 {address}, {part}, {}, {address}", target.shape.part_bytes());
+        address
     }
 
     /// Returns a register with the address of a value by its number.

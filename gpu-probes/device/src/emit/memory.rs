@@ -178,7 +178,7 @@ impl Emitter<'_> {
             Place::Varies { .. } => {
                 let values = self.part(map, descriptor::VALUES);
                 let region = self.long();
-                let bytes = shape.n_values() * u64::from(shape.value_stride());
+                let bytes = shape.value_bytes_in_all();
                 match shape.kind {
                     Kind::PerThreadArray => {
                         let threads = self.descriptor(map, descriptor::THREADS);
