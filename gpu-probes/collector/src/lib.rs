@@ -44,6 +44,7 @@ use std::panic::catch_unwind;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use xputrace_wire::calls::{CALLS, DEVICE_CALLS};
 use xputrace_wire::cuda_calls::Functions;
 use xputrace_wire::device;
 use xputrace_wire::message::{ARM, ARMED, COMING, DORMANT, HELLO, Message, REFUSED, demand};
@@ -66,7 +67,7 @@ pub extern "C" fn InitializeInjection() -> c_int {
         quiet_panics();
         let chained = run_chained();
         let armed = match std::env::var(SOCKET_VARIABLE) {
-            Ok(address) => match seccomp::deadly_call() {
+            Ok(address) => match seccomp::deadly_call(CALLS) {
                 None => arm_from_system(&address, Trust::RootAndThisUser, Came::AtInit(chained)),
                 Some(call) => {
                     seccomp::tell(call, &std::env::var_os(INJECTION_VARIABLE).unwrap_or_default());
@@ -236,6 +237,14 @@ fn prepare(
         } else {
             None
         };
+        if demand & demand::DEVICE != 0
+            && let Some(call) = seccomp::deadly_call(DEVICE_CALLS)
+        {
+            return Err(format!(
+                "a seccomp filter would end the process for calling {}, which device handlers take",
+                call.name
+            ));
+        }
         let device =
             if demand & demand::DEVICE != 0 { Some(device_region(demand, block_bytes, &descriptors)?) } else { None };
         let functions = |it| Functions::of_text(it).ok_or("the tracer sent a malformed list of functions");

@@ -8,23 +8,24 @@ use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use xputrace_wire::calls::{CALLS, PAGE_BYTES, offset_of};
+use xputrace_wire::calls::{CALLS, Call, DEVICE_CALLS, PAGE_BYTES, offset_of};
 use xputrace_wire::status::field;
 
 /// `Seccomp:` in proc_pid_status(5) of a thread that has a filter.
 const FILTERED: &str = "2";
-/// Noted once all calls of [`CALLS`] have returned, and once the child may also be waited for.
-const ALL_MADE: u32 = CALLS.len() as u32;
-const MAY_WAIT: u32 = ALL_MADE + 1;
+/// Noted once all calls have returned, and once the child may also be waited for; before that, the number of the call that
+/// is being made.
+const ALL_MADE: u32 = u32::MAX - 1;
+const MAY_WAIT: u32 = u32::MAX;
 
-/// Returns the index in [`CALLS`] of one that would end this process, or may.
-pub(crate) fn deadly_call() -> Option<usize> {
+/// Returns which of these calls, or of those that finding out takes, would end this process, or may.
+pub(crate) fn deadly_call(calls: &[Call]) -> Option<&'static Call> {
     if !is_filtered() {
         return None;
     }
     // Where not even a child can be made, threads may be forbidden too.
-    let noted = make_calls_in_child().unwrap_or_else(|| index_of(libc::SYS_clone));
-    Some(noted as usize).filter(|it| *it < CALLS.len())
+    let noted = make_calls_in_child(calls).unwrap_or(libc::SYS_clone as u32);
+    CALLS.iter().chain(DEVICE_CALLS).find(|it| it.number == i64::from(noted))
 }
 
 /// Whether the calling thread has a filter.
@@ -33,12 +34,9 @@ pub(crate) fn is_filtered() -> bool {
     field(&status, "Seccomp") == Some(FILTERED)
 }
 
-fn index_of(number: i64) -> u32 {
-    CALLS.iter().position(|it| it.number == number).unwrap_or(0) as u32
-}
-
 /// Tells the tracer about a call of [`CALLS`], as the module `calls` of `wire` describes.
-pub(crate) fn tell(index: usize, collector: &OsStr) {
+pub(crate) fn tell(call: &Call, collector: &OsStr) {
+    let Some(index) = CALLS.iter().position(|it| it == call) else { return };
     let Ok(file) = std::fs::File::open(collector) else { return };
     let rights = libc::PROT_READ | libc::PROT_EXEC;
     // SAFETY: a new mapping, which nothing reads and which is removed at once.
@@ -53,7 +51,7 @@ pub(crate) fn tell(index: usize, collector: &OsStr) {
 }
 
 /// Returns what the child noted last; `None` if there can be none.
-fn make_calls_in_child() -> Option<u32> {
+fn make_calls_in_child(calls: &[Call]) -> Option<u32> {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     // SAFETY: a new page of zeroes, which outlives the reference.
@@ -66,7 +64,7 @@ fn make_calls_in_child() -> Option<u32> {
         // With CLONE_VFORK, the call returns once the child has ended. Without a stack, the child goes on here.
         let child = libc::syscall(libc::SYS_clone, libc::CLONE_VFORK, 0, 0, 0, 0);
         if child == 0 {
-            make_calls(note);
+            make_calls(note, calls);
         }
         let noted = note.load(Ordering::Acquire);
         if child > 0 && noted == MAY_WAIT {
@@ -81,18 +79,19 @@ fn make_calls_in_child() -> Option<u32> {
 ///
 /// # Safety
 /// It is a child with memory of its own, apart from the note.
-unsafe fn make_calls(note: &AtomicU32) -> ! {
+unsafe fn make_calls(note: &AtomicU32, calls: &[Call]) -> ! {
     let all_signals = u64::MAX;
+    let begin = |number: i64| note.store(number as u32, Ordering::Release);
     // SAFETY: the caller's promise; none of the calls has a valid pointer, but for the mask.
     unsafe {
         // A handler of the program's that a filter calls must not run here; a blocked SIGSYS ends the child.
-        note.store(index_of(libc::SYS_rt_sigprocmask), Ordering::Release);
+        begin(libc::SYS_rt_sigprocmask);
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all_signals, 0, size_of::<u64>());
         // Its end is no crash to be kept.
-        note.store(index_of(libc::SYS_prctl), Ordering::Release);
+        begin(libc::SYS_prctl);
         libc::syscall(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-        for (index, call) in CALLS.iter().enumerate().filter(|(_, it)| it.number != libc::SYS_exit) {
-            note.store(index as u32, Ordering::Release);
+        for call in calls.iter().filter(|it| it.number != libc::SYS_exit) {
+            begin(call.number);
             libc::syscall(call.number, call.argument, 0, 0, 0, 0, 0);
         }
         note.store(ALL_MADE, Ordering::Release);
@@ -101,5 +100,44 @@ unsafe fn make_calls(note: &AtomicU32) -> ! {
         loop {
             libc::syscall(libc::SYS_exit, 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Has a call end the calling thread's process, or its children.
+    fn forbid(number: i64) {
+        let statement = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        let mut filter = [
+            statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+            statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number as u32, 1),
+            statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_PROCESS, 0),
+            statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: a filter of this thread, which is read during the call.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+        }
+    }
+
+    /// What is deadly in a thread with such a filter, of all runs' calls and of those with device handlers.
+    fn deadly_where_forbidden(number: i64) -> [Option<&'static str>; 2] {
+        let in_thread = move || {
+            forbid(number);
+            [CALLS, DEVICE_CALLS].map(|it| deadly_call(it).map(|call| call.name))
+        };
+        std::thread::spawn(in_thread).join().unwrap()
+    }
+
+    #[test]
+    fn what_device_handlers_take_is_asked_of_their_runs_alone() {
+        assert_eq!(deadly_where_forbidden(libc::SYS_memfd_create), [None, Some("memfd_create")]);
+        assert_eq!(deadly_where_forbidden(libc::SYS_sendmsg), [None, Some("sendmsg")]);
+        assert_eq!(deadly_where_forbidden(libc::SYS_connect), [Some("connect"), None]);
+        assert_eq!(deadly_where_forbidden(libc::SYS_chroot), [None, None]);
     }
 }

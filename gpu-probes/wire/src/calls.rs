@@ -20,7 +20,7 @@ const fn call(name: &'static str, number: libc::c_long, argument: u64) -> Call {
 const NO_DESCRIPTOR: u64 = u64::MAX;
 const HERE: u64 = libc::AT_FDCWD as u64;
 
-/// All of them. glibc uses `clone` where `clone3` fails with ENOSYS.
+/// Those of every run. glibc uses `clone` where `clone3` fails with ENOSYS.
 pub const CALLS: &[Call] = &[
     call("mmap", libc::SYS_mmap, 0),
     call("munmap", libc::SYS_munmap, 0),
@@ -51,8 +51,6 @@ pub const CALLS: &[Call] = &[
     call("getcwd", libc::SYS_getcwd, 0),
     call("read", libc::SYS_read, NO_DESCRIPTOR),
     call("pread64", libc::SYS_pread64, NO_DESCRIPTOR),
-    call("memfd_create", libc::SYS_memfd_create, 0),
-    call("pwrite64", libc::SYS_pwrite64, NO_DESCRIPTOR),
     call("close", libc::SYS_close, NO_DESCRIPTOR),
     call("fcntl", libc::SYS_fcntl, NO_DESCRIPTOR),
     call("getrandom", libc::SYS_getrandom, 0),
@@ -63,13 +61,20 @@ pub const CALLS: &[Call] = &[
     call("getsockopt", libc::SYS_getsockopt, NO_DESCRIPTOR),
     call("setsockopt", libc::SYS_setsockopt, NO_DESCRIPTOR),
     call("sendto", libc::SYS_sendto, NO_DESCRIPTOR),
-    call("sendmsg", libc::SYS_sendmsg, NO_DESCRIPTOR),
     call("recvmsg", libc::SYS_recvmsg, NO_DESCRIPTOR),
     call("shutdown", libc::SYS_shutdown, NO_DESCRIPTOR),
     call("poll", libc::SYS_poll, 0),
     call("close_range", libc::SYS_close_range, NO_DESCRIPTOR),
     call("clone3", libc::SYS_clone3, 0),
     call("clone", libc::SYS_clone, libc::CLONE_VM as u64 | libc::CLONE_THREAD as u64),
+];
+
+/// Those that a run with device handlers takes besides: it sends what the program loads. A process learns by its order
+/// that it takes part in one, and can then answer that it must not.
+pub const DEVICE_CALLS: &[Call] = &[
+    call("memfd_create", libc::SYS_memfd_create, 0),
+    call("pwrite64", libc::SYS_pwrite64, NO_DESCRIPTOR),
+    call("sendmsg", libc::SYS_sendmsg, NO_DESCRIPTOR),
 ];
 
 /// Offset in the collector's file of the page that stands for the first call.
