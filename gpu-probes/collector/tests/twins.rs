@@ -32,7 +32,7 @@ use xputrace_collector::{Dormant, World};
 use xputrace_wire::device::{
     self, Codec, ImageOutcome, MOST_CONTEXTS, Twin, Unprobed, decode_image, twin_status, twin_symbol,
 };
-use xputrace_wire::events::{Call, HostEvent, HostEvents};
+use xputrace_wire::events::{Call, HostEvent, HostEventRecord, HostEvents};
 use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand};
 use xputrace_wire::record::{ActivityRecord, Record};
 use xputrace_wire::region::{Lost, PAGE, Shape};
@@ -324,7 +324,7 @@ fn a_modules_kernels_have_twins_in_its_own_context() {
 #[test]
 fn what_is_recorded_is_what_the_program_did() {
     let _alone = alone();
-    let of_host = [HostEvent::Alloc, HostEvent::Module, HostEvent::StreamChange];
+    let of_host = [HostEvent::Alloc, HostEvent::StreamChange];
     let all = demand::LAUNCHES | demand::KERNELS | demand::MEMCPYS | demand::MEMCPY_CALLS;
     let mut run = Run::new(all | demand::host_events(HostEvents::of(&of_host)));
     let library = run.load(Origin::Library, &["scale"], &[]);
@@ -350,6 +350,36 @@ fn what_is_recorded_is_what_the_program_did() {
     run.end();
     assert_eq!(run.tracer.control().totals.call(Call::Memcpy).made.load(SeqCst), 0);
     assert_eq!(run.tracer.lost(Lost::Unexpected), 0);
+}
+
+/// The driver loads code when it is first needed, which is in a call of ours then.
+#[test]
+fn modules_are_the_programs_whoever_has_them_loaded() {
+    let _alone = alone();
+    let mut run = Run::new(demand::host_events(HostEvents::of(&[HostEvent::Module])));
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let kernel = code::kernel(library, "scale").unwrap();
+    assert_ne!(launch(kernel), kernel);
+    let [module, twins] = [library, twins_library(library)].map(|it| code::module_of(it, CONTEXT));
+    for it in [twins, module] {
+        cupti::fire_module(7, it, b"");
+    }
+    run.tracer.until("the modules", |it| it.records().iter().filter_map(modules_kind).count() >= 2);
+    let records = run.tracer.records();
+    let mut modules: Vec<(u32, u32)> = records.iter().filter_map(modules_kind).collect();
+    // They come from two threads.
+    modules.sort_unstable();
+    assert_eq!(modules, [(module, 0), (module, 1)], "unloaded and loaded, without the twin's");
+    drop(records);
+    run.end();
+}
+
+/// Returns a module's number, and whether it was loaded.
+fn modules_kind(it: &Record<'_>) -> Option<(u32, u32)> {
+    match it {
+        Record::Host(HostEventRecord::Module(it)) => Some((it.id, it.has_bytes)),
+        _ => None,
+    }
 }
 
 #[test]

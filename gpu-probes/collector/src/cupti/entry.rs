@@ -94,7 +94,9 @@ unsafe fn on_twins_callback(domain: u32, id: u32, data: *const CallbackData) {
 /// `data` is CUPTI's for this callback, `registers` those at CUPTI's call.
 #[inline]
 unsafe fn on_own_callback(run: &'static Run, domain: u32, id: u32, data: *const CallbackData, registers: &Pushed) {
-    if run.has_twins && is_unseen() {
+    // What the driver loads in a call of ours, it would have loaded in one of the program's.
+    let is_of_program = (domain, id) == (domain::RESOURCE, RESOURCE_MODULE_LOADED);
+    if run.has_twins && is_unseen() && !is_of_program {
         return;
     }
     if domain == domain::RESOURCE {
@@ -122,7 +124,13 @@ unsafe fn on_resource(run: &'static Run, id: u32, data: Option<&ResourceData>, r
             let Some(module) = (unsafe { data.and_then(|it| it.descriptor.cast::<ModuleData>().as_ref()) }) else {
                 return;
             };
-            let bytes = (id == RESOURCE_MODULE_LOADED).then_some(module.cubin_size as u64);
+            let is_loaded = id == RESOURCE_MODULE_LOADED;
+            // SAFETY: the caller's promise.
+            let is_own = if is_loaded { unsafe { run.is_own_module(module) } } else { run.was_own_module(module) };
+            if is_own {
+                return;
+            }
+            let bytes = is_loaded.then_some(module.cubin_size as u64);
             // SAFETY: the caller's promise.
             unsafe { run.agent.module_changed(ModuleChange { module: module.id, bytes }, registers) };
         }

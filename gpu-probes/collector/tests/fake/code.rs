@@ -52,6 +52,8 @@ struct State {
     attributes: HashMap<(u64, u32), i32>,
     /// Addresses of variables by library, context and name.
     variables: HashMap<(u64, u64, String), u64>,
+    /// Libraries in contexts.
+    loaded: HashSet<(u64, u64)>,
     /// Libraries and contexts that the program has ended.
     ended: HashSet<u64>,
     /// Contexts of streams, where it is not the current one.
@@ -97,6 +99,22 @@ fn begin(function: &'static str, handles: &[u64]) {
 /// The library of a kernel.
 fn library_of(kernel: u64) -> u64 {
     kernel as u32 as u64 / LIBRARY_BYTES * LIBRARY_BYTES
+}
+
+/// The module that the driver makes of a library in a context, as CUPTI numbers it.
+pub fn module_of(library: u64, context: u64) -> u32 {
+    (library / LIBRARY_BYTES * 0x100 + context % 0x100) as u32
+}
+
+/// Loads a library in a context when a kernel of it is first asked for there, and tells the collector.
+fn load_lazily(library: u64, context: u64) {
+    let text = with(|state| {
+        let is_first = state.loaded.insert((library, context));
+        is_first.then(|| state.libraries[((library - FIRST_LIBRARY) / LIBRARY_BYTES) as usize].clone())
+    });
+    if let Some(text) = text {
+        cupti::fire_module(6, module_of(library, context), text.as_bytes());
+    }
 }
 
 /// Loads a library or module of the program.
@@ -286,6 +304,7 @@ unsafe extern "C" fn module_function(out: *mut Handle, module: Handle, name: *co
 
 unsafe extern "C" fn kernel_function(out: *mut Handle, kernel: Handle) -> u32 {
     begin("kernel_function", &[library_of(kernel as u64)]);
+    load_lazily(library_of(kernel as u64), current());
     *out = function(kernel as u64, current()) as Handle;
     0
 }

@@ -11,7 +11,8 @@ use xputrace_collector::World;
 use xputrace_collector::cupti::driver::Driver;
 use xputrace_collector::cupti::records::{memcpy_offset, memset_offset, offset};
 use xputrace_collector::cupti::{
-    CallbackData, CallbackFunction, CompleteFunction, Cupti, CuptiBackend, Handle, RequestFunction, ResourceData,
+    CallbackData, CallbackFunction, CompleteFunction, Cupti, CuptiBackend, Handle, ModuleData, RequestFunction,
+    ResourceData,
 };
 
 pub const RECORD_BYTES: usize = 216;
@@ -257,6 +258,20 @@ pub fn fire_resource(id: u32, context: u64) {
     let callback = if is_enabled(RESOURCE, id) { STATE.lock().unwrap().callback } else { None };
     let Some((callback, user_data)) = callback else { return };
     let data = ResourceData { context: context as Handle, handle: std::ptr::null_mut(), descriptor: std::ptr::null() };
+    unsafe { callback(user_data as *mut c_void, RESOURCE, id, (&raw const data).cast()) };
+}
+
+/// Fires a callback about a module with this code, if that id is enabled.
+pub fn fire_module(id: u32, module: u32, cubin: &[u8]) {
+    const RESOURCE: u32 = 3;
+    let callback = if is_enabled(RESOURCE, id) { STATE.lock().unwrap().callback } else { None };
+    let Some((callback, user_data)) = callback else { return };
+    let module = ModuleData { id: module, cubin_size: cubin.len(), cubin: cubin.as_ptr().cast() };
+    let data = ResourceData {
+        context: CONTEXT.get() as Handle,
+        handle: std::ptr::null_mut(),
+        descriptor: (&raw const module).cast(),
+    };
     unsafe { callback(user_data as *mut c_void, RESOURCE, id, (&raw const data).cast()) };
 }
 

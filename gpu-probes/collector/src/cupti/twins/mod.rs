@@ -13,6 +13,7 @@ mod code;
 mod contexts;
 pub(super) mod image;
 mod lease;
+mod modules;
 mod streams;
 mod table;
 mod work;
@@ -33,6 +34,7 @@ use calls::{Kernel, MOST_NODE_BYTES, role_of};
 use code::KernelHandle;
 use contexts::Contexts;
 use lease::InUse;
+use modules::OwnModules;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::io;
@@ -66,6 +68,7 @@ pub(super) struct Twins {
     twins: Table,
     originals: Table,
     contexts: Contexts,
+    modules: OwnModules,
     images: Mutex<Images>,
     /// The worker has let go of something.
     released: Condvar,
@@ -99,6 +102,7 @@ impl Twins {
             twins: Table::new()?,
             originals: Table::new()?,
             contexts: Contexts::new(),
+            modules: OwnModules::default(),
             images: Mutex::default(),
             released: Condvar::new(),
         })
