@@ -39,6 +39,11 @@ const OPTIONS: [&str; 1] = ["-v"];
 const MOST_CODE_BYTES: u64 = 64 << 20;
 
 impl Ptxas {
+    /// Describes a program that has this version.
+    pub fn new(path: PathBuf, version: &str) -> Ptxas {
+        Ptxas { path, version: version.to_owned(), identity: version.to_owned() }
+    }
+
     /// Asks a program for its version.
     ///
     /// # Errors

@@ -204,6 +204,13 @@ pub mod twin_status {
     pub const FAILED: u64 = 2;
 }
 
+/// The compute capabilities of a process's GPUs, such as 90; 0 if they are not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ComputeCapabilities {
+    pub least: u32,
+    pub greatest: u32,
+}
+
 /// How an image's PTX is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {

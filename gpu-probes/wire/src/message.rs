@@ -67,8 +67,8 @@ pub const RECORD: u32 = 9;
 pub const SWITCH: u32 = 12;
 
 /// The program has loaded code, and its thread waits for TWIN. Words: a number of the image that begins at 1 and is not used
-/// again, how many PTX modules are in it, size of the memory, the least compute capability of the process's GPUs (90; 0 if it is
-/// not known). Descriptor: a sealed memfd ([`crate::device::decode_image`]).
+/// again, how many PTX modules are in it, size of the memory, the least and the greatest of the process's
+/// [`crate::device::ComputeCapabilities`]. Descriptor: a sealed memfd ([`crate::device::decode_image`]).
 /// Text: empty.
 pub const IMAGE: u32 = 13;
 /// What runs in place of the image's kernels. Words: the number of the image, a [`crate::device::twin_status`], size of

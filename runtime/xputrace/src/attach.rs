@@ -237,7 +237,7 @@ fn as_we_see_it(pid: u32, path: &Path) -> PathBuf {
 }
 
 /// Whether paths lead to the same files in a process as here: it has our root directory and our mounts.
-fn shares_our_files(pid: u32) -> Result<bool> {
+pub fn shares_our_files(pid: u32) -> Result<bool> {
     let identity = |it: fs::Metadata| (it.dev(), it.ino());
     let root = |it: &Path| fs::metadata(it).map(identity).ok();
     let mounts = |process: &str| fs::metadata(format!("/proc/{process}/ns/mnt")).map(identity);

@@ -11,7 +11,7 @@ use crate::run::Running;
 use crate::run::report::counted;
 use crate::run::sources::{Progress, Source};
 use crate::target::{Launch, Ranges};
-use crate::twins::{self, Twins};
+use crate::twins::{self, Asker, Twins};
 use anyhow::{Context, Result};
 use attaching::Attaching;
 use std::collections::HashMap;
@@ -375,6 +375,7 @@ impl Collectors {
         while !self.targets.is_empty() {
             self.part_with(0, running);
         }
+        self.twins.iter().for_each(|it| it.account_for_compiling(running));
     }
 }
 
@@ -421,6 +422,7 @@ impl Source for Collectors {
     fn descriptors(&self, running: &Running) -> Vec<RawFd> {
         let state = running.state();
         let waited = state.drivers.fds().chain(self.acceptor.iter().map(Acceptor::fd));
+        let waited = waited.chain(self.twins.iter().map(Twins::fd));
         waited.chain(self.targets.iter().map(|it| it.target.fd())).collect()
     }
 
@@ -439,12 +441,24 @@ impl Source for Collectors {
             let traced = &mut self.targets[at];
             traced.is_over = traced.is_over || matches!(hear(traced, self.twins.as_ref(), running), Hearing::IsOver);
         }
+        self.answer_images(running);
         self.read_device(running);
         Ok(if is_busy { Progress::Busy } else { Progress::Idle })
     }
 }
 
 impl Collectors {
+    /// Sends the twins that have been made to the processes that wait for them.
+    fn answer_images(&mut self, running: &mut Running) {
+        let Some(twins) = &mut self.twins else { return };
+        while let Some(done) = twins.finished() {
+            // A process that has ended waits for nothing.
+            let Some(traced) = self.targets.iter_mut().find(|it| it.process == done.asker.process) else { continue };
+            let number = done.number;
+            traced.target.answer(number, &twins.answer(done, running));
+        }
+    }
+
     /// Takes over the copies of device memory that have been made, and asks their collectors for the next ones.
     fn read_device(&mut self, running: &mut Running) {
         if self.twins.is_none() || self.device_looked_at.elapsed() < DEVICE_INTERVAL {
@@ -500,12 +514,10 @@ fn hear(traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) -> He
                 traced.is_armed = true;
                 notes.iter().for_each(|it| running.report().note(it));
             }
-            Notice::Image(image) => {
-                let number = image.number;
-                let pid = traced.target.pid_in_target;
-                let woven = twins.map_or(Woven::Nothing, |it| it.answer(image, pid, running));
-                traced.target.answer(number, &woven);
-            }
+            Notice::Image(image) => match twins {
+                Some(twins) => twins.begin(image, Asker::of(traced.process, traced.target.peer)),
+                None => traced.target.answer(image.number, &Woven::Nothing),
+            },
             Notice::Refused { reason, .. } => {
                 refuse(reason, running);
                 return Hearing::IsOver;

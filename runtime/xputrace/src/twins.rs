@@ -1,24 +1,40 @@
 //! Code inside kernels of real GPUs: makes the twins that collectors ask for, and reads what they leave in device memory.
+//!
+//! ```text
+//! image ──begin──▶ threads: weave, find a ptxas or a kept cubin ──finished──▶ answer
+//! ```
+
+mod making;
+mod tally;
+mod toolkit;
+mod workshop;
+
+pub use making::{Asker, Done};
 
 use crate::run::Running;
 use anyhow::{Context, Result, anyhow};
+use making::{Code, Made, Making, Task};
+use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tally::Tally;
+use workshop::Workshop;
 use xputrace_bytecode::{BpfMapId, Home};
 use xputrace_linux::monotonic_nanos;
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{KernelPattern, Plan};
+use xputrace_model::plan::Plan;
 use xputrace_tracer::rendezvous::{DeviceCounts, DeviceRegion, Image, Woven};
 use xputrace_tracer::{DeviceLayout, ProcessIndex};
-use xputrace_twins::{Gpu, GpuMap, Handler, Maker, MakerError, Wanted};
-use xputrace_wire::device::{ImageOutcome, Twin, Unprobed};
+use xputrace_twins::{GpuMap, Handler, Maker, MakerError};
+use xputrace_wire::device::{ImageOutcome, Unprobed};
 
 /// What is made of a script's device handlers.
 pub struct Twins {
-    maker: Maker,
-    /// The kernels of each handler.
-    kernels: Vec<KernelPattern>,
+    making: Arc<Making>,
+    workshop: Workshop<Task, Done>,
     layout: Arc<DeviceLayout>,
+    tally: Tally,
 }
 
 impl Twins {
@@ -46,7 +62,11 @@ impl Twins {
         })?;
         let layout =
             DeviceLayout { maps: maker.maps().to_vec(), arena: maker.arena().clone(), n_sites: maker.n_sites() };
-        Ok(Some(Twins { maker, kernels, layout: Arc::new(layout) }))
+        let making = Arc::new(Making::new(maker, kernels));
+        let of_threads = making.clone();
+        let workshop = Workshop::new(move |task| of_threads.make(task));
+        let workshop = workshop.context("cannot start the threads that make twins of kernels")?;
+        Ok(Some(Twins { making, workshop, layout: Arc::new(layout), tally: Tally::default() }))
     }
 
     /// Returns how the script's maps lie in device memory.
@@ -56,35 +76,55 @@ impl Twins {
 
     /// Returns what device memory begins with.
     pub fn initial(&self) -> Vec<u8> {
-        self.maker.initial(clock_offset())
+        self.making.maker.initial(clock_offset())
     }
 
-    /// Makes the twin of an image that a process has loaded, or says why there is none.
-    pub fn answer(&self, image: Image, pid: u32, running: &mut Running) -> Woven {
-        match self.twin(image, running) {
-            Ok(Some(twin)) => Woven::Twin(twin),
-            Ok(None) => Woven::Nothing,
+    /// Has the twin of an image made that a process has loaded.
+    pub fn begin(&self, image: Image, asker: Asker) {
+        self.workshop.begin(Task { image, asker });
+    }
+
+    /// Returns what was made since the last call, if anything.
+    pub fn finished(&mut self) -> Option<Done> {
+        self.workshop.finished()
+    }
+
+    /// Returns a descriptor that is readable when something was made.
+    pub fn fd(&self) -> RawFd {
+        self.workshop.fd()
+    }
+
+    /// Returns the answer to the process that waits for a twin; notes what went wrong.
+    pub fn answer(&mut self, Done { asker, made, .. }: Done, running: &mut Running) -> Woven {
+        let mut note = |text: &str| running.report().note(text);
+        let Made { text, code } = match made {
+            Ok(Some(made)) => made,
+            Ok(None) => return Woven::Nothing,
             Err(error) => {
-                running.report().note(&format!("process {pid}: device handlers do not run in some kernels: {error:#}"));
-                Woven::Failed
+                note(&format!("process {}: device handlers do not run in some kernels: {error:#}", asker.pid));
+                return Woven::Failed;
             }
-        }
-    }
-
-    fn twin(&self, image: Image, running: &Running) -> Result<Option<Twin>> {
-        let gpu = Gpu { capability: image.capability };
-        let mut wanted = |symbol: &str| {
-            let demangled = xputrace_symbols::demangle(symbol);
-            let texts = [&*demangled.name, &*demangled.short_name, symbol];
-            let handlers: Vec<usize> = (0..self.kernels.len()).filter(|it| self.kernels[*it].matches(texts)).collect();
-            (!handlers.is_empty()).then_some(Wanted { handlers })
         };
-        let text = image.read(|modules| self.maker.twin(modules, gpu, &mut wanted));
-        let text = text.context("reading what the program has loaded")??;
+        self.tally.add(&code, &text.kernels).iter().for_each(|it| note(it));
+        let code = match code {
+            Code::Cubin(it) => it.cubin.code,
+            Code::Text(_) => text.as_code(),
+        };
         let mut state = running.state();
         let names = state.pipeline.state_mut().names_mut();
-        let mut name_of = |symbol: &str| names.intern(&xputrace_symbols::demangle(symbol).name).into();
-        Ok(text.map(|it| it.with_code(it.as_code(), &mut name_of)))
+        let name_of = |symbol: &str| names.intern(&xputrace_symbols::demangle(symbol).name).into();
+        Woven::Twin(text.with_code(code, name_of))
+    }
+
+    /// Says how twins were compiled.
+    pub fn account_for_compiling(&self, running: &mut Running) {
+        self.tally.notes().iter().for_each(|it| running.report().note(it));
+    }
+}
+
+impl Drop for Twins {
+    fn drop(&mut self) {
+        self.making.is_over.store(true, Ordering::Release);
     }
 }
 

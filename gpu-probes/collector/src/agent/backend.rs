@@ -9,7 +9,7 @@
 use super::device::{Memory, PtxAt};
 use super::{Agent, Flushing, Order};
 use std::ffi::c_void;
-use xputrace_wire::device::ImageOutcome;
+use xputrace_wire::device::{ComputeCapabilities, ImageOutcome};
 use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// A library's layer in the GPU software stack: determines which frames of a launch stack belong to
@@ -123,9 +123,9 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// Has nothing of the program's be used for twins from now on.
     fn close_twins(&self) {}
 
-    /// Returns the least compute capability of the process's GPUs, such as 90; 0 if it is not known.
-    fn capability(&self) -> u32 {
-        0
+    /// Returns what the process's GPUs are.
+    fn compute_capabilities(&self) -> ComputeCapabilities {
+        ComputeCapabilities::default()
     }
 
     /// Copies the blocks of all contexts into the device region. Called by the worker.

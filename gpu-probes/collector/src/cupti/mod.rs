@@ -44,7 +44,7 @@ use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use twins::Twins;
-use xputrace_wire::device::ImageOutcome;
+use xputrace_wire::device::{ComputeCapabilities, ImageOutcome};
 use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, GpuLimits};
@@ -230,7 +230,7 @@ impl Backend for CuptiBackend {
     }
 
     fn ptx_in(&self, image: u64, memory: &mut dyn Memory) -> Result<Vec<PtxAt>, ImageOutcome> {
-        twins::image::find_ptx(image, self.capability(), memory)
+        twins::image::find_ptx(image, self.compute_capabilities().least, memory)
     }
 
     fn stop_twins(&self) {
@@ -241,10 +241,13 @@ impl Backend for CuptiBackend {
         self.twins.get().into_iter().for_each(Twins::close);
     }
 
-    fn capability(&self) -> u32 {
-        let mut least = u32::MAX;
-        let is_known = self.driver.devices.each(&mut |_, limits, _| least = least.min(limits.capability as u32));
-        if is_known && least != u32::MAX { least } else { 0 }
+    fn compute_capabilities(&self) -> ComputeCapabilities {
+        let (mut least, mut greatest) = (u32::MAX, 0);
+        let is_known = self.driver.devices.each(&mut |_, limits, _| {
+            let capability = limits.capability as u32;
+            (least, greatest) = (least.min(capability), greatest.max(capability));
+        });
+        if is_known && greatest != 0 { ComputeCapabilities { least, greatest } } else { ComputeCapabilities::default() }
     }
 
     fn copy_blocks(&'static self, agent: &'static Agent) {

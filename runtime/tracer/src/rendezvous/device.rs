@@ -9,7 +9,8 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use xputrace_wire::device::{
-    Control, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID, Ptx, Shape, Slot, Unprobed, decode_image,
+    ComputeCapabilities, Control, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID, Ptx, Shape, Slot, Unprobed,
+    decode_image,
 };
 use xputrace_wire::region::PAGE;
 
@@ -132,16 +133,17 @@ fn word_at(page: &[u8; PAGE], offset: usize) -> u64 {
 pub struct Image {
     /// The collector's number for it.
     pub number: u64,
-    /// The least compute capability of the process's GPUs, such as 90; 0 if it is not known.
-    pub capability: u32,
+    /// What the process's GPUs are.
+    pub capabilities: ComputeCapabilities,
     memory: OwnedFd,
     n_bytes: u64,
 }
 
 impl Image {
     /// Takes what an IMAGE says.
-    pub(super) fn new([number, _, n_bytes, capability, ..]: [u64; 8], memory: OwnedFd) -> Self {
-        Image { number, capability: capability as u32, memory, n_bytes }
+    pub(super) fn new([number, _, n_bytes, least, greatest, ..]: [u64; 8], memory: OwnedFd) -> Self {
+        let capabilities = ComputeCapabilities { least: least as u32, greatest: greatest as u32 };
+        Image { number, capabilities, memory, n_bytes }
     }
 
     /// Passes its PTX to `f`.
@@ -221,7 +223,7 @@ mod tests {
     #[test]
     fn an_image_that_is_not_as_the_collector_says_is_refused() {
         let image =
-            |n_bytes| Image::new([1, 0, n_bytes, 90, 0, 0, 0, 0], memory_with(&[1; 40]).unwrap()).read(encode_image);
+            |n_bytes| Image::new([1, 0, n_bytes, 90, 90, 0, 0, 0], memory_with(&[1; 40]).unwrap()).read(encode_image);
         assert!(image(41).is_err(), "shorter");
         assert!(image(40).is_err(), "malformed");
         assert!(image(u64::MAX).is_err(), "huge");

@@ -124,6 +124,7 @@ pub struct Peer {
     /// In the tracer's namespace.
     pub pid: u32,
     pub uid: u32,
+    pub gid: u32,
     /// When its connection was accepted.
     pub accepted: Instant,
 }
@@ -137,7 +138,8 @@ pub(super) fn peer(socket: &OwnedFd) -> Option<Peer> {
         let at = (&raw mut credentials).cast();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, &mut len)
     };
-    (result == 0).then_some(Peer { pid: credentials.pid as u32, uid: credentials.uid, accepted: Instant::now() })
+    let libc::ucred { pid, uid, gid } = credentials;
+    (result == 0).then_some(Peer { pid: pid as u32, uid, gid, accepted: Instant::now() })
 }
 
 pub(super) enum Received {

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use worker::Worker;
-use xputrace_wire::device::{ImageOutcome, MOST_IMAGE_BYTES, Twin, Unprobed, twin_status};
+use xputrace_wire::device::{ComputeCapabilities, ImageOutcome, MOST_IMAGE_BYTES, Twin, Unprobed, twin_status};
 use xputrace_wire::message::{IMAGE, Message, demand};
 
 /// How long a thread of the program waits for a twin, or for its context to be prepared.
@@ -170,7 +170,9 @@ impl Agent {
             file.add(ptx)?;
         }
         let (memory, bytes) = file.seal().map_err(|_| ImageOutcome::NoAnswer)?;
-        let message = Message::new(IMAGE, &[number, all.len() as u64, bytes, self.backend.capability().into()], "");
+        let ComputeCapabilities { least, greatest } = self.backend.compute_capabilities();
+        let words = [number, all.len() as u64, bytes, least.into(), greatest.into()];
+        let message = Message::new(IMAGE, &words, "");
         let until = Instant::now() + TWIN_WITHIN;
         while !self.socket.send_with(&message, &[memory.as_fd()]) {
             if Instant::now() >= until || !self.may_wait() {

@@ -1,0 +1,156 @@
+//! Makes a twin: what the threads do.
+
+use super::toolkit;
+use anyhow::{Context, Result, anyhow};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use xputrace_cubins::{Account, Compiler, Cubin, Limit, NoCubin, Order};
+use xputrace_model::plan::KernelPattern;
+use xputrace_tracer::ProcessIndex;
+use xputrace_tracer::rendezvous::{Image, Peer};
+use xputrace_twins::{Gpu, Maker, TwinText, Wanted};
+use xputrace_wire::device::ComputeCapabilities;
+
+/// How long a `ptxas` may run. Longer than programs wait: the next run finds the cubin.
+const COMPILES_WITHIN: Duration = Duration::from_secs(60);
+
+/// The process that has loaded an image.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    pub process: ProcessIndex,
+    pub pid: u32,
+    /// Whose code it runs. Asked of the system when it connected: it may be another program by now.
+    account: Account,
+}
+
+impl Asker {
+    pub fn of(process: ProcessIndex, Peer { pid, uid, gid, .. }: Peer) -> Self {
+        Asker { process, pid, account: Account { uid, gid } }
+    }
+}
+
+/// An image whose twin is to be made.
+pub struct Task {
+    pub image: Image,
+    pub asker: Asker,
+}
+
+/// What came of it.
+pub struct Done {
+    pub asker: Asker,
+    /// The collector's number for the image.
+    pub number: u64,
+    /// Nothing, if no handler wants any of its kernels.
+    pub made: Result<Option<Made>>,
+}
+
+/// A twin that lacks only what changes from run to run.
+pub struct Made {
+    pub text: TwinText,
+    pub code: Code,
+}
+
+/// What the driver gets.
+pub enum Code {
+    Cubin(Compiled),
+    /// The text, which it compiles itself.
+    Text(WhyText),
+}
+
+/// Machine code, made here.
+pub struct Compiled {
+    pub cubin: Cubin,
+    /// Why the next run won't find it.
+    pub unkept: Option<String>,
+}
+
+/// Why a text was not compiled here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WhyText {
+    /// The process has GPUs of several kinds, or of one that is not known.
+    Gpus,
+    /// The process belongs to a user whom we can't become.
+    OtherUser(u32),
+    /// There is no `ptxas` that can. Says of each why.
+    NoPtxas(Vec<String>),
+    /// The `ptxas` says this.
+    Failed(String),
+}
+
+/// What twins are made with.
+pub struct Making {
+    pub maker: Maker,
+    /// The kernels of each handler.
+    kernels: Vec<KernelPattern>,
+    compiler: Compiler,
+    /// Set when the run is over.
+    pub is_over: AtomicBool,
+}
+
+impl Making {
+    pub fn new(maker: Maker, kernels: Vec<KernelPattern>) -> Self {
+        Making { maker, kernels, compiler: Compiler::default(), is_over: AtomicBool::new(false) }
+    }
+
+    /// Makes a twin, or says why there is none.
+    pub fn make(&self, Task { image, asker }: Task) -> Done {
+        let number = image.number;
+        // A process waits for the answer, whatever its code does to us.
+        let made = catch_unwind(AssertUnwindSafe(|| self.twin(image, asker)));
+        Done { asker, number, made: made.unwrap_or_else(|_| Err(anyhow!("making a twin of its kernels failed"))) }
+    }
+
+    fn twin(&self, image: Image, asker: Asker) -> Result<Option<Made>> {
+        let capabilities = image.capabilities;
+        let gpu = Gpu { capability: capabilities.least };
+        let text = image.read(|modules| self.maker.twin(modules, gpu, &mut |it| self.wanted(it)));
+        let text = text.context("reading what the program has loaded")??;
+        Ok(text.map(|text| Made {
+            code: self.compile(&text, capabilities, asker).map_or_else(Code::Text, Code::Cubin),
+            text,
+        }))
+    }
+
+    /// Returns what a kernel gets, if anything.
+    fn wanted(&self, symbol: &str) -> Option<Wanted> {
+        let demangled = xputrace_symbols::demangle(symbol);
+        let texts = [&*demangled.name, &*demangled.short_name, symbol];
+        let handlers: Vec<usize> = (0..self.kernels.len()).filter(|it| self.kernels[*it].matches(texts)).collect();
+        (!handlers.is_empty()).then_some(Wanted { handlers })
+    }
+
+    fn compile(
+        &self,
+        twin: &TwinText,
+        capabilities: ComputeCapabilities,
+        Asker { pid, account, .. }: Asker,
+    ) -> Result<Compiled, WhyText> {
+        let ComputeCapabilities { least: capability, greatest } = capabilities;
+        if capability == 0 || capability != greatest {
+            return Err(WhyText::Gpus);
+        }
+        if !toolkit::can_become(account) {
+            return Err(WhyText::OtherUser(account.uid));
+        }
+        let cache = toolkit::cache(account);
+        let limit = Limit { within: COMPILES_WITHIN, is_given_up: &self.is_over };
+        let candidates = toolkit::candidates(pid);
+        let order = Order {
+            text: &twin.text,
+            target: &twin.target,
+            capability,
+            candidates: &candidates,
+            account,
+            cache: cache.as_ref().ok(),
+            limit,
+        };
+        let cubin = self.compiler.compile(order).map_err(|it| match it {
+            NoCubin::NoPtxas(reasons) => WhyText::NoPtxas(reasons),
+            NoCubin::Failed(why) => WhyText::Failed(why),
+        })?;
+        let of_directory = cache.err().map(|it| format!("{it:#}"));
+        let unkept = of_directory.or_else(|| cubin.unkept.as_ref().map(ToString::to_string));
+        Ok(Compiled { cubin, unkept })
+    }
+}

@@ -1,0 +1,125 @@
+//! Counts how twins were compiled, and words it.
+
+use super::making::{Code, Compiled, WhyText};
+use crate::run::report::counted;
+use std::collections::BTreeMap;
+use xputrace_cubins::{Cubin, Usage};
+
+/// How the twins of a run were compiled.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// By what has compiled them.
+    cubins: BTreeMap<String, OfCubins>,
+    /// By why the driver compiled them.
+    texts: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Default)]
+struct OfCubins {
+    n: u64,
+    n_kept: u64,
+    most_registers: u32,
+    most_spilled_bytes: u32,
+}
+
+impl Tally {
+    /// Counts a twin of these kernels; returns what is to be said of it alone.
+    pub fn add(&mut self, code: &Code, kernels: &[String]) -> Vec<String> {
+        match code {
+            Code::Cubin(Compiled { cubin, unkept }) => {
+                self.add_cubin(cubin);
+                unkept.iter().map(|it| format!("the next run compiles twins of kernels again: {it}")).collect()
+            }
+            Code::Text(why) => {
+                *self.texts.entry(reason(why)).or_default() += 1;
+                failure(why, kernels).into_iter().collect()
+            }
+        }
+    }
+
+    fn add_cubin(&mut self, Cubin { usage, by, is_kept, .. }: &Cubin) {
+        let of = self.cubins.entry(format!("ptxas {} ({})", by.version, by.path.display())).or_default();
+        let most = |of: fn(&Usage) -> u32| usage.iter().map(of).max().unwrap_or(0);
+        of.n += 1;
+        of.n_kept += u64::from(*is_kept);
+        of.most_registers = of.most_registers.max(most(|it| it.registers));
+        of.most_spilled_bytes = of.most_spilled_bytes.max(most(|it| it.spill_store_bytes.max(it.spill_load_bytes)));
+    }
+
+    /// Says of all of them how they were compiled.
+    pub fn notes(&self) -> Vec<String> {
+        let twins = |n: u64| counted(n, "twin", "twins");
+        let by_ptxas = self.cubins.iter().map(|(ptxas, of)| {
+            let kept = if of.n_kept == 0 { String::new() } else { format!(" ({} in an earlier run)", of.n_kept) };
+            let spilled = match of.most_spilled_bytes {
+                0 => String::new(),
+                bytes => format!(", and spill up to {bytes} bytes"),
+            };
+            let registers = of.most_registers;
+            format!("{ptxas} compiled {}{kept}: their kernels use up to {registers} registers{spilled}", twins(of.n))
+        });
+        let by_driver = self.texts.iter().map(|(why, n)| format!("the driver compiled {}: {why}", twins(*n)));
+        by_ptxas.chain(by_driver).collect()
+    }
+}
+
+fn reason(why: &WhyText) -> String {
+    match why {
+        WhyText::Gpus => "the program's GPUs are of different kinds, or of an unknown one".into(),
+        WhyText::OtherUser(uid) => format!("the program belongs to user {uid}, whom xputrace can't become"),
+        WhyText::NoPtxas(reasons) if reasons.is_empty() => {
+            "no ptxas was found, nor does XPUTRACE_PTXAS name one".into()
+        }
+        WhyText::NoPtxas(reasons) => format!("no ptxas can: {}", reasons.join("; ")),
+        WhyText::Failed(_) => "ptxas failed".into(),
+    }
+}
+
+/// Says what a ptxas found wrong with a twin.
+fn failure(why: &WhyText, kernels: &[String]) -> Option<String> {
+    let WhyText::Failed(why) = why else { return None };
+    let name = |it: &String| xputrace_symbols::demangle(it).name.to_string();
+    let first = kernels.first().map(name).unwrap_or_default();
+    let more = if kernels.len() > 1 { format!(" and {} more", kernels.len() - 1) } else { String::new() };
+    Some(format!("ptxas does not compile the twin of {first}{more}, the driver compiles it instead: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use xputrace_cubins::Ptxas;
+
+    fn cubin(is_kept: bool, registers: u32, spill_load_bytes: u32) -> Code {
+        let usage = vec![Usage { registers, spill_load_bytes, ..Usage::default() }];
+        let by = Arc::new(Ptxas::new("/a/ptxas".into(), "13.0.88"));
+        Code::Cubin(Compiled { cubin: Cubin { code: vec![], usage, by, is_kept, unkept: None }, unkept: None })
+    }
+
+    #[test]
+    fn what_compiled_twins_is_said_once() {
+        let mut tally = Tally::default();
+        assert_eq!(tally.notes(), <[String; 0]>::default());
+        for code in [cubin(false, 30, 0), cubin(true, 40, 0), Code::Text(WhyText::NoPtxas(vec![]))] {
+            assert_eq!(tally.add(&code, &[]), <[String; 0]>::default());
+        }
+        let ptxas =
+            "ptxas 13.0.88 (/a/ptxas) compiled 2 twins (1 in an earlier run): their kernels use up to 40 registers";
+        let driver = "the driver compiled 1 twin: no ptxas was found, nor does XPUTRACE_PTXAS name one";
+        assert_eq!(tally.notes(), [ptxas, driver]);
+        tally.add(&cubin(false, 255, 16), &[]);
+        assert!(
+            tally.notes()[0]
+                .ends_with("(1 in an earlier run): their kernels use up to 255 registers, and spill up to 16 bytes")
+        );
+    }
+
+    #[test]
+    fn a_failure_is_said_with_its_kernel() {
+        let kernels = ["_Z5scalePf".to_owned(), "other".to_owned()];
+        let said = Tally::default().add(&Code::Text(WhyText::Failed("line 7: Unknown symbol 'y'".into())), &kernels);
+        let expected = "ptxas does not compile the twin of scale and 1 more, the driver compiles it instead: \
+                        line 7: Unknown symbol 'y'";
+        assert_eq!(said, [expected]);
+    }
+}
