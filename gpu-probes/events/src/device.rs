@@ -140,11 +140,14 @@ pub enum DeviceEvent {
     Memory,
     /// Before each barrier of the block.
     Barrier,
+    /// Where code of another source line begins.
+    Line,
 }
 
 impl DeviceEvent {
     /// Every place.
-    pub const ALL: &[DeviceEvent] = &[DeviceEvent::Entry, DeviceEvent::Exit, DeviceEvent::Memory, DeviceEvent::Barrier];
+    pub const ALL: &[DeviceEvent] =
+        &[DeviceEvent::Entry, DeviceEvent::Exit, DeviceEvent::Memory, DeviceEvent::Barrier, DeviceEvent::Line];
 
     /// Returns the event's name in scripts.
     pub const fn name(self) -> &'static str {
@@ -153,6 +156,7 @@ impl DeviceEvent {
             DeviceEvent::Exit => "device_exit",
             DeviceEvent::Memory => "device_mem",
             DeviceEvent::Barrier => "device_barrier",
+            DeviceEvent::Line => "device_line",
         }
     }
 
@@ -161,7 +165,7 @@ impl DeviceEvent {
         match self {
             DeviceEvent::Entry | DeviceEvent::Exit => FIELDS,
             DeviceEvent::Memory => ACCESS_FIELDS,
-            DeviceEvent::Barrier => BARRIER_FIELDS,
+            DeviceEvent::Barrier | DeviceEvent::Line => LINE_FIELDS,
         }
     }
 
@@ -188,7 +192,7 @@ const THREAD_PARTS: &[Field] = &position(THREAD);
 const BLOCK_PARTS: &[Field] = &position(BLOCK);
 
 const FIELDS: &[Field] = &with::<{ COMMON.len() + MOST_ARGUMENTS }>(&[]);
-const BARRIER_FIELDS: &[Field] = &with::<{ COMMON.len() + 1 + MOST_ARGUMENTS }>(&[LINE_FIELD]);
+const LINE_FIELDS: &[Field] = &with::<{ COMMON.len() + 1 + MOST_ARGUMENTS }>(&[LINE_FIELD]);
 const ACCESS_FIELDS: &[Field] = &with::<{ COMMON.len() + OF_ACCESS.len() + MOST_ARGUMENTS }>(&OF_ACCESS);
 
 const OF_ACCESS: [Field; 5] = [

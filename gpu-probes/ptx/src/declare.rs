@@ -25,6 +25,18 @@ impl Module {
         })
     }
 
+    /// Whether it says of any code which source line it was compiled from.
+    pub fn has_lines(&self) -> bool {
+        fn any(statements: &[Statement]) -> bool {
+            statements.iter().any(|it| match it {
+                Statement::Location(it) => it.line > 0,
+                Statement::Scope(inner) => any(inner),
+                _ => false,
+            })
+        }
+        self.functions().filter_map(|it| it.body.as_deref()).any(any)
+    }
+
     /// The directives of that name at the top level: `.version`.
     pub fn directives<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Directive> {
         self.items.iter().filter_map(move |item| match item {

@@ -29,6 +29,8 @@ pub enum NoTwin {
     Refused { kernel: String, refusal: xputrace_device::Refusal },
     #[error("its PTX is for {target}: handlers need sm_70 and PTX 7.0 or later")]
     TooOld { target: String },
+    #[error("its PTX doesn't say which lines it was compiled from, as it does with nvcc's option -lineinfo")]
+    NoLines,
     #[error("handlers of several kernels differ in the function {function}, which doesn't know which kernel called it")]
     Shared { function: String },
     #[error("weaving: {0}")]

@@ -176,6 +176,10 @@ impl Maker {
             }
         }
         module.only(&names)?;
+        let wants_lines = |it: &Wanted| it.handlers.iter().any(|at| self.handlers[*at].place == DeviceEvent::Line);
+        if !module.has_lines() && kernels.values().any(wants_lines) {
+            return Err(NoTwin::NoLines);
+        }
         // Before variables are redirected, which adds reads of their addresses.
         let reads_names = self.weave(&mut module, &kernels, target.architecture.min(gpu.capability))?;
         let variables = module.redirect(&mut |it| !it.is_literal())?;
@@ -262,6 +266,7 @@ fn place_of(site: &Site<'_>) -> Option<DeviceEvent> {
         Point::Exit => DeviceEvent::Exit,
         Point::BeforeAccess(_) => DeviceEvent::Memory,
         Point::BeforeBarrier => DeviceEvent::Barrier,
+        Point::Line => DeviceEvent::Line,
         _ => return None,
     })
 }

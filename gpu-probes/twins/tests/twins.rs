@@ -160,6 +160,17 @@ fn what_is_known_of_accesses_and_barriers_and_parameters() {
 }
 
 #[test]
+fn lines_are_those_of_the_source() {
+    let text = ".version 8.0\n.target sm_90\n.address_size 64\n.file 1 \"a.cu\"\n.visible .entry k() {\n\
+                .loc 1 5 1\nmembar.cta;\n.loc 1 6 1\nmembar.gl;\n.loc 1 6 9\nmembar.sys;\nret;\n}\n";
+    let handlers = || vec![counting(DeviceEvent::Line, device::LINE)];
+    let code = twin(handlers(), text, "k").unwrap().unwrap().text;
+    assert_eq!(code.matches("[xpt_device]").count(), 2, "{code}");
+    let without = text.replace(".loc", "// ");
+    assert!(matches!(twin(handlers(), &without, "k"), Err(NoTwin::NoLines)));
+}
+
+#[test]
 fn reads_of_the_addresses_of_variables_are_no_accesses() {
     let text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .global .u32 counter;\n\
                 .visible .entry k() { .reg .b32 %r; ld.global.u32 %r, [counter]; ret; }\n";

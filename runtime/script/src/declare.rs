@@ -163,6 +163,7 @@ impl Call<'_> {
             Event::Device(DeviceEvent::Exit) => "device_exit(\"vectorAdd\", |t| …)",
             Event::Device(DeviceEvent::Memory) => "device_mem(\"vectorAdd\", |t| …)",
             Event::Device(DeviceEvent::Barrier) => "device_barrier(\"vectorAdd\", |t| …)",
+            Event::Device(DeviceEvent::Line) => "device_line(\"vectorAdd\", |t| …)",
             Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",
             Event::Uretprobe => "uretprobe(\"libc:malloc\", |e| …)",
             Event::Tracepoint => "tracepoint(\"sched:sched_switch\", |e| …)",
