@@ -17,6 +17,7 @@ mod id;
 pub mod listing;
 pub mod loss;
 pub mod names;
+pub mod object;
 pub mod output;
 pub mod plan;
 pub mod process_name;

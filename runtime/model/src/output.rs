@@ -2,6 +2,7 @@
 
 use crate::gap::Gap;
 use crate::loss::{Account, Losses};
+use crate::object::{Datum, Dump};
 use crate::stack::{Frames, StackKey};
 use crate::table::Table;
 use std::sync::Arc;
@@ -17,6 +18,10 @@ pub enum Output {
     Note(String),
     /// A map, or part of it.
     Table(View),
+    /// A map of an object, as a whole.
+    Dump(Dump),
+    /// A record that a program of an object wrote.
+    Record { map: String, value: Datum },
     /// A gap in the result.
     Gap(Gap),
     /// The end of the run; losses always come last. The account is boxed to keep the many prints

@@ -4,6 +4,7 @@ use crate::catalog::glob;
 use crate::diagnostic::{Site, Sources};
 pub use crate::id::{ClosureId, ProbeId, SwitchId};
 use crate::loss::{self, Loss};
+use crate::object::Object;
 use crate::schema::{Event, Unit};
 use crate::table::{TableDef, TableId};
 use std::sync::Arc;
@@ -62,6 +63,8 @@ pub struct Plan {
     pub linux_entries: Option<BpfMapId>,
     /// Whether a handler asks for a stack's lines.
     pub reads_lines: bool,
+    /// Present if the programs are those of a compiled object.
+    pub object: Option<Arc<Object>>,
     /// Maps that an `end` handler prints, draws or clears itself.
     pub shown_by_end: Vec<TableId>,
 }

@@ -10,6 +10,7 @@
 //! | `hist` | `{"@us":{"KEY":[{"min":0,"max":1,"count":4}]}}`, bounds inclusive; open ends have no `min` or no `max` |
 //! | `stats` | `{"@s":{"KEY":{"count":1,"average":5,"total":5,"min":5,"max":5}}}`; for `avg()` only the average, as in bpftrace |
 //! | `quantiles` | `{"@q":{"KEY":{"count":9,"p50":1,"p90":2,"p99":3,"max":3}}}`, each at most 1/32 too high |
+//! | `record` | `{"ring":{"pid":7,"at":[1,2]}}`: a record of a compiled object's ring, by its type |
 //! | `losses` | the number of each loss by name; `"lines"`: by line; `"account"`: the outcome of launches, null without a GPU |
 //!
 //! In the account, `kernels_only` and `launches_only` say that the other kind was not recorded. Each
@@ -22,6 +23,7 @@
 use crate::Context;
 use crate::account::{map_of, place};
 use crate::cells::{filled, quantiles, shown_text};
+use crate::datum;
 use crate::export::{Exporter, Format};
 use crate::print::printed;
 use crate::rows::{NamedStack, Part, Row, named, rows};
@@ -29,6 +31,7 @@ use serde_json::{Map, Value as Json, json};
 use std::io::{self, Write};
 use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Cause, HostCounts, Loss, Losses};
+use xputrace_model::object::Dump;
 use xputrace_model::output::{Output, View};
 use xputrace_model::plan::{Activity, Call, Calls};
 use xputrace_model::table::{Cell, TableKind, Value, average};
@@ -56,6 +59,8 @@ pub fn json(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
         Output::Note(text) => ("note", json!(text)),
         Output::Gap(it) => ("gap", gap(it)),
         Output::Table(view) => (type_name(view.table.def.kind), table(view, context)),
+        Output::Dump(it) => ("map", dump(it)),
+        Output::Record { map, value } => ("record", json!({ map: datum::json(value) })),
         Output::End { losses, account } => ("losses", end(losses, account.as_deref(), context)),
     };
     writeln!(out, "{}", json!({ "type": name, "data": data }))
@@ -94,6 +99,14 @@ fn table(view: &View, context: &mut Context<'_>) -> Json {
     let mut data = Map::new();
     data.insert(def.name.clone(), contents);
     Json::Object(data)
+}
+
+fn dump(it: &Dump) -> Json {
+    let mut rows = Map::new();
+    for (key, value) in &it.rows {
+        rows.insert(unused(&rows, datum::key(key, ",")), datum::json(value));
+    }
+    json!({ &it.map: rows })
 }
 
 fn keyed(rows: &[Row], kind: TableKind, context: &mut Context<'_>) -> Map<String, Json> {

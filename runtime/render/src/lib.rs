@@ -11,6 +11,7 @@
 
 mod account;
 mod cells;
+mod datum;
 mod diagnostics;
 mod explain;
 mod export;

@@ -12,6 +12,7 @@
 
 use crate::account::write_end;
 use crate::cells::{alike, columns, filled, padded, printable, quantiles, shorten, shown_text, told_apart};
+use crate::datum;
 use crate::export::{Exporter, Format};
 use crate::human::{binary, exact};
 use crate::print::printed;
@@ -48,6 +49,8 @@ pub fn text(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
         Output::Note(text) => writeln!(out, "{text}"),
         Output::Gap(it) => writeln!(out, "{}", gap(it)),
         Output::Table(view) => table(out, view, context),
+        Output::Dump(it) => datum::lines(it).iter().try_for_each(|it| writeln!(out, "{it}")),
+        Output::Record { map, value } => writeln!(out, "{map}: {}", datum::text(value)),
         Output::End { losses, account } => write_end(out, losses, account.as_deref(), context),
     }
 }

@@ -16,6 +16,7 @@ mod context;
 mod device_memory;
 mod join;
 pub mod names;
+mod object;
 pub mod pipeline;
 mod prints;
 pub mod recording;

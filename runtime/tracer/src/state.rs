@@ -3,13 +3,14 @@
 
 use crate::device_memory::{DeviceLayout, DeviceMemory};
 use crate::names::Names;
+use crate::object::ObjectEnv;
 use crate::pipeline::{ProcessIndex, ProcessInfo, SeenGpu, Sink};
 use crate::prints;
 use crate::switches::Switches;
 use rustc_hash::FxHashMap;
 use std::io;
 use std::sync::Arc;
-use xputrace_bytecode::vm::{Engine, Env, Fault};
+use xputrace_bytecode::vm::{Engine, Env, Fault, FaultReason};
 use xputrace_model::context::{DeviceContext, GpuContext};
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::{BpfMapId, Plan, ProbeId, ProgramId, SwitchId};
@@ -400,11 +401,36 @@ impl State {
         }
     }
 
-    /// Runs a device handler in a thread of the software GPU. Device code has no helpers but those of maps.
+    /// Runs a device handler in a thread of the software GPU; returns false if it ended the thread. A script's has no
+    /// helpers but those of maps; an object's has no context.
     #[inline]
-    pub(crate) fn run_device(&mut self, probe: ProbeId, program: ProgramId, ctx: &DeviceContext) {
-        if let Err(fault) = self.engine.run_words(program, ctx, &mut ()) {
-            self.count_fault(probe, fault);
+    pub(crate) fn run_device(
+        &mut self,
+        probe: ProbeId,
+        program: ProgramId,
+        ctx: &DeviceContext,
+        sink: &mut dyn Sink,
+    ) -> bool {
+        let ran = match &self.plan.object {
+            None => self.engine.run_words(program, ctx, &mut ()),
+            Some(object) => {
+                let mut env = ObjectEnv::new(object, ctx, sink);
+                self.engine.set_gpu_thread(env.thread.number());
+                self.engine.run(program, &[], &mut env)
+            }
+        };
+        match ran {
+            Err(Fault { reason: FaultReason::ThreadExit, .. }) => return false,
+            Err(fault) => self.count_fault(probe, fault),
+            Ok(_) => {}
+        }
+        true
+    }
+
+    /// Fills the maps of a compiled object with what they begin with.
+    pub(crate) fn fill_object_maps(&mut self) {
+        for it in self.plan.object.iter().flat_map(|it| &it.initial) {
+            self.engine.update(it.map, &it.key, &it.value, 0);
         }
     }
 

@@ -30,6 +30,11 @@ impl Compiled {
         Compiled { plan: Plan::default(), interpreter: loaded.interpreter }
     }
 
+    /// Returns the programs of a compiled object: without a script, and so without handlers to interpret.
+    pub fn of_object(plan: Plan) -> Self {
+        Compiled { plan, ..Compiled::of_no_script() }
+    }
+
     /// Refuses to run a script that declares nothing.
     pub fn refuse_empty(&self) -> Result<()> {
         if self.plan.probes.is_empty() {
@@ -62,6 +67,9 @@ impl Outcome {
 /// Compiles the script of an invocation (`summary` by default) for this machine, and prints its
 /// diagnostics.
 pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
+    if let Some(option) = run.options.object.given() {
+        bail!("--{option} is for compiled objects: xputrace run FILE.bpf.o --{option} … -- CMD");
+    }
     let (source, directory) = source_of(run.script.as_ref())?;
     let name = typed_name(run.script.as_ref());
     let loader = Rc::new(FileLoader { directory });
@@ -195,7 +203,7 @@ fn typed_name(script: Option<&Script>) -> String {
 fn named(name: &str) -> Result<(SourceFile, PathBuf)> {
     let path = Path::new(name);
     if path.extension().is_some_and(|it| it == "o") {
-        bail!("{name}: running compiled objects is not implemented yet");
+        bail!("{name} is a compiled object: only `xputrace run {name} -- CMD` takes one");
     }
     if crate::cli::is_program(name) {
         bail!("{name} is a program, not a script: put the command after `--`, as in `xputrace -- {name}`");

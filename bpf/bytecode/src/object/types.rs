@@ -219,7 +219,11 @@ impl Types {
             Type::Pointer(_) => Layout::Int { bytes: 8, is_signed: false },
             Type::Union { bytes } | Type::Float { bytes } => Layout::Bytes { bytes: *bytes },
             Type::Array { of, n } if self.is_char(*of) => Layout::Text { bytes: *n },
-            Type::Array { of, n } => Layout::Array { of: Box::new(self.part(*of, depth + 1, n_parts)?), n: *n },
+            Type::Array { of, n } => {
+                let of = Box::new(self.part(*of, depth + 1, n_parts)?);
+                // Nothing, any number of times: there would be no end to it.
+                (of.bytes() > 0).then_some(Layout::Array { of, n: *n })?
+            }
             Type::Struct { members, bytes, .. } if members.iter().any(|it| it.n_bits != 0 || it.bit % 8 != 0) => {
                 Layout::Bytes { bytes: *bytes }
             }

@@ -3,11 +3,11 @@
 //! counted.
 
 use super::handlers::{Handler, handler};
-use super::{Pipeline, ProcessIndex};
+use super::{Pipeline, ProcessIndex, Sink};
 use crate::names::Names;
 use crate::recording::GpuKind;
 use crate::state::{Origin, State};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use xputrace_model::context::{DeviceContext, GpuContext, device, word};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::{Loss, Losses};
@@ -73,8 +73,17 @@ fn matching(all: &[DeviceHandler], ctx: &GpuContext, names: &Names) -> Vec<usize
 impl Pipeline {
     /// Runs the device handlers of a kernel whose words are filled. On a real GPU they have run in its twin; counts kernels
     /// that were none.
-    pub(super) fn run_device(&mut self, process: ProcessIndex, origin: Origin, kernel: &GpuContext, is_twin: bool) {
+    pub(super) fn run_device(
+        &mut self,
+        process: ProcessIndex,
+        origin: Origin,
+        kernel: &GpuContext,
+        is_twin: bool,
+        sink: &mut dyn Sink,
+    ) {
         let Pipeline { state, handlers, ledger, .. } = self;
+        // Threads that a program of an object has ended, by number: nothing more runs in them.
+        let mut ended = FxHashSet::default();
         let is_software = state.process(process).is_some_and(|it| it.gpu == GpuKind::Software);
         for it in handlers.device.of_kernel(kernel, &state.names) {
             let Handler { probe, switch, .. } = it.handler;
@@ -82,7 +91,9 @@ impl Pipeline {
                 continue;
             }
             match (is_software, is_twin) {
-                (true, _) if it.place.is_of_threads() => it.run(kernel, state, &mut ledger.losses),
+                (true, _) if it.place.is_of_threads() => {
+                    it.run(kernel, state, &mut ended, &mut ledger.losses, sink);
+                }
                 // Elsewhere, there is no code that it could run in.
                 (true, _) | (false, false) => ledger.losses.add_at(Loss::DeviceUnprobed, it.site, 1),
                 (false, true) => {}
@@ -93,13 +104,25 @@ impl Pipeline {
 
 impl DeviceHandler {
     /// Runs it in each thread of a kernel's launch, in the order of their numbers.
-    fn run(&self, kernel: &GpuContext, state: &mut State, losses: &mut Losses) {
+    fn run(
+        &self,
+        kernel: &GpuContext,
+        state: &mut State,
+        ended: &mut FxHashSet<u64>,
+        losses: &mut Losses,
+        sink: &mut dyn Sink,
+    ) {
         let Some(program) = self.handler.program else { return };
         let threads = Threads::of(kernel);
         let mut ctx = launch_words(kernel, self.place);
         for n in 0..threads.count().min(MOST_THREADS) {
+            if !ended.is_empty() && ended.contains(&n) {
+                continue;
+            }
             threads.fill(&mut ctx, n);
-            state.run_device(self.handler.probe, program, &ctx);
+            if !state.run_device(self.handler.probe, program, &ctx, sink) {
+                ended.insert(n);
+            }
         }
         losses.add_at(Loss::DeviceThreadSkipped, self.site, threads.count().saturating_sub(MOST_THREADS));
     }

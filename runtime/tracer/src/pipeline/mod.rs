@@ -194,6 +194,7 @@ impl Pipeline {
             forgotten: FxHashMap::default(),
         };
         state.tell_linux_programs();
+        state.fill_object_maps();
         Pipeline {
             state,
             processes: Vec::new(),
@@ -510,7 +511,7 @@ impl Handled for Joined {
         let origin = self.launch.map_or(alone, |it| Origin { began: it.start, demanded: it.demanded });
         if kind == Activity::Kernel && !pipeline.handlers.device.is_empty() {
             let is_twin = process.facts.is_twin(self.activity.symbol());
-            pipeline.run_device(process.facts.index, origin, ctx, is_twin);
+            pipeline.run_device(process.facts.index, origin, ctx, is_twin, sink);
         }
         Pipeline::run(&mut pipeline.state, pipeline.handlers.of_activity(kind), origin, ctx, sink);
     }

@@ -6,7 +6,7 @@
 mod typed;
 mod words;
 
-pub use typed::{DoctorOptions, FileWish, ListOptions, OnConflict, Range, UsageError, WindowOptions};
+pub use typed::{DoctorOptions, FileWish, ListOptions, ObjectOptions, OnConflict, Range, UsageError, WindowOptions};
 
 use crate::collectors::Chosen;
 use crate::stacks::Naming;
@@ -66,6 +66,8 @@ pub struct Options {
     pub as_root: bool,
     pub uprobe_links: UprobeLinks,
     pub naming: Naming,
+    /// Of a compiled object.
+    pub object: ObjectOptions,
 }
 
 impl Default for Options {
@@ -87,6 +89,7 @@ impl Default for Options {
             as_root: false,
             uprobe_links: UprobeLinks::default(),
             naming: Naming::default(),
+            object: ObjectOptions::default(),
         }
     }
 }
@@ -198,6 +201,7 @@ impl RunOptions {
             on_conflict: self.command.on_conflict,
             as_root: self.command.as_root,
             naming: self.names.into(),
+            object: self.object,
             ..Options::default()
         };
         (self.script, options)

@@ -209,6 +209,42 @@ pub(super) struct RunOptions {
     pub(super) output: Option<PathBuf>,
     #[command(flatten)]
     pub(super) files: FileOptions,
+    #[command(flatten)]
+    pub(super) object: ObjectOptions,
+}
+
+/// Of a compiled object in place of a script.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Options of compiled objects (xputrace run FILE.bpf.o)")]
+pub struct ObjectOptions {
+    /// Print this map at the end; without --dump and --poll, all maps are printed
+    #[arg(long, value_name = "MAP")]
+    pub dump: Vec<String>,
+    /// Print the records of this ring as they arrive
+    #[arg(long, value_name = "RING")]
+    pub poll: Vec<String>,
+    /// Before the run, fill a map or a global variable: MAP[KEY]=VALUE, MAP=@FILE, VARIABLE=VALUE
+    #[arg(long, value_name = "PLACE=VALUE")]
+    pub set: Vec<String>,
+    /// Attach a program as if it were in this section: f=kprobe/KERNEL
+    #[arg(long, value_name = "PROGRAM=SECTION")]
+    pub attach: Vec<String>,
+    /// Run a program on the GPU though its name doesn't begin with cuda__
+    #[arg(long, value_name = "PROGRAM")]
+    pub on_gpu: Vec<String>,
+    /// Let programs end threads of kernels (bpf_cuda_exit)
+    #[arg(long = "unsafe")]
+    pub allows_exit: bool,
+}
+
+impl ObjectOptions {
+    /// Returns the first option that was given.
+    pub fn given(&self) -> Option<&'static str> {
+        let ObjectOptions { dump, poll, set, attach, on_gpu, allows_exit } = self;
+        let lists = [("dump", dump), ("poll", poll), ("set", set), ("attach", attach), ("on-gpu", on_gpu)];
+        let list = lists.into_iter().find(|it| !it.1.is_empty()).map(|it| it.0);
+        list.or(allows_exit.then_some("unsafe"))
+    }
 }
 
 #[derive(clap::Args, Debug)]

@@ -1,7 +1,7 @@
 //! The two engines of a live run, loaded.
 
 use crate::stacks;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use std::sync::Arc;
 use xputrace_bytecode::vm::RemoteMap;
 use xputrace_bytecode::{BpfMapId, MapSpec};
@@ -23,5 +23,8 @@ pub fn pipeline(plan: &Arc<Plan>, linux: Option<&Linux>) -> Result<Pipeline> {
         let handle = linux?.map(map)?.clone();
         Some(Box::new(handle) as Box<dyn RemoteMap>)
     };
-    Ok(Pipeline::new(plan.clone(), stacks::demangle, &mut remote)?)
+    Pipeline::new(plan.clone(), stacks::demangle, &mut remote).map_err(|it| match &plan.object {
+        Some(object) => anyhow!("{}: {it}", object.file),
+        None => it.into(),
+    })
 }

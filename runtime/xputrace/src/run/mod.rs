@@ -14,6 +14,7 @@ mod engines;
 pub mod files;
 mod host;
 mod maps;
+mod objects;
 pub mod observer;
 mod prepared;
 pub mod report;
@@ -36,8 +37,11 @@ use xputrace_model::plan::{Place, Plan, Probe, ProbeScope};
 pub use running::Running;
 pub use state::State;
 
-/// `xputrace [run] SCRIPT -- CMD`.
+/// `xputrace [run] SCRIPT -- CMD`, or with a compiled object in the script's place.
 pub fn run(run: &Run) -> Result<ExitCode> {
+    if let Some(file) = objects::named(run) {
+        return trace(run, Compiled::of_object(objects::plan(run, file)?), None);
+    }
     let compiled = match compile_script(run, &machine::catalog(run))?.ready_or(FAILED) {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),

@@ -387,6 +387,7 @@ impl Running {
         self.report.recorded_part.iter().for_each(|it| state.emit(&Output::Note(it.clone())));
         emit_gaps(&mut state);
         self.report.left_behind.take().into_iter().for_each(|it| state.emit(&Output::Note(it)));
+        state.dump_object().iter().for_each(|it| self.report.fail(it));
         let account = account(&state);
         state.finish(account, all_said);
     }

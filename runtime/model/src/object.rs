@@ -1,0 +1,188 @@
+//! What a run needs of a compiled object besides its programs: what its maps hold, and which of them are shown.
+
+use xputrace_bytecode::object::Layout;
+use xputrace_bytecode::{BpfMapId, MapKind};
+
+/// A compiled object in place of a script.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Object {
+    /// The file's name, as given.
+    pub file: String,
+    /// By their ids in the image.
+    pub maps: Vec<ObjectMap>,
+    /// What maps hold before the run.
+    pub initial: Vec<Element>,
+    /// Whether programs may end threads of kernels (helper 507).
+    pub allows_exit: bool,
+}
+
+/// A map of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectMap {
+    pub name: String,
+    pub kind: MapKind,
+    /// The object's own number of its type.
+    pub number: u32,
+    pub key: Layout,
+    pub value: Layout,
+    /// Whether it is a section of global variables.
+    pub is_variables: bool,
+    /// Whether it is shown: at the end, or as records arrive.
+    pub is_shown: bool,
+}
+
+/// An element of a map, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Element {
+    pub map: BpfMapId,
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+}
+
+/// A value in memory, as its type says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Datum {
+    Int(i128),
+    Bool(bool),
+    Text(String),
+    Bytes(Vec<u8>),
+    Array(Vec<Datum>),
+    /// Names and values of its members.
+    Struct(Vec<(String, Datum)>),
+}
+
+impl Datum {
+    /// Reads a value; bytes that are missing count as zeros.
+    pub fn decode(layout: &Layout, bytes: &[u8]) -> Datum {
+        let part = |at: usize, n: u32| {
+            let end = at.saturating_add(n as usize).min(bytes.len());
+            bytes.get(at..end).unwrap_or_default()
+        };
+        match layout {
+            Layout::Int { bytes: n @ 1..=16, is_signed } => Datum::Int(int(part(0, *n), *n, *is_signed)),
+            Layout::Int { bytes: n, .. } | Layout::Bytes { bytes: n } => Datum::Bytes(part(0, *n).to_vec()),
+            Layout::Bool => Datum::Bool(part(0, 1) != [0]),
+            Layout::Text { bytes: n } => {
+                let text = part(0, *n).split(|it| *it == 0).next().unwrap_or_default();
+                Datum::Text(String::from_utf8_lossy(text).into_owned())
+            }
+            Layout::Array { of, n } => {
+                let size = of.bytes();
+                Datum::Array((0..*n as usize).map(|at| Datum::decode(of, part(at * size as usize, size))).collect())
+            }
+            Layout::Struct { members, .. } => {
+                let member = |it: &xputrace_bytecode::object::Field| {
+                    (it.name.clone(), Datum::decode(&it.layout, part(it.at as usize, it.layout.bytes())))
+                };
+                Datum::Struct(members.iter().map(member).collect())
+            }
+        }
+    }
+}
+
+/// Reads a little-endian number of at most 16 bytes.
+fn int(bytes: &[u8], size: u32, is_signed: bool) -> i128 {
+    let unsigned = bytes.iter().rev().fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
+    let unused = 128 - size * 8;
+    match is_signed {
+        true => ((unsigned << unused) as i128) >> unused,
+        false => unsigned as i128,
+    }
+}
+
+/// A map's contents, by type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dump {
+    pub map: String,
+    /// Keys in ascending order.
+    pub rows: Vec<(Datum, Datum)>,
+}
+
+impl Object {
+    /// Returns a map's contents: of `elements`, keys and values in bytes, those to be shown. Elements of arrays that are
+    /// zeros are left out.
+    pub fn dump(&self, map: BpfMapId, elements: &[(Vec<u8>, Vec<u8>)]) -> Option<Dump> {
+        let map = self.maps.get(map.index())?;
+        let mut rows: Vec<(Datum, Datum)> = match map.is_variables {
+            true => elements.iter().flat_map(|(_, value)| variables(&Datum::decode(&map.value, value))).collect(),
+            false => {
+                let is_shown = |value: &[u8]| map.kind == MapKind::Hash || value.iter().any(|it| *it != 0);
+                let shown = elements.iter().filter(|(_, value)| is_shown(value));
+                shown.map(|(key, value)| (map.read_key(key), Datum::decode(&map.value, value))).collect()
+            }
+        };
+        rows.sort();
+        Some(Dump { map: map.name.clone(), rows })
+    }
+}
+
+impl ObjectMap {
+    /// Whether it holds no elements: its records are read as they arrive.
+    pub fn is_ring(&self) -> bool {
+        self.kind == MapKind::EventRing
+    }
+
+    fn read_key(&self, key: &[u8]) -> Datum {
+        match self.kind {
+            // The engine's keys: index and thread.
+            MapKind::PerThreadArray => {
+                let word = Layout::Int { bytes: 4, is_signed: false };
+                Datum::decode(&Layout::Array { of: Box::new(word), n: 2 }, key)
+            }
+            _ => Datum::decode(&self.key, key),
+        }
+    }
+}
+
+/// Returns global variables as rows.
+fn variables(all: &Datum) -> Vec<(Datum, Datum)> {
+    match all {
+        Datum::Struct(members) => {
+            members.iter().map(|(name, value)| (Datum::Text(name.clone()), value.clone())).collect()
+        }
+        other => vec![(Datum::Int(0), other.clone())],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xputrace_bytecode::object::Field;
+
+    fn number(bytes: u32, is_signed: bool) -> Layout {
+        Layout::Int { bytes, is_signed }
+    }
+
+    #[test]
+    fn values_are_read_by_their_types() {
+        let field = |name: &str, at, layout| Field { name: name.into(), at, layout };
+        let members = vec![
+            field("n", 0, number(2, true)),
+            field("on", 2, Layout::Bool),
+            field("name", 3, Layout::Text { bytes: 4 }),
+            field("two", 8, Layout::Array { of: Box::new(number(4, false)), n: 2 }),
+        ];
+        let layout = Layout::Struct { name: "s".into(), bytes: 16, members };
+        let bytes = [0xfe, 0xff, 1, b'a', b'b', 0, b'x', 0, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+        let member = |name: &str, it| (name.to_owned(), it);
+        let expected = Datum::Struct(vec![
+            member("n", Datum::Int(-2)),
+            member("on", Datum::Bool(true)),
+            member("name", Datum::Text("ab".into())),
+            member("two", Datum::Array(vec![Datum::Int(1), Datum::Int(0xffff_ffff)])),
+        ]);
+        assert_eq!(Datum::decode(&layout, &bytes), expected);
+        // A record may be shorter than its type.
+        let Datum::Struct(short) = Datum::decode(&layout, &bytes[..9]) else { panic!() };
+        assert_eq!(short[3].1, Datum::Array(vec![Datum::Int(1), Datum::Int(0)]));
+    }
+
+    #[test]
+    fn numbers_have_their_sign() {
+        let read = |bytes: &[u8], is_signed| Datum::decode(&number(bytes.len() as u32, is_signed), bytes);
+        assert_eq!(read(&[0xff; 8], false), Datum::Int(u64::MAX.into()));
+        assert_eq!(read(&[0xff; 8], true), Datum::Int(-1));
+        assert_eq!(read(&[0xff; 16], true), Datum::Int(-1));
+        assert_eq!(read(&[0x80], true), Datum::Int(-128));
+    }
+}
