@@ -24,12 +24,12 @@ int cuda__place(void *ctx) {
   struct place it = {};
   gpu_thread(&x, &y, &z);
   if (x % 16) return 0;
+  it.is_first = x + y + z == 0;
   it.thread[0] = x, it.thread[1] = y, it.thread[2] = z;
   gpu_block(&x, &y, &z);
   it.block = x;
   it.warp = gpu_warp();
   it.lane = -(__s64)gpu_lane();
-  it.is_first = x == 0;
   __builtin_memcpy(it.what, "work", 5);
   bpf_perf_event_output(ctx, &places, 0, &it, sizeof it);
   return 0;

@@ -13,7 +13,7 @@
 mod maker;
 mod text;
 
-pub use maker::{GpuMap, Handler, Maker, MakerError, TwinText, Wanted};
+pub use maker::{GpuMap, Handler, Maker, MakerError, Origin, TwinText, Wanted};
 pub use text::{Gpu, TextError, best};
 
 /// Why an image has no twin, although handlers want some of its kernels.

@@ -68,9 +68,36 @@ pub enum MakerError {
     Arena(#[from] ArenaError),
 }
 
+/// Whose handlers they are, and what they may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A script's: their context has the words of a device event.
+    Script,
+    /// A compiled object's: they have no context.
+    Object {
+        /// Whether they may end threads of kernels (helper 507).
+        allows_exit: bool,
+    },
+}
+
+impl Origin {
+    fn allows_exit(self) -> bool {
+        self == Origin::Object { allows_exit: true }
+    }
+
+    /// Returns where the words of the context come from.
+    fn context(self, spot: &Spot<'_>, texts: &Texts) -> Vec<Word> {
+        match self {
+            Origin::Script => spot.context(texts),
+            Origin::Object { .. } => Vec::new(),
+        }
+    }
+}
+
 /// Makes twins with the handlers of one script, whose maps are in one piece of memory.
 #[derive(Debug)]
 pub struct Maker {
+    origin: Origin,
     handlers: Vec<Handler>,
     /// The first site of each handler.
     first_sites: Vec<u32>,
@@ -104,23 +131,24 @@ impl Maker {
     /// # Errors
     /// A handler does what GPUs can't, or the maps are too large.
     pub fn new(
+        origin: Origin,
         handlers: Vec<Handler>,
         maps: &[Option<GpuMap<'_>>],
         string_id: &dyn Fn(&str) -> Option<u64>,
     ) -> Result<Maker, MakerError> {
         let maps = maps.iter().map(|it| it.map_or(Ok(NOWHERE), device_map)).collect::<Result<Vec<_>, _>>()?;
         let texts = Texts::new(string_id);
-        let context = Spot::ANY.context(&texts);
+        let context = origin.context(&Spot::ANY, &texts);
         let (mut first_sites, mut n_sites) = (Vec::new(), 0);
         for (handler, Handler { program, .. }) in handlers.iter().enumerate() {
-            let options = Options { first_site: n_sites, ..Options::default() };
+            let options = Options { first_site: n_sites, allow_exit: origin.allows_exit(), ..Options::default() };
             let block = translate(Request { program, maps: &maps, context: &context, options: &options })
                 .map_err(|refusal| MakerError::Handler { handler, refusal })?;
             first_sites.push(n_sites);
             n_sites += block.sites.len() as u32;
         }
         let arena = Arena::new(Needs { maps: maps.clone(), n_sites, ring_slots: 0, n_threads: 0 })?;
-        Ok(Maker { handlers, first_sites, n_sites, maps, arena, texts })
+        Ok(Maker { origin, handlers, first_sites, n_sites, maps, arena, texts })
     }
 
     /// Returns how the memory is laid out.
@@ -246,10 +274,11 @@ impl Maker {
         spot: &Spot<'_>,
         architecture: u32,
     ) -> Result<String, xputrace_device::Refusal> {
-        let context = spot.context(&self.texts);
+        let context = self.origin.context(spot, &self.texts);
         let mut text = String::new();
         for at in wanted.handlers.iter().copied().filter(|at| self.handlers[*at].place == place) {
-            let options = Options { first_site: self.first_sites[at], architecture, ..Options::default() };
+            let (first_site, allow_exit) = (self.first_sites[at], self.origin.allows_exit());
+            let options = Options { first_site, allow_exit, architecture, ..Options::default() };
             let request =
                 Request { program: &self.handlers[at].program, maps: &self.maps, context: &context, options: &options };
             text += &translate(request)?.text;

@@ -5,7 +5,7 @@ use std::process::Command;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, MapKind, MapSpec, Program, ProgramKind, helper};
 use xputrace_events::{DeviceEvent, device};
-use xputrace_twins::{Gpu, GpuMap, Handler, Maker, NoTwin, TwinText, Wanted};
+use xputrace_twins::{Gpu, GpuMap, Handler, Maker, NoTwin, Origin, TwinText, Wanted};
 use xputrace_wire::device::{Codec, Portability, Ptx};
 
 const H100: Gpu = Gpu { capability: 90 };
@@ -39,7 +39,7 @@ fn maker(handlers: Vec<Handler>) -> Maker {
     let map = MapSpec { max_entries: 16, home: Home::Tracer, ..MapSpec::number("counts", MapKind::Array) };
     let texts = ["load", "store", "atomic", "global", "shared"];
     let id = |text: &str| texts.iter().position(|it| *it == text).map(|it| it as u64 + 1);
-    Maker::new(handlers, &[Some(GpuMap { spec: &map, has_parts: false })], &id).unwrap()
+    Maker::new(Origin::Script, handlers, &[Some(GpuMap { spec: &map, has_parts: false })], &id).unwrap()
 }
 
 fn image(text: &str) -> Vec<Ptx<'_>> {

@@ -6,11 +6,9 @@ use xputrace_bytecode::object::Layout;
 /// zeros. The error is a sentence.
 pub(crate) fn encode(layout: &Layout, text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = vec![0; layout.bytes() as usize];
-    let braces = |it: char| it == '{' || it == '}';
+    let around = |it: char| it == '{' || it == '}' || it.is_whitespace();
     let words: Vec<&str> = match layout {
-        Layout::Struct { .. } | Layout::Array { .. } => {
-            text.split(',').map(|it| it.trim_matches(braces).trim()).collect()
-        }
+        Layout::Struct { .. } | Layout::Array { .. } => text.split(',').map(|it| it.trim_matches(around)).collect(),
         _ => vec![text.trim()],
     };
     let mut rest = words.iter().copied();

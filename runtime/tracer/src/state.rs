@@ -316,6 +316,18 @@ impl State {
         (EngineMaps { engine: &mut self.engine, device: &mut self.device }, &mut self.names)
     }
 
+    /// Passes all elements of a compiled object's map to `f`: of real GPUs, if they have any, or of the engine.
+    pub fn for_each_element(&self, map: BpfMapId, f: &mut dyn FnMut(&[u8], &[u8])) {
+        let mut is_on_gpu = false;
+        self.device.for_each(map, &mut |key, value| {
+            is_on_gpu = true;
+            f(key, value);
+        });
+        if !is_on_gpu {
+            self.engine.for_each(map, f);
+        }
+    }
+
     /// Says how the script's maps lie in the memory of GPUs.
     pub fn set_device_layout(&mut self, layout: Arc<DeviceLayout>) {
         self.device.set_layout(layout);
@@ -357,7 +369,9 @@ impl State {
                 losses.add_at(loss, site, *n);
             }
         }
-        for (probe, (n, _)) in &self.faults {
+        // What else a compiled object's programs did wrong is no loss: it is named.
+        let is_limit = |fault: &Fault| self.plan.object.is_none() || fault.reason == FaultReason::InstructionLimit;
+        for (probe, (n, _)) in self.faults.iter().filter(|it| is_limit(&it.1.1)) {
             match self.plan.probes.get(probe.index()) {
                 Some(it) => losses.add_at(Loss::InstructionLimit, it.site, *n),
                 None => losses.add(Loss::InstructionLimit, *n),
@@ -366,10 +380,12 @@ impl State {
         losses
     }
 
-    /// Iterates over the first fault of each probe's handler, for messages. A fault is a bug in the
-    /// compiler or an endless loop; data cannot cause one.
-    pub fn faults(&self) -> impl Iterator<Item = (ProbeId, Fault)> + '_ {
-        self.faults.iter().map(|(probe, (_, fault))| (*probe, *fault))
+    /// Returns the first fault of each probe's handler and how many there were, for messages. A fault of a script's is a
+    /// bug in the compiler or an endless loop; data cannot cause one.
+    pub fn faults(&self) -> Vec<(ProbeId, Fault, u64)> {
+        let mut all: Vec<_> = self.faults.iter().map(|(probe, (n, fault))| (*probe, *fault, *n)).collect();
+        all.sort_by_key(|it| it.0);
+        all
     }
 
     fn add_loss_map(&self, map: BpfMapId, losses: &mut Losses) {

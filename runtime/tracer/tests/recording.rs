@@ -266,7 +266,7 @@ fn tags_come_from_the_probe_that_was_hit_before_the_launch() {
     let (mut pipeline, outcome) = replay(tagging_plan(), reader).unwrap_or_else(|it| panic!("{it}"));
     let row = |tag, nanos| (vec![Value::Int(tag)], Cell::Number(nanos));
     assert_eq!(rows(&mut pipeline, 0, false), [row(42, 100), row(43, 200)]);
-    assert_eq!(pipeline.state().faults().count(), 0);
+    assert_eq!(pipeline.state().faults(), []);
     let stack = StackKey::LinuxUser { pid: 100, exec: 3, id: 5 };
     assert_eq!(outcome.frames[&stack][0].function, "main");
 }

@@ -5,6 +5,7 @@
 //! ```
 
 mod making;
+mod objects;
 mod tally;
 mod toolkit;
 mod workshop;
@@ -23,10 +24,11 @@ use workshop::Workshop;
 use xputrace_bytecode::{BpfMapId, Home};
 use xputrace_linux::monotonic_nanos;
 use xputrace_model::loss::Loss;
+use xputrace_model::object::Object;
 use xputrace_model::plan::Plan;
 use xputrace_tracer::rendezvous::{DeviceCounts, DeviceRegion, Image, Woven};
 use xputrace_tracer::{DeviceLayout, ProcessIndex};
-use xputrace_twins::{GpuMap, Handler, Maker, MakerError};
+use xputrace_twins::{GpuMap, Handler, Maker, MakerError, Origin};
 use xputrace_wire::device::{ImageOutcome, Unprobed};
 
 /// What is made of a script's device handlers.
@@ -35,38 +37,57 @@ pub struct Twins {
     workshop: Workshop<Task, Done>,
     layout: Arc<DeviceLayout>,
     tally: Tally,
+    object: Option<Arc<Object>>,
 }
 
 impl Twins {
     /// Prepares a script's device handlers for real GPUs; `None` if it has none.
     ///
     /// # Errors
-    /// A handler does what kernels of a real GPU can't.
+    /// A handler does what kernels of a real GPU can't. A compiled object that does so may still run on the software GPU:
+    /// then there are none, and [`why_not`] says why.
     pub fn of(plan: &Plan) -> Result<Option<Self>> {
-        let (mut handlers, mut kernels, mut sites) = (Vec::new(), Vec::new(), Vec::new());
+        match Self::made(plan) {
+            Err(_) if plan.object.is_some() => Ok(None),
+            made => made,
+        }
+    }
+
+    fn made(plan: &Plan) -> Result<Option<Self>> {
+        let (mut handlers, mut kernels, mut sites, mut programs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for it in plan.device_handlers() {
             let Some(program) = it.program else { continue };
             handlers.push(Handler { place: it.place, program: plan.image.programs[program].clone() });
             kernels.push(it.kernels.clone());
             sites.push(it.site);
+            programs.push(program);
         }
         // What is woven into a kernel runs as long as the run lasts.
         if handlers.is_empty() || is_switched(plan) {
             return Ok(None);
         }
-        let maker = Maker::new(handlers, &maps(plan), &|text| string_id(plan, text)).map_err(|error| match error {
-            MakerError::Handler { handler, refusal } => {
-                anyhow!("the device handler at {} can't run on a GPU: {}", sites[handler].line, refusal.what)
-            }
-            other => anyhow!("the script's device handlers can't run on a GPU: {other}"),
-        })?;
+        plan.object.iter().try_for_each(|it| objects::check(it, &plan.image))?;
+        let allows_exit = plan.object.as_ref().map(|it| it.allows_exit);
+        let origin = allows_exit.map_or(Origin::Script, |allows_exit| Origin::Object { allows_exit });
+        let named = |handler: usize| plan.image.programs[programs[handler]].name.clone();
+        let maker =
+            Maker::new(origin, handlers, &maps(plan), &|text| string_id(plan, text)).map_err(|error| match error {
+                MakerError::Handler { handler, refusal } if plan.object.is_some() => {
+                    anyhow!("program `{}`, instruction {}: {}", named(handler), refusal.insn, refusal.what)
+                }
+                MakerError::Handler { handler, refusal } => {
+                    anyhow!("the device handler at {} can't run on a GPU: {}", sites[handler].line, refusal.what)
+                }
+                other => anyhow!("the script's device handlers can't run on a GPU: {other}"),
+            })?;
         let layout =
             DeviceLayout { maps: maker.maps().to_vec(), arena: maker.arena().clone(), n_sites: maker.n_sites() };
         let making = Arc::new(Making::new(maker, kernels));
         let of_threads = making.clone();
         let workshop = Workshop::new(move |task| of_threads.make(task));
         let workshop = workshop.context("cannot start the threads that make twins of kernels")?;
-        Ok(Some(Twins { making, workshop, layout: Arc::new(layout), tally: Tally::default() }))
+        let object = plan.object.clone();
+        Ok(Some(Twins { making, workshop, layout: Arc::new(layout), tally: Tally::default(), object }))
     }
 
     /// Returns how the script's maps lie in device memory.
@@ -76,7 +97,9 @@ impl Twins {
 
     /// Returns what device memory begins with.
     pub fn initial(&self) -> Vec<u8> {
-        self.making.maker.initial(clock_offset())
+        let mut memory = self.making.maker.initial(clock_offset());
+        self.object.iter().for_each(|it| objects::fill(it, &self.layout, &mut memory));
+        memory
     }
 
     /// Has the twin of an image made that a process has loaded.
@@ -126,6 +149,12 @@ impl Drop for Twins {
     fn drop(&mut self) {
         self.making.is_over.store(true, Ordering::Release);
     }
+}
+
+/// Returns why a compiled object can't run on real GPUs.
+pub fn why_not(plan: &Plan) -> Option<String> {
+    let file = &plan.object.as_ref()?.file;
+    Twins::made(plan).err().map(|it| format!("{file} did not run: on a real GPU it can't so far: {it:#}"))
 }
 
 /// Whether a device handler is enabled and disabled during the run.

@@ -201,7 +201,7 @@ impl RunOptions {
             on_conflict: self.command.on_conflict,
             as_root: self.command.as_root,
             naming: self.names.into(),
-            object: self.object,
+            object: *self.object,
             ..Options::default()
         };
         (self.script, options)

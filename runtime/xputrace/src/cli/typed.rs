@@ -210,7 +210,7 @@ pub(super) struct RunOptions {
     #[command(flatten)]
     pub(super) files: FileOptions,
     #[command(flatten)]
-    pub(super) object: ObjectOptions,
+    pub(super) object: Box<ObjectOptions>,
 }
 
 /// Of a compiled object in place of a script.

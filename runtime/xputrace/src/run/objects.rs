@@ -10,7 +10,6 @@ use xputrace_model::object::Object;
 use xputrace_model::output::Output;
 use xputrace_model::plan::{Plan, ProbeId};
 use xputrace_objects::Wishes;
-use xputrace_store::Backing as _;
 
 /// Returns the object that a run names in the script's place.
 pub fn named(run: &Run) -> Option<&str> {
@@ -51,14 +50,13 @@ impl State {
                 self.dump_map(&object, id);
             }
         }
-        self.pipeline.state().faults().map(|(probe, fault)| faulty(&self.plan, &object, probe, fault)).collect()
+        let faults = self.pipeline.state().faults().into_iter();
+        faults.map(|(probe, fault, n)| faulty(&self.plan, &object, probe, fault, n)).collect()
     }
 
     fn dump_map(&mut self, object: &Arc<Object>, id: BpfMapId) {
         let mut elements = Vec::new();
-        let (engine, _) = self.pipeline.state_mut().maps();
-        // The engine's maps, and copies of device memory, are always readable.
-        let _ = engine.for_each(id, &mut |key, value| elements.push((key.to_vec(), value.to_vec())));
+        self.pipeline.state().for_each_element(id, &mut |key, value| elements.push((key.to_vec(), value.to_vec())));
         if let Some(dump) = object.dump(id, &elements) {
             self.emit(&Output::Dump(dump));
         }
@@ -66,13 +64,18 @@ impl State {
 }
 
 /// Says what a program did that ended it.
-fn faulty(plan: &Plan, object: &Object, probe: ProbeId, fault: Fault) -> String {
+fn faulty(plan: &Plan, object: &Object, probe: ProbeId, fault: Fault, n: u64) -> String {
     let of = plan.probes.get(probe.index()).and_then(|it| Some((it, &plan.image.programs[it.program?])));
     let Some((probe, program)) = of else { return format!("{}: {fault}", object.file) };
     let place = program.line_of(fault.insn).and_then(|it| Some((&plan.image.sources.get(it.file)?.0, it.line)));
     let place = place.map_or_else(String::new, |(file, line)| format!(" ({file}:{line})"));
     format!(
-        "{}: section `{}`, program `{}`, instruction {}{place}: {}. Its runs that did so ended there; they are counted",
-        object.file, probe.name, program.name, fault.insn, fault.reason
+        "{}: section `{}`, program `{}`, instruction {}{place}: {}. {} there",
+        object.file,
+        probe.name,
+        program.name,
+        fault.insn,
+        fault.reason,
+        if n == 1 { "1 run ended".to_owned() } else { format!("{n} runs ended") }
     )
 }

@@ -12,7 +12,7 @@ use super::state::State;
 use crate::compiled::report;
 use crate::interrupts;
 use crate::status::FAILED;
-use crate::twins::is_switched;
+use crate::twins::{is_switched, why_not};
 use anyhow::Result;
 use std::cell::{RefCell, RefMut};
 use std::collections::HashSet;
@@ -324,7 +324,8 @@ impl Running {
         match gpu {
             GpuKind::None => {}
             GpuKind::Real if !has_device_code && self.plan.device_handlers().next().is_some() => {
-                self.report.fail(if is_switched(&self.plan) { NOT_SWITCHED } else { NO_DEVICE_CODE });
+                let why = if is_switched(&self.plan) { NOT_SWITCHED } else { NO_DEVICE_CODE };
+                self.report.fail(&why_not(&self.plan).unwrap_or_else(|| why.to_owned()));
             }
             GpuKind::Real => {}
             GpuKind::Software if self.report.is_first_software() => {

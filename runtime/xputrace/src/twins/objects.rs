@@ -1,0 +1,48 @@
+//! Compiled objects on real GPUs: which can't run there so far, and what their maps begin with.
+
+use anyhow::{Result, bail};
+use xputrace_bytecode::{Image, MapKind, helper, insn};
+use xputrace_model::object::{Element, Object};
+use xputrace_tracer::DeviceLayout;
+
+/// Helpers that write records, which nobody reads from a real GPU so far.
+const PRINTING: [i32; 2] = [helper::TRACE_PRINTK, helper::PUTS];
+
+/// Refuses what a real GPU lacks so far.
+///
+/// # Errors
+/// A sentence that names the map, or the program and the instruction.
+pub(super) fn check(object: &Object, image: &Image) -> Result<()> {
+    for map in &object.maps {
+        if matches!(map.kind, MapKind::PerThreadArray | MapKind::EventRing) {
+            bail!("map `{}` of type {} can't be on a real GPU yet", map.name, map.number);
+        }
+    }
+    for it in &object.initial {
+        let map = &object.maps[it.map.index()];
+        if map.kind == MapKind::Hash {
+            bail!("the hash `{}` can't be filled on a real GPU yet: leave out its --set", map.name);
+        }
+    }
+    for program in &image.programs {
+        let prints =
+            |it: &insn::Insn| it.code == insn::class::JMP | insn::CALL && it.src == 0 && PRINTING.contains(&it.imm);
+        if let Some(at) = program.insns.iter().position(prints) {
+            bail!("program `{}`, instruction {at}: printing from a real GPU is not supported yet", program.name);
+        }
+    }
+    Ok(())
+}
+
+/// Writes what arrays begin with to device memory.
+pub(super) fn fill(object: &Object, layout: &DeviceLayout, memory: &mut [u8]) {
+    for Element { map, key, value } in &object.initial {
+        let (Some(shape), Some(parts)) = (layout.maps.get(map.index()), layout.arena.parts(map.index())) else {
+            continue;
+        };
+        let index = key.first_chunk().map_or(0, |it| u32::from_le_bytes(*it));
+        let start = parts.values.start + u64::from(index) * u64::from(shape.value_stride());
+        let place = memory.get_mut(start as usize..).and_then(|it| it.get_mut(..value.len()));
+        place.into_iter().for_each(|it| it.copy_from_slice(value));
+    }
+}
