@@ -1,7 +1,7 @@
 //! What the memory of real GPUs holds of the script's maps: copies of it, which the store reads as further parts.
 
 use crate::ProcessIndex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use xputrace_bytecode::BpfMapId;
@@ -23,12 +23,42 @@ pub struct DeviceLayout {
 #[derive(Debug, Default)]
 pub(crate) struct DeviceMemory {
     layout: Option<Arc<DeviceLayout>>,
-    /// By the context's place.
+    /// Of processes whose kernels may still change it, by the context's place.
     copies: BTreeMap<ProcessIndex, BTreeMap<usize, Vec<u8>>>,
-    /// Processes whose kernels may still change it.
-    running: BTreeSet<ProcessIndex>,
-    /// Maps that were cleared, and the processes of whose copies.
-    cleared: BTreeSet<(BpfMapId, ProcessIndex)>,
+    /// What is left of those of processes that have ended: they may be many.
+    left: BTreeMap<ProcessIndex, Left>,
+}
+
+/// What the device memory of an ended process has: elements, without the room for those that there are not.
+#[derive(Debug, Default)]
+struct Left {
+    /// By map.
+    elements: BTreeMap<usize, Packed>,
+    /// Runs of handlers that were ended.
+    n_ended: u64,
+}
+
+/// Keys and values of one map, one behind the other.
+#[derive(Debug, Default)]
+struct Packed {
+    key_bytes: usize,
+    value_bytes: usize,
+    bytes: Vec<u8>,
+}
+
+impl Packed {
+    fn add(&mut self, key: &[u8], value: &[u8]) {
+        (self.key_bytes, self.value_bytes) = (key.len(), value.len());
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+    }
+
+    fn for_each(&self, f: &mut dyn FnMut(&[u8], &[u8])) {
+        for element in self.bytes.chunks_exact((self.key_bytes + self.value_bytes).max(1)) {
+            let (key, value) = element.split_at(self.key_bytes);
+            f(key, value);
+        }
+    }
 }
 
 const STILL_RUNS: &str = "handlers in kernels have changed it in the memory of a GPU, where it cannot be cleared while programs run. \
@@ -42,13 +72,26 @@ impl DeviceMemory {
     /// Replaces the copies of a process, of the contexts that have a new one: a copy that was cut off by the process's end
     /// leaves the one before.
     pub(crate) fn replace(&mut self, process: ProcessIndex, copies: Vec<(usize, Vec<u8>)>) {
-        self.running.insert(process);
+        self.left.remove(&process);
         self.copies.entry(process).or_default().extend(copies);
     }
 
-    /// Says that a process's copies were the last ones.
+    /// Says that a process's copies were the last ones, and keeps of them what they have.
     pub(crate) fn end(&mut self, process: ProcessIndex) {
-        self.running.remove(&process);
+        let (Some(layout), Some(copies)) = (self.layout.clone(), self.copies.remove(&process)) else { return };
+        let mut left = Left::default();
+        for copy in copies.values() {
+            left.n_ended = left.n_ended.saturating_add(ended_in(&layout, copy));
+            for map in 0..layout.maps.len() {
+                let mut packed = left.elements.remove(&map).unwrap_or_default();
+                pack(&layout, map, copy, &mut packed);
+                if !packed.bytes.is_empty() {
+                    left.elements.insert(map, packed);
+                }
+            }
+        }
+        left.elements.values_mut().for_each(|it| it.bytes.shrink_to_fit());
+        self.left.insert(process, left);
     }
 
     /// Forgets what a map holds.
@@ -58,32 +101,22 @@ impl DeviceMemory {
     pub(crate) fn clear(&mut self, map: BpfMapId) -> Result<(), String> {
         let mut is_there = false;
         self.for_each(map, &mut |_, _| is_there = true);
-        if is_there && !self.running.is_empty() {
+        if is_there && !self.copies.is_empty() {
             return Err(STILL_RUNS.into());
         }
-        self.cleared.extend(self.copies.keys().map(|it| (map, *it)));
+        self.left.values_mut().for_each(|it| _ = it.elements.remove(&map.index()));
         Ok(())
     }
 
     /// Passes all elements of a map to `f`. A key comes as often as there are contexts and parts with it.
     pub(crate) fn for_each(&self, map: BpfMapId, f: &mut dyn FnMut(&[u8], &[u8])) {
         let Some(layout) = &self.layout else { return };
-        let (Some(shape), Some(parts)) = (layout.maps.get(map.index()), layout.arena.parts(map.index())) else {
-            return;
-        };
-        let copies = self.copies.iter().filter(|(process, _)| !self.cleared.contains(&(map, **process)));
-        for copy in copies.flat_map(|it| it.1.values()) {
-            let bytes = |range: &Range<u64>| copy.get(range.start as usize..range.end as usize).unwrap_or_default();
-            let map = MapBytes {
-                map: shape,
-                states: bytes(&parts.states),
-                keys: bytes(&parts.keys),
-                values: bytes(&parts.values),
-            };
-            map.for_each(|key, values| {
-                values.chunks_exact((shape.value_bytes as usize).max(1)).for_each(|value| f(key, value));
+        for copy in self.copies.values().flat_map(BTreeMap::values) {
+            for_each_in(layout, map.index(), copy, &mut |key, values| {
+                values.for_each(|value| f(key, value));
             });
         }
+        self.left.values().filter_map(|it| it.elements.get(&map.index())).for_each(|it| it.for_each(f));
     }
 
     /// Returns the value of a map's element, the first there is.
@@ -101,15 +134,51 @@ impl DeviceMemory {
     /// handlers count themselves.
     pub(crate) fn add_losses(&self, losses: &mut Losses) {
         let Some(layout) = &self.layout else { return };
-        for copy in self.copies.values().flat_map(BTreeMap::values) {
-            let ended = (0..layout.n_sites).map(|site| {
-                let offset = layout.arena.loss(site) as usize;
-                let bytes = copy.get(offset..offset + 8).and_then(|it| it.try_into().ok());
-                bytes.map_or(0, u64::from_le_bytes)
-            });
-            losses.add(Loss::InstructionLimit, ended.fold(0, u64::saturating_add));
-        }
+        let of_copies = self.copies.values().flat_map(BTreeMap::values).map(|it| ended_in(layout, it));
+        let ended = of_copies.chain(self.left.values().map(|it| it.n_ended));
+        losses.add(Loss::InstructionLimit, ended.fold(0, u64::saturating_add));
     }
+}
+
+/// Returns how many runs of handlers were ended, as a copy says.
+fn ended_in(layout: &DeviceLayout, copy: &[u8]) -> u64 {
+    let ended = (0..layout.n_sites).map(|site| {
+        let offset = layout.arena.loss(site) as usize;
+        let bytes = copy.get(offset..offset + 8).and_then(|it| it.try_into().ok());
+        bytes.map_or(0, u64::from_le_bytes)
+    });
+    ended.fold(0, u64::saturating_add)
+}
+
+/// Passes the elements of a copy's map to `f`, each with the values of all its parts.
+fn for_each_in(
+    layout: &DeviceLayout,
+    map: usize,
+    copy: &[u8],
+    f: &mut dyn FnMut(&[u8], &mut dyn Iterator<Item = &[u8]>),
+) {
+    let (Some(shape), Some(parts)) = (layout.maps.get(map), layout.arena.parts(map)) else { return };
+    let bytes = |range: &Range<u64>| copy.get(range.start as usize..range.end as usize).unwrap_or_default();
+    let map =
+        MapBytes { map: shape, states: bytes(&parts.states), keys: bytes(&parts.keys), values: bytes(&parts.values) };
+    map.for_each(|key, values| f(key, &mut values.chunks_exact((shape.value_bytes as usize).max(1))));
+}
+
+/// Adds the elements of a copy's map. A part that was never updated is all 0, and adds nothing to others; one of them stays,
+/// so that the element does.
+fn pack(layout: &DeviceLayout, map: usize, copy: &[u8], packed: &mut Packed) {
+    let is_untouched = |value: &[u8]| value.iter().all(|byte| *byte == 0);
+    for_each_in(layout, map, copy, &mut |key, values| {
+        let (mut first, mut has_any) = (None, false);
+        for value in values {
+            first.get_or_insert(value);
+            if !is_untouched(value) {
+                packed.add(key, value);
+                has_any = true;
+            }
+        }
+        first.filter(|_| !has_any).into_iter().for_each(|value| packed.add(key, value));
+    });
 }
 
 #[cfg(test)]
@@ -183,6 +252,28 @@ mod tests {
         assert_eq!((memory.clear(MAP), sums(&memory)), (Ok(()), [0, 0]));
         memory.replace(ProcessIndex(1), vec![(0, copy(&layout, [2; 6], [0; 2]))]);
         assert_eq!(sums(&memory), [6, 6], "a later process");
+    }
+
+    #[test]
+    fn an_ended_process_keeps_its_elements_and_no_room_for_others() {
+        let (layout, mut memory) = (layout(), DeviceMemory::default());
+        memory.set_layout(layout.clone());
+        let of = |values, losses| copy(&layout, values, losses);
+        for process in 0..100 {
+            let process = ProcessIndex(process);
+            memory.replace(process, vec![(0, of([0, 7, 0, 0, 0, 0], [1, 2])), (3, of([1, 0, 0, 0, 0, 0], [0, 0]))]);
+            memory.end(process);
+        }
+        assert_eq!(sums(&memory), [800, 0]);
+        let mut losses = Losses::default();
+        memory.add_losses(&mut losses);
+        assert_eq!(losses.of(Loss::InstructionLimit), 300);
+        let mut zeros = 0;
+        memory.for_each(MAP, &mut |key, value| zeros += usize::from(key[0] == 1 && value == [0; 8]));
+        assert_eq!(zeros, 200, "an element that is 0 is one");
+        let kept: usize = memory.left.values().flat_map(|it| it.elements.values()).map(|it| it.bytes.capacity()).sum();
+        // Of each context, a key and a value of each of the two elements.
+        assert_eq!((kept, memory.copies.len()), (100 * 2 * 2 * 12, 0));
     }
 
     #[test]

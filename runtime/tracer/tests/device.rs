@@ -82,6 +82,19 @@ fn each_thread_of_a_kernel_that_matches_by_any_name_runs_it() {
 }
 
 #[test]
+fn a_pattern_that_no_kernel_matched_is_known_once_there_were_kernels() {
+    for gpu in [GpuKind::Software, GpuKind::Real] {
+        let unmatched = |pattern| {
+            let ran = ran(plan(DeviceEvent::Exit, pattern), gpu, shaped([1, 1, 1], [1, 1, 1]));
+            ran.unmatched_device_probes().len()
+        };
+        assert_eq!(["a", "a<int>", "*", "b", "A"].map(unmatched), [0, 0, 0, 1, 1], "{gpu:?}");
+    }
+    let pipeline = Pipeline::new(Arc::new(plan(DeviceEvent::Exit, "b")), demangle, &mut |_, _| None).unwrap();
+    assert_eq!(pipeline.unmatched_device_probes(), []);
+}
+
+#[test]
 fn an_entry_is_at_the_kernels_start() {
     let mut pipeline = ran(plan(DeviceEvent::Entry, "a"), GpuKind::Software, shaped([1, 1, 1], [1, 1, 1]));
     assert_eq!(counts(&mut pipeline), [("a<int>".to_owned(), 0, 100, 1)]);

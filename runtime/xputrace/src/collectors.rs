@@ -40,6 +40,10 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
 /// How often device memory is copied while programs run.
 const DEVICE_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Follows from device handlers in a part of the run: what a graph runs is fixed when it is made.
+const GRAPHS_KEEP_HANDLERS: &str = "device handlers are in a CUDA graph from when it was made: one that was made in the part of the \
+     run that is recorded (--range, --after) runs them outside of it, too, and one that was made before has none";
+
 /// How many processes whose collector never connected are named.
 const MOST_NAMED: usize = 100;
 
@@ -55,6 +59,8 @@ pub struct Collectors {
     /// Without a command.
     attaching: Option<Attaching>,
     window: Arc<Window>,
+    /// Whether only a part of the run is recorded.
+    has_window: bool,
     /// One of `message::conflict`.
     conflict: u64,
     /// As in `message::ARM`.
@@ -121,6 +127,7 @@ impl Collectors {
             listener: Some(listener),
             acceptor: None,
             window: Arc::new(Window::new(conditions(&options.window))),
+            has_window: conditions(&options.window) != 0,
             conflict: conflict_word(options.on_conflict),
             gpus: options.gpus.join(","),
             files: Vec::new(),
@@ -271,6 +278,9 @@ impl Collectors {
         let info = self.describe(&armed);
         let Armed { mut target, shared: Shared { region, device }, comm, thread_ids, index, .. } = armed;
         running.say_of_gpu(info.gpu, device.is_some());
+        if device.is_some() && self.has_window {
+            running.report().note(GRAPHS_KEEP_HANDLERS);
+        }
         if let (Some(twins), Some(_)) = (&self.twins, &device) {
             running.state().pipeline.state_mut().set_device_layout(twins.layout());
         }

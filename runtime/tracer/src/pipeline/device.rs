@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use xputrace_model::context::{DeviceContext, GpuContext, device, word};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::{Loss, Losses};
-use xputrace_model::plan::{DeviceEvent, KernelPattern, Plan, ProgramId};
+use xputrace_model::plan::{DeviceEvent, KernelPattern, Plan, ProbeId, ProgramId};
 
 /// Maximum number of a launch's threads that a handler runs in.
 pub(super) const MOST_THREADS: u64 = 1 << 20;
@@ -51,6 +51,12 @@ impl DeviceHandlers {
         self.all.iter().filter_map(|it| it.handler.program)
     }
 
+    /// Returns the probes that no kernel has matched, if there were any kernels.
+    fn unmatched(&self) -> impl Iterator<Item = ProbeId> {
+        let is_matched = |at: &usize| self.of_kernel.is_empty() || self.of_kernel.values().flatten().any(|it| it == at);
+        (0..self.all.len()).filter(move |it| !is_matched(it)).map(|it| self.all[it].handler.probe)
+    }
+
     /// Returns the handlers of a kernel.
     fn of_kernel<'a>(
         &'a mut self,
@@ -71,6 +77,11 @@ fn matching(all: &[DeviceHandler], ctx: &GpuContext, names: &Names) -> Vec<usize
 }
 
 impl Pipeline {
+    /// Returns the device probes whose pattern no kernel has matched, where there were kernels.
+    pub fn unmatched_device_probes(&self) -> Vec<ProbeId> {
+        self.handlers.device.unmatched().collect()
+    }
+
     /// Runs the device handlers of a kernel whose words are filled. On a real GPU they have run in its twin; counts kernels
     /// that were none.
     pub(super) fn run_device(

@@ -15,7 +15,7 @@ use crate::status::FAILED;
 use crate::twins::{is_switched, why_not};
 use anyhow::Result;
 use std::cell::{RefCell, RefMut};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -385,6 +385,7 @@ impl Running {
         for (name, n) in state.pipeline.lost_by_name().into_iter().take(MOST_LOST_NAMES) {
             state.emit(&Output::Note(format!("lost: {n} launches of {name}")));
         }
+        emit_unmatched(&mut state);
         self.report.recorded_part.iter().for_each(|it| state.emit(&Output::Note(it.clone())));
         emit_gaps(&mut state);
         self.report.left_behind.take().into_iter().for_each(|it| state.emit(&Output::Note(it)));
@@ -411,6 +412,17 @@ impl Running {
         {
             self.state.borrow_mut().emit(&Output::Note(text));
         }
+    }
+}
+
+/// Says which device probes have a pattern that no kernel matched.
+fn emit_unmatched(state: &mut State) {
+    let probes = state.pipeline.unmatched_device_probes();
+    let names: BTreeSet<String> = probes.iter().map(|it| state.plan.probes[it.index()].name.clone()).collect();
+    for name in names {
+        state.emit(&Output::Note(format!(
+            "no kernel matched {name}: -e 'kernel(|k| @kernels[k.name].count())' shows their names"
+        )));
     }
 }
 
