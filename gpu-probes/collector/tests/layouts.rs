@@ -444,7 +444,8 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
             twins::Role::Load(_) if is_library => has(&[(0, "library"), (8, "code")]),
             twins::Role::Load(_) if it.name.ends_with("FatBinary") => has(&[(0, "module"), (8, "fatCubin")]),
             twins::Role::Load(_) => has(&[(0, "module"), (8, "image")]),
-            twins::Role::LoadFile => {}
+            twins::Role::LoadFile(_) if is_library => has(&[(0, "library"), (8, "fileName")]),
+            twins::Role::LoadFile(_) => has(&[(0, "module"), (8, "fname")]),
             twins::Role::Unload(_) => has(&[(0, if is_library { "library" } else { "hmod" })]),
             twins::Role::Launch | twins::Role::Cooperative => has(&[
                 (place::launch::KERNEL, "f"),

@@ -30,7 +30,7 @@ use xputrace_collector::cupti::{Cupti, CuptiBackend};
 use xputrace_collector::rendezvous::{Received, Socket, Trust};
 use xputrace_collector::{Dormant, World};
 use xputrace_wire::device::{
-    self, Codec, ImageOutcome, MOST_CONTEXTS, Twin, Unprobed, decode_image, twin_status, twin_symbol,
+    self, Codec, ImageOutcome, MOST_CONTEXTS, Twin, Unprobed, decode_image, image_kind, twin_status, twin_symbol,
 };
 use xputrace_wire::events::{Call, HostEvent, HostEventRecord, HostEvents};
 use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand};
@@ -131,7 +131,7 @@ impl Run {
         self.tracer.socket.as_ref().unwrap()
     }
 
-    /// Waits for an image; returns its number and its only PTX.
+    /// Waits for an image; returns its number and its only PTX; of a cubin the message's text and the cubin.
     fn image(&self) -> (u64, Vec<u8>) {
         let Received::Message(message, memory) = self.socket().receive(Duration::from_secs(120)) else {
             panic!("no image")
@@ -144,6 +144,9 @@ impl Run {
             assert!(seals & libc::F_SEAL_WRITE != 0 && seals & libc::F_SEAL_SHRINK != 0);
             let n = libc::pread(memory[0].as_raw_fd(), contents.as_mut_ptr().cast(), contents.len(), 0);
             assert_eq!(n as u64, bytes);
+        }
+        if message.words[5] == image_kind::CUBIN {
+            return (number, [message.text.as_bytes(), b"\n", &contents].concat());
         }
         let all = decode_image(&contents).unwrap();
         assert_eq!((all.len() as u64, all[0].codec), (entries, Codec::Plain));
@@ -410,6 +413,76 @@ fn an_image_is_sent_as_it_is_and_what_has_no_ptx_is_not() {
     let kernel = code::kernel(library, "scale").unwrap();
     assert_eq!(launch(kernel), kernel);
     run.end();
+}
+
+#[test]
+fn a_cubin_is_sent_with_where_its_ptx_may_be() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let fatbin = include_bytes!("images/plain.fatbin");
+    // The first entry, behind its header of 64 bytes.
+    let cubin = [&fatbin[80..], &[0; 4096]].concat();
+    let home = std::env::var("HOME").unwrap_or_default();
+    let library = code::load(PTX);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (number, sent) = run.image();
+            // The variables of Triton's cache, and no file.
+            let text = format!("{}\n{}\n{home}\n\n", variable("TRITON_CACHE_DIR"), variable("TRITON_HOME"));
+            let (before, bytes) = sent.split_at(text.len());
+            assert_eq!((before, &bytes[..4]), (text.as_bytes(), &b"\x7fELF"[..]));
+            assert!(bytes.len() < fatbin.len() && cubin.starts_with(bytes));
+            run.answer_with(number, twin_status::NO_PTX);
+            run.answer(run.image().0, &twin_of(&["scale"], &[]));
+        });
+        fire_load(Origin::Library, library, cubin.as_ptr());
+        fire_load(Origin::Library, library, cubin.as_ptr());
+    });
+    assert_eq!((run.images(ImageOutcome::NoPtx), run.images(ImageOutcome::Twinned)), (1, 1));
+    let kernel = code::kernel(library, "scale").unwrap();
+    assert_ne!(launch(kernel), kernel);
+    run.end();
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+#[test]
+fn code_in_files_has_twins_too() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let path = std::env::temp_dir().join(format!("xputrace-code-{}", std::process::id()));
+    let path_text = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    std::fs::write(&path, PTX).unwrap();
+    let library = code::load(PTX);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (number, ptx) = run.image();
+            assert_eq!(ptx, PTX.as_bytes());
+            run.answer(number, &twin_of(&["scale"], &[]));
+            let (number, cubin) = run.image();
+            assert!(String::from_utf8_lossy(&cubin).contains(&format!("\n{}\n\x7fELF", path.display())));
+            run.answer_with(number, twin_status::NO_PTX);
+        });
+        fire_load_file(library, &path_text);
+        std::fs::write(&path, &include_bytes!("images/plain.fatbin")[80..]).unwrap();
+        fire_load_file(code::load(PTX), &path_text);
+    });
+    std::fs::remove_file(&path).unwrap();
+    fire_load_file(code::load(PTX), &path_text);
+    for outcome in [ImageOutcome::Twinned, ImageOutcome::NoPtx, ImageOutcome::File] {
+        assert_eq!(run.images(outcome), 1, "{outcome:?}");
+    }
+    let kernel = code::kernel(library, "scale").unwrap();
+    assert_ne!(launch(kernel), kernel);
+    run.end();
+}
+
+fn fire_load_file(handle: u64, path: &CStr) {
+    let mut stored = handle;
+    let params = [(&raw mut stored) as u64, path.as_ptr() as u64, 0, 0, 0, 0, 0, 0];
+    both(679, c"cuLibraryLoadFromFile", &params);
 }
 
 #[test]

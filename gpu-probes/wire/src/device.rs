@@ -102,7 +102,7 @@ counted! {
         Twinned,
         /// The tracer has nothing to probe in it.
         NothingToProbe,
-        /// It has no PTX.
+        /// It has no PTX, and none was found elsewhere.
         NoPtx,
         /// Its PTX is larger than [`MOST_IMAGE_BYTES`].
         TooLarge,
@@ -114,7 +114,7 @@ counted! {
         NoAnswer,
         /// The driver did not load the twin, or lacks something that it needs.
         NotLoaded,
-        /// A file, which is not read.
+        /// A file that could not be read.
         File,
         /// The collector has no room for more kernels.
         TableFull,
@@ -202,7 +202,21 @@ pub mod twin_status {
     pub const WOVEN: u64 = 1;
     /// The tracer could not make a twin. No descriptor.
     pub const FAILED: u64 = 2;
+    /// The tracer has not found its PTX. No descriptor.
+    pub const NO_PTX: u64 = 3;
 }
+
+/// What the memory that an IMAGE comes with has.
+pub mod image_kind {
+    /// PTX, as [`decode_image`](super::decode_image) reads it.
+    pub const PTX: u64 = 0;
+    /// Machine code alone, an ELF file: somebody may have kept its PTX.
+    pub const CUBIN: u64 = 1;
+}
+
+/// Environment variables that say where Triton keeps what it compiles (`triton/knobs.py`): the directory; the directory
+/// that has `.triton/cache`; likewise without that one. Programs set them while they run.
+pub const CACHE_VARIABLES: [&str; 3] = ["TRITON_CACHE_DIR", "TRITON_HOME", "HOME"];
 
 /// The compute capabilities of a process's GPUs, such as 90; 0 if they are not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{
-    Acceptor, Arming, Arrival, DEFAULT_SHAPE, Heard, Listener, Missed, Notice, Order, Target, Why, Woven,
+    Acceptor, Arming, Arrival, DEFAULT_SHAPE, Heard, Listener, Loaded, Missed, Notice, Order, Target, Why, Woven,
 };
 use xputrace_wire::device::{Codec, Portability, Ptx, Twin, encode_image, twin_status};
 use xputrace_wire::message::{self, Message, demand};
@@ -300,12 +300,14 @@ fn an_image_is_answered_with_a_twin() {
     memory.write_all(&bytes).unwrap();
     say_with(&collector, &Message::new(message::IMAGE, &[7, 1, bytes.len() as u64], ""), memory.as_raw_fd());
     let Some(Notice::Image(image)) = target.poll() else { panic!("no image") };
-    assert_eq!((image.number, image.read(encode_image).unwrap()), (7, bytes));
+    let modules = |it: &Loaded<'_>| if let Loaded::Ptx(all) = it { encode_image(all) } else { panic!("{it:?}") };
+    assert_eq!((image.number, image.read(modules).unwrap()), (7, bytes));
 
     let twin = Twin { code: b"code".to_vec(), kernels: vec!["scale".into()], ..Twin::default() };
     for (woven, status) in [
         (Woven::Nothing, twin_status::NOTHING),
         (Woven::Failed, twin_status::FAILED),
+        (Woven::NoPtx, twin_status::NO_PTX),
         (Woven::Twin(twin.clone()), twin_status::WOVEN),
     ] {
         target.answer(7, &woven);

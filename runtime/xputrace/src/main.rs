@@ -5,6 +5,7 @@
 //! [`console`]; [`status`] decides exit statuses.
 
 mod attach;
+mod below;
 mod cli;
 mod collectors;
 mod compiled;

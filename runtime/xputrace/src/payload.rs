@@ -2,11 +2,12 @@
 //! software GPU and its program. They are stored under the hash of their contents in a directory of
 //! the user who loads them, and stay there: children of a target load them later.
 
+use crate::below::open_directory;
 use anyhow::{Context, Result, anyhow, bail};
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use xputrace_wire::limits::advice;
@@ -90,14 +91,14 @@ impl Payload {
 
     /// Writes the file into a directory of ours in `parent`; returns that directory's name.
     fn write_below(self, root: &File, parent: &str) -> Result<String> {
-        let parent = open_below(root, parent, libc::RESOLVE_IN_ROOT)?;
+        let parent = open_directory(root, Path::new(parent), libc::RESOLVE_IN_ROOT)?;
         // SAFETY: no arguments, cannot fail.
         let own = unsafe { libc::geteuid() };
         let name = format!("xputrace-{own}");
         let directory_name = CString::new(name.as_str())?;
         // SAFETY: a directory of ours and a C string. That it exists already is fine.
         unsafe { libc::mkdirat(parent.as_raw_fd(), directory_name.as_ptr(), 0o755) };
-        let directory = open_below(&parent, &name, libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS)?;
+        let directory = open_directory(&parent, Path::new(&name), libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS)?;
         let found = directory.metadata()?;
         if found.uid() != own || found.mode() & 0o022 != 0 {
             bail!("{name} is not a directory that only user {own} can write");
@@ -120,20 +121,6 @@ impl Payload {
         file.write_all(self.bytes)?;
         file.set_permissions(fs::Permissions::from_mode(0o755))?;
         fs::rename(draft, path)
-    }
-}
-
-/// Opens a directory by openat2(2).
-fn open_below(from: &File, path: &str, resolve: u64) -> io::Result<File> {
-    let path = CString::new(path)?;
-    // SAFETY: zeroes are an open_how.
-    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64;
-    how.resolve = resolve;
-    // SAFETY: a C string and an open_how of the size given; the new descriptor is ours.
-    unsafe {
-        let fd = libc::syscall(libc::SYS_openat2, from.as_raw_fd(), path.as_ptr(), &raw const how, size_of_val(&how));
-        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(File::from_raw_fd(fd as i32)) }
     }
 }
 

@@ -8,13 +8,14 @@ mod making;
 mod objects;
 mod tally;
 mod toolkit;
+mod triton;
 mod workshop;
 
 pub use making::{Asker, Done};
 
 use crate::run::Running;
 use anyhow::{Context, Result, anyhow};
-use making::{Code, Made, Making, Task};
+use making::{Code, Made, Making, Outcome, Task};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -121,8 +122,9 @@ impl Twins {
     pub fn answer(&mut self, Done { asker, made, .. }: Done, running: &mut Running) -> Woven {
         let mut note = |text: &str| running.report().note(text);
         let Made { text, code } = match made {
-            Ok(Some(made)) => made,
-            Ok(None) => return Woven::Nothing,
+            Ok(Outcome::Made(made)) => made,
+            Ok(Outcome::Nothing) => return Woven::Nothing,
+            Ok(Outcome::NoPtx) => return Woven::NoPtx,
             Err(error) => {
                 note(&format!("process {}: device handlers do not run in some kernels: {error:#}", asker.pid));
                 return Woven::Failed;
@@ -206,7 +208,8 @@ pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) {
         let n = images[ImageOutcome::NoPtx as usize];
         note(format!(
             "none of its images has PTX of a kernel that a device handler names ({n} have no PTX at all): only kernels with \
-             PTX can be given handlers so far, such as those that nvcc compiles with -arch=sm_90"
+             PTX can be given handlers so far, such as those that nvcc compiles with -arch=sm_90, and Triton's whose cache \
+             has it"
         ));
     }
     for (why, n) in Unprobed::ALL.iter().zip(unprobed).filter(|it| it.1 > 0) {
@@ -223,7 +226,7 @@ fn missed(outcome: ImageOutcome) -> Option<&'static str> {
         ImageOutcome::NotWoven => "could not be given handlers",
         ImageOutcome::NoAnswer => "waited in vain for their twin",
         ImageOutcome::NotLoaded => "have a twin that the driver did not load",
-        ImageOutcome::File => "were loaded from files, which are not read",
+        ImageOutcome::File => "were loaded from files that could not be read",
         ImageOutcome::OlderPtx => "have PTX, but not that of their code for this GPU, which may do other things",
         ImageOutcome::TableFull => "have more kernels than can be replaced",
     })

@@ -6,7 +6,7 @@
 //! backend ── launch::enter / exit, deliver ──▶ agent        (launch path: direct calls)
 //! ```
 
-use super::device::{Memory, PtxAt};
+use super::device::{ImageCode, Memory};
 use super::{Agent, Flushing, Order};
 use std::ffi::c_void;
 use xputrace_wire::device::{ComputeCapabilities, ImageOutcome};
@@ -109,11 +109,11 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// behind, for the user.
     fn leave(&'static self, agent: &'static Agent) -> Option<&'static str>;
 
-    /// Finds the PTX in an image that the program has loaded from this address. Called by the courier.
+    /// Finds the code in an image that the program has loaded from this address. Called by the courier.
     ///
     /// # Errors
     /// Why none can be sent.
-    fn ptx_in(&self, _image: u64, _memory: &mut dyn Memory) -> Result<Vec<PtxAt>, ImageOutcome> {
+    fn code_in(&self, _image: u64, _memory: &mut dyn Memory) -> Result<ImageCode, ImageOutcome> {
         Err(ImageOutcome::NoPtx)
     }
 

@@ -29,7 +29,7 @@ mod yielding;
 
 pub use functions::*;
 
-use crate::agent::device::{Memory, PtxAt};
+use crate::agent::device::{ImageCode, Memory};
 use crate::agent::host_call;
 use crate::agent::presence::Held;
 use crate::agent::resources::ContextIds;
@@ -229,8 +229,8 @@ impl Backend for CuptiBackend {
             | host
     }
 
-    fn ptx_in(&self, image: u64, memory: &mut dyn Memory) -> Result<Vec<PtxAt>, ImageOutcome> {
-        twins::image::find_ptx(image, self.compute_capabilities().least, memory)
+    fn code_in(&self, image: u64, memory: &mut dyn Memory) -> Result<ImageCode, ImageOutcome> {
+        twins::image::find_code(image, self.compute_capabilities().least, memory)
     }
 
     fn stop_twins(&self) {

@@ -9,9 +9,10 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use xputrace_wire::device::{
-    ComputeCapabilities, Control, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID, Ptx, Shape, Slot, Unprobed,
-    decode_image,
+    CACHE_VARIABLES, ComputeCapabilities, Control, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID, Ptx, Shape,
+    Slot, Unprobed, decode_image, image_kind,
 };
+use xputrace_wire::message::Message;
 use xputrace_wire::region::PAGE;
 
 /// How often to read a copy of a block until it was not written meanwhile.
@@ -137,27 +138,61 @@ pub struct Image {
     pub capabilities: ComputeCapabilities,
     memory: OwnedFd,
     n_bytes: u64,
+    /// One of `image_kind`.
+    kind: u64,
+    /// Of a cubin, as in `message::IMAGE`.
+    text: String,
+}
+
+/// What a program has loaded.
+#[derive(Debug)]
+pub enum Loaded<'a> {
+    Ptx(Vec<Ptx<'a>>),
+    Cubin(Cubin<'a>),
+}
+
+/// Machine code without its PTX, and what its process says of where that may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cubin<'a> {
+    pub bytes: &'a [u8],
+    /// The values of [`CACHE_VARIABLES`] in the process.
+    pub variables: [Option<&'a str>; CACHE_VARIABLES.len()],
+    /// The file that it was loaded from.
+    pub file: Option<&'a str>,
+}
+
+impl<'a> Cubin<'a> {
+    fn new(bytes: &'a [u8], text: &'a str) -> Self {
+        let mut lines = text.split('\n').map(|it| Some(it).filter(|it| !it.is_empty()));
+        let mut next = || lines.next().flatten();
+        Cubin { bytes, variables: std::array::from_fn(|_| next()), file: next() }
+    }
 }
 
 impl Image {
     /// Takes what an IMAGE says.
-    pub(super) fn new([number, _, n_bytes, least, greatest, ..]: [u64; 8], memory: OwnedFd) -> Self {
+    pub(super) fn new(message: Message, memory: OwnedFd) -> Self {
+        let Message { words: [number, _, n_bytes, least, greatest, kind, ..], text, .. } = message;
         let capabilities = ComputeCapabilities { least: least as u32, greatest: greatest as u32 };
-        Image { number, capabilities, memory, n_bytes }
+        Image { number, capabilities, memory, n_bytes, kind, text }
     }
 
-    /// Passes its PTX to `f`.
+    /// Passes it to `f`.
     ///
     /// # Errors
     /// It is larger than images are, shorter than the collector said, or malformed.
-    pub fn read<T>(self, f: impl FnOnce(&[Ptx<'_>]) -> T) -> io::Result<T> {
+    pub fn read<T>(self, f: impl FnOnce(&Loaded<'_>) -> T) -> io::Result<T> {
         if self.n_bytes > MOST_IMAGE_BYTES {
             return Err(io::Error::other(format!("an image of {} bytes", self.n_bytes)));
         }
         let mut bytes = vec![0; self.n_bytes as usize];
         File::from(self.memory).read_exact_at(&mut bytes, 0)?;
-        let modules = decode_image(&bytes).ok_or_else(|| io::Error::other("an image that is malformed"))?;
-        Ok(f(&modules))
+        let loaded = match self.kind {
+            image_kind::PTX => decode_image(&bytes).map(Loaded::Ptx),
+            image_kind::CUBIN => Some(Loaded::Cubin(Cubin::new(&bytes, &self.text))),
+            _ => None,
+        };
+        Ok(f(&loaded.ok_or_else(|| io::Error::other("an image that is malformed"))?))
     }
 }
 
@@ -172,7 +207,7 @@ pub(super) fn memory_with(bytes: &[u8]) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use xputrace_wire::device::encode_image;
+    use xputrace_wire::message;
 
     const BLOCK: [u8; 24] = [7; 24];
 
@@ -222,12 +257,19 @@ mod tests {
 
     #[test]
     fn an_image_that_is_not_as_the_collector_says_is_refused() {
-        let image =
-            |n_bytes| Image::new([1, 0, n_bytes, 90, 90, 0, 0, 0], memory_with(&[1; 40]).unwrap()).read(encode_image);
-        assert!(image(41).is_err(), "shorter");
-        assert!(image(40).is_err(), "malformed");
-        assert!(image(u64::MAX).is_err(), "huge");
-        assert_eq!(image(0).unwrap(), b"");
+        let image = |n_bytes, kind| {
+            let message = Message::new(message::IMAGE, &[1, 0, n_bytes, 90, 90, kind], "/cache\n\n/home\n/a/b.cubin");
+            Image::new(message, memory_with(&[1; 40]).unwrap()).read(|it| format!("{it:?}"))
+        };
+        assert!(image(41, image_kind::PTX).is_err(), "shorter");
+        assert!(image(40, image_kind::PTX).is_err(), "malformed");
+        assert!(image(u64::MAX, image_kind::CUBIN).is_err(), "huge");
+        assert!(image(40, 2).is_err(), "of no kind");
+        assert_eq!(image(0, image_kind::PTX).unwrap(), "Ptx([])");
+        assert_eq!(
+            image(2, image_kind::CUBIN).unwrap(),
+            r#"Cubin(Cubin { bytes: [1, 1], variables: [Some("/cache"), None, Some("/home")], file: Some("/a/b.cubin") })"#
+        );
     }
 
     proptest! {

@@ -70,6 +70,8 @@ pub enum Woven {
     Twin(Twin),
     /// It should have a twin, but has none.
     Failed,
+    /// Its PTX was not found.
+    NoPtx,
 }
 
 /// When collectors record; shared with the thread that arms them.
@@ -181,6 +183,7 @@ impl Target {
         let (status, memory) = match woven {
             Woven::Nothing => (twin_status::NOTHING, None),
             Woven::Failed => (twin_status::FAILED, None),
+            Woven::NoPtx => (twin_status::NO_PTX, None),
             Woven::Twin(twin) => match sendable(twin) {
                 Some(it) => (twin_status::WOVEN, Some(it)),
                 None => (twin_status::FAILED, None),
@@ -275,7 +278,7 @@ fn notice(message: &Message, memory: Option<OwnedFd>) -> Option<Notice> {
         message::ARMED => Some(Notice::Armed { micros: message.words[0], notes: notes() }),
         message::REFUSED => Some(Notice::Refused { code: message.words[0], reason: message.text.clone() }),
         message::BYE => Some(Notice::Bye { notes: notes() }),
-        message::IMAGE => Some(Notice::Image(Image::new(message.words, memory?))),
+        message::IMAGE => Some(Notice::Image(Image::new(message.clone(), memory?))),
         _ => None,
     }
 }

@@ -1,6 +1,7 @@
 //! Makes a twin: what the threads do.
 
 use super::toolkit;
+use super::triton::TritonCaches;
 use anyhow::{Context, Result, anyhow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -8,9 +9,9 @@ use std::time::Duration;
 use xputrace_cubins::{Account, Compiler, Cubin, Limit, NoCubin, Order};
 use xputrace_model::plan::KernelPattern;
 use xputrace_tracer::ProcessIndex;
-use xputrace_tracer::rendezvous::{Image, Peer};
-use xputrace_twins::{Gpu, Maker, TwinText, Wanted};
-use xputrace_wire::device::ComputeCapabilities;
+use xputrace_tracer::rendezvous::{Image, Loaded, Peer};
+use xputrace_twins::{Gpu, Maker, NoTwin, TwinText, Wanted};
+use xputrace_wire::device::{Codec, ComputeCapabilities, Portability, Ptx};
 
 /// How long a `ptxas` may run. Longer than programs wait: the next run finds the cubin.
 const COMPILES_WITHIN: Duration = Duration::from_secs(60);
@@ -41,8 +42,16 @@ pub struct Done {
     pub asker: Asker,
     /// The collector's number for the image.
     pub number: u64,
-    /// Nothing, if no handler wants any of its kernels.
-    pub made: Result<Option<Made>>,
+    pub made: Result<Outcome>,
+}
+
+/// What there is for an image.
+pub enum Outcome {
+    Made(Made),
+    /// No handler wants any of its kernels.
+    Nothing,
+    /// It has no PTX, and none was found.
+    NoPtx,
 }
 
 /// A twin that lacks only what changes from run to run.
@@ -84,13 +93,20 @@ pub struct Making {
     /// The kernels of each handler.
     kernels: Vec<KernelPattern>,
     compiler: Compiler,
+    triton: TritonCaches,
     /// Set when the run is over.
     pub is_over: AtomicBool,
 }
 
 impl Making {
     pub fn new(maker: Maker, kernels: Vec<KernelPattern>) -> Self {
-        Making { maker, kernels, compiler: Compiler::default(), is_over: AtomicBool::new(false) }
+        Making {
+            maker,
+            kernels,
+            compiler: Compiler::default(),
+            triton: TritonCaches::default(),
+            is_over: AtomicBool::new(false),
+        }
     }
 
     /// Makes a twin, or says why there is none.
@@ -101,15 +117,21 @@ impl Making {
         Done { asker, number, made: made.unwrap_or_else(|_| Err(anyhow!("making a twin of its kernels failed"))) }
     }
 
-    fn twin(&self, image: Image, asker: Asker) -> Result<Option<Made>> {
+    fn twin(&self, image: Image, asker: Asker) -> Result<Outcome> {
         let capabilities = image.capabilities;
         let gpu = Gpu { capability: capabilities.least };
-        let text = image.read(|modules| self.maker.twin(modules, gpu, &mut |it| self.wanted(it)));
-        let text = text.context("reading what the program has loaded")??;
-        Ok(text.map(|text| Made {
-            code: self.compile(&text, capabilities, asker).map_or_else(Code::Text, Code::Cubin),
-            text,
-        }))
+        let woven = image.read(|loaded| match loaded {
+            Loaded::Ptx(modules) => Some(self.weave(modules, gpu)),
+            Loaded::Cubin(cubin) => self.triton.ptx_of(asker.pid, cubin).map(|it| self.weave(&[plain(&it)], gpu)),
+        });
+        let Some(woven) = woven.context("reading what the program has loaded")? else { return Ok(Outcome::NoPtx) };
+        let Some(text) = woven? else { return Ok(Outcome::Nothing) };
+        let code = self.compile(&text, capabilities, asker).map_or_else(Code::Text, Code::Cubin);
+        Ok(Outcome::Made(Made { text, code }))
+    }
+
+    fn weave(&self, modules: &[Ptx<'_>], gpu: Gpu) -> Result<Option<TwinText>, NoTwin> {
+        self.maker.twin(modules, gpu, &mut |it| self.wanted(it))
     }
 
     /// Returns what a kernel gets, if anything.
@@ -153,4 +175,10 @@ impl Making {
         let unkept = of_directory.or_else(|| cubin.unkept.as_ref().map(ToString::to_string));
         Ok(Compiled { cubin, unkept })
     }
+}
+
+/// Describes PTX that is not in an image.
+fn plain(text: &[u8]) -> Ptx<'_> {
+    let text_bytes = text.len() as u64;
+    Ptx { codec: Codec::Plain, portability: Portability::Later, sm: 0, text_bytes, stored: text.into() }
 }

@@ -1,5 +1,6 @@
 //! Images that wait for their twins.
 
+use super::memory::CodeAt;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,8 +22,8 @@ pub(super) struct Exchange {
 struct State {
     /// The number of the last image.
     last: u64,
-    /// Numbers and addresses of images that are not sent yet.
-    asked: VecDeque<(u64, u64)>,
+    /// Numbers of images that are not sent yet, and where they are.
+    asked: VecDeque<(u64, CodeAt)>,
     /// Those that a thread waits for.
     open: Vec<(u64, Option<Answer>)>,
     /// The tracer did not answer one in time, nor anything since. Nobody waits for it meanwhile.
@@ -35,8 +36,8 @@ impl Exchange {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for the twin of the image at an address, and waits for it.
-    pub(super) fn ask(&self, image: u64, until: Instant, may_wait: impl Fn() -> bool) -> Answer {
+    /// Asks for the twin of an image, and waits for it.
+    pub(super) fn ask(&self, image: CodeAt, until: Instant, may_wait: impl Fn() -> bool) -> Answer {
         let mut state = self.state();
         if state.is_late {
             return Err(ImageOutcome::NoAnswer);
@@ -61,8 +62,8 @@ impl Exchange {
         }
     }
 
-    /// Returns the next image's number and address; waits for it. `None` once the exchange is closed.
-    pub(super) fn next(&self) -> Option<(u64, u64)> {
+    /// Returns the next image's number, and where it is; waits for it. `None` once the exchange is closed.
+    pub(super) fn next(&self) -> Option<(u64, CodeAt)> {
         let mut state = self.state();
         while !state.is_closed {
             if let Some(next) = state.asked.pop_front() {
@@ -94,6 +95,10 @@ impl Exchange {
 mod tests {
     use super::*;
 
+    fn at(address: u64) -> CodeAt {
+        CodeAt::Memory(address)
+    }
+
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(60)
     }
@@ -102,16 +107,17 @@ mod tests {
     fn each_thread_gets_the_answer_to_its_own_image() {
         let exchange = Exchange::default();
         std::thread::scope(|scope| {
-            let ask = |image| {
+            let ask = |image: u64| {
                 scope.spawn({
                     let exchange = &exchange;
-                    move || exchange.ask(image, soon(), || true)
+                    move || exchange.ask(at(image), soon(), || true)
                 })
             };
             let threads = [1, 2, 3].map(|it| (it, ask(it)));
             let mut asked: Vec<_> = (0..3).map(|_| exchange.next().unwrap()).collect();
             asked.reverse();
             for (number, image) in asked {
+                let CodeAt::Memory(image) = image else { panic!("a path") };
                 let kernels = vec![image.to_string()];
                 exchange.answer(number, Ok(Twin { kernels, ..Twin::default() }));
                 exchange.answer(number + 10, Err(ImageOutcome::NotWoven));
@@ -125,10 +131,10 @@ mod tests {
     #[test]
     fn waiting_ends_in_time_and_with_the_run() {
         let exchange = Exchange::default();
-        assert_eq!(exchange.ask(2, soon(), || false), Err(ImageOutcome::NoAnswer));
+        assert_eq!(exchange.ask(at(2), soon(), || false), Err(ImageOutcome::NoAnswer));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| exchange.ask(3, soon(), || true));
-            assert_eq!(exchange.next().map(|it| it.1), Some(3), "those before it are not sent any more");
+            let waiting = scope.spawn(|| exchange.ask(at(3), soon(), || true));
+            assert_eq!(exchange.next().map(|it| it.1), Some(at(3)), "those before it are not sent any more");
             exchange.close();
             assert_eq!(waiting.join().unwrap(), Err(ImageOutcome::NoAnswer));
         });
@@ -138,13 +144,13 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_tracer_that_is_late_until_it_answers() {
         let exchange = Exchange::default();
-        assert_eq!(exchange.ask(1, Instant::now(), || true), Err(ImageOutcome::NoAnswer));
-        assert_eq!(exchange.ask(2, soon(), || true), Err(ImageOutcome::NoAnswer), "at once");
+        assert_eq!(exchange.ask(at(1), Instant::now(), || true), Err(ImageOutcome::NoAnswer));
+        assert_eq!(exchange.ask(at(2), soon(), || true), Err(ImageOutcome::NoAnswer), "at once");
         exchange.answer(1, Ok(Twin::default()));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| exchange.ask(3, soon(), || true));
+            let waiting = scope.spawn(|| exchange.ask(at(3), soon(), || true));
             let (number, image) = exchange.next().unwrap();
-            assert_eq!((number, image), (2, 3), "those before it are not sent any more");
+            assert_eq!((number, image), (2, at(3)), "those before it are not sent any more");
             exchange.answer(number, Ok(Twin::default()));
             assert_eq!(waiting.join().unwrap(), Ok(Twin::default()));
         });

@@ -23,6 +23,50 @@ pub struct PtxAt {
     pub stored_bytes: u64,
 }
 
+/// Where the driver was told to find code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeAt {
+    /// At this address.
+    Memory(u64),
+    /// In a file, whose path is at this address.
+    Path(u64),
+}
+
+/// The code in an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ImageCode {
+    Ptx(Vec<PtxAt>),
+    /// Machine code alone.
+    Cubin {
+        address: u64,
+        bytes: u64,
+    },
+}
+
+/// Longest path or variable that is read.
+const MOST_TEXT_BYTES: usize = 4096;
+/// How much of a text is read at once; it divides a page, and so does what is read up to the end of one.
+const PIECE_BYTES: u64 = 256;
+
+/// Reads a C string; `None` if it is not readable, too long, or not UTF-8.
+pub(super) fn text_at(address: u64, memory: &mut dyn Memory) -> Option<String> {
+    let mut text = Vec::new();
+    let mut piece = [0; PIECE_BYTES as usize];
+    while text.len() <= MOST_TEXT_BYTES {
+        let at = address.wrapping_add(text.len() as u64);
+        let piece = &mut piece[..(PIECE_BYTES - at % PIECE_BYTES) as usize];
+        if !memory.read(at, piece) {
+            return None;
+        }
+        let end = piece.iter().position(|it| *it == 0);
+        text.extend(&piece[..end.unwrap_or(piece.len())]);
+        if end.is_some() {
+            return String::from_utf8(text).ok();
+        }
+    }
+    None
+}
+
 /// The memory of this process. What is read goes through a file, since writing there from an address that is not mapped
 /// is an error.
 pub(super) struct ProgramMemory(OwnedFd);
@@ -65,6 +109,11 @@ impl ImageFile {
         self.append(head.as_bytes().as_ptr() as u64, size_of_val(&head) as u64)?;
         self.append(address, stored_bytes)?;
         self.append([0u8; 8].as_ptr() as u64, padding_of(stored_bytes) as u64)
+    }
+
+    /// Copies a cubin from the program's memory, as it is.
+    pub(super) fn add_cubin(&mut self, address: u64, bytes: u64) -> Result<(), ImageOutcome> {
+        self.append(address, bytes)
     }
 
     fn append(&mut self, address: u64, bytes: u64) -> Result<(), ImageOutcome> {

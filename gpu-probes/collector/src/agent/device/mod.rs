@@ -10,18 +10,20 @@
 //! seconds at most, and holds no lock meanwhile.
 
 mod exchange;
+mod files;
 mod memory;
 mod region;
 mod worker;
 
 pub use exchange::LOOKS_EVERY;
-pub use memory::{Memory, PtxAt};
+pub use memory::{CodeAt, ImageCode, Memory, PtxAt};
 pub use region::DeviceRegion;
 pub use worker::Job;
 
 use super::host_call::unseen;
 use super::{Agent, control};
 use exchange::{Answer, Exchange};
+use files::{LoadedFile, places_of_ptx};
 use memory::{ImageFile, ProgramMemory};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +32,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use worker::Worker;
-use xputrace_wire::device::{ComputeCapabilities, ImageOutcome, MOST_IMAGE_BYTES, Twin, Unprobed, twin_status};
+use xputrace_wire::device::{
+    ComputeCapabilities, ImageOutcome, MOST_IMAGE_BYTES, Twin, Unprobed, image_kind, twin_status,
+};
 use xputrace_wire::message::{IMAGE, Message, demand};
 
 /// How long a thread of the program waits for a twin, or for its context to be prepared.
@@ -104,7 +108,7 @@ impl Agent {
     ///
     /// # Errors
     /// Why it has none.
-    pub fn ask_for_twin(&'static self, image: u64, until: Instant) -> Result<Twin, ImageOutcome> {
+    pub fn ask_for_twin(&'static self, image: CodeAt, until: Instant) -> Result<Twin, ImageOutcome> {
         self.device.exchange.ask(image, until, || self.may_wait())
     }
 
@@ -161,18 +165,32 @@ impl Agent {
         }
     }
 
-    /// Sends the PTX of an image.
-    fn carry(&self, number: u64, image: u64) -> Result<(), ImageOutcome> {
+    /// Sends the PTX of an image, or the cubin that it is.
+    fn carry(&self, number: u64, image: CodeAt) -> Result<(), ImageOutcome> {
         let mut memory = ProgramMemory::new().map_err(|_| ImageOutcome::Unreadable)?;
-        let all = self.backend.ptx_in(image, &mut memory)?;
+        let (loaded, address) = match image {
+            CodeAt::Memory(address) => (None, address),
+            CodeAt::Path(path) => {
+                let file = LoadedFile::read(path, &mut memory)?;
+                let address = file.address();
+                (Some(file), address)
+            }
+        };
         let mut file = ImageFile::new().map_err(|_| ImageOutcome::NoAnswer)?;
-        for ptx in &all {
-            file.add(ptx)?;
-        }
+        let (kind, n_modules, text) = match self.backend.code_in(address, &mut memory)? {
+            ImageCode::Ptx(all) => {
+                all.iter().try_for_each(|it| file.add(it))?;
+                (image_kind::PTX, all.len() as u64, String::new())
+            }
+            ImageCode::Cubin { address, bytes } => {
+                file.add_cubin(address, bytes)?;
+                (image_kind::CUBIN, 0, places_of_ptx(loaded.as_ref(), &mut memory))
+            }
+        };
         let (memory, bytes) = file.seal().map_err(|_| ImageOutcome::NoAnswer)?;
         let ComputeCapabilities { least, greatest } = self.backend.compute_capabilities();
-        let words = [number, all.len() as u64, bytes, least.into(), greatest.into()];
-        let message = Message::new(IMAGE, &words, "");
+        let words = [number, n_modules, bytes, least.into(), greatest.into(), kind];
+        let message = Message::new(IMAGE, &words, text);
         let until = Instant::now() + TWIN_WITHIN;
         while !self.socket.send_with(&message, &[memory.as_fd()]) {
             if Instant::now() >= until || !self.may_wait() {
@@ -223,6 +241,7 @@ fn answer_of(status: u64, bytes: u64, memory: Option<&OwnedFd>) -> Answer {
             contents.and_then(|it| Twin::decode(&it)).ok_or(ImageOutcome::NoAnswer)
         }
         twin_status::FAILED => Err(ImageOutcome::NotWoven),
+        twin_status::NO_PTX => Err(ImageOutcome::NoPtx),
         _ => Err(ImageOutcome::NoAnswer),
     }
 }

@@ -31,8 +31,8 @@ pub enum NodeLayout {
 pub enum Role {
     /// Stores a handle where its first parameter points to; the second is the image.
     Load(Origin),
-    /// Likewise from a file.
-    LoadFile,
+    /// Likewise from a file; the second is its path.
+    LoadFile(Origin),
     /// Its only parameter is the handle.
     Unload(Origin),
     /// `cuLaunchKernel`.
@@ -62,12 +62,12 @@ const fn node(at: usize, layout: NodeLayout) -> Role {
 /// The calls with a role.
 #[rustfmt::skip]
 pub const TWIN_IDS: &[Id<Role>] = &[
-    driver(18, "cuModuleLoad", Role::LoadFile),
+    driver(18, "cuModuleLoad", Role::LoadFile(Origin::Module)),
     driver(19, "cuModuleLoadData", Role::Load(Origin::Module)),
     driver(20, "cuModuleLoadDataEx", Role::Load(Origin::Module)),
     driver(21, "cuModuleLoadFatBinary", Role::Load(Origin::Module)),
     driver(678, "cuLibraryLoadData", Role::Load(Origin::Library)),
-    driver(679, "cuLibraryLoadFromFile", Role::LoadFile),
+    driver(679, "cuLibraryLoadFromFile", Role::LoadFile(Origin::Library)),
     driver(22, "cuModuleUnload", Role::Unload(Origin::Module)),
     driver(680, "cuLibraryUnload", Role::Unload(Origin::Library)),
     driver(307, "cuLaunchKernel", Role::Launch),

@@ -10,7 +10,7 @@
 //! As `nvcc` and `fatbinary` of CUDA 13.0 write them. All of it is the program's memory: nothing is believed that could
 //! not be read.
 
-use crate::agent::device::{Memory, PtxAt};
+use crate::agent::device::{ImageCode, Memory, PtxAt};
 use xputrace_wire::device::{Codec, ImageOutcome, MOST_IMAGE_BYTES, Portability};
 
 const WRAPPER: u32 = 0x4662_43b1;
@@ -40,12 +40,20 @@ const PAGE: u64 = 4096;
 /// How far into a text its first directive may be: comments come before it.
 const HEAD_BYTES: usize = 4096;
 
-/// Returns where the PTX is that GPUs of this compute capability would run.
-pub(in super::super) fn find_ptx(
+/// Finds the code that GPUs of this compute capability would run: PTX, or else a cubin that is not in a container.
+pub(in super::super) fn find_code(
     image: u64,
     capability: u32,
     memory: &mut dyn Memory,
-) -> Result<Vec<PtxAt>, ImageOutcome> {
+) -> Result<ImageCode, ImageOutcome> {
+    match word(memory, image)? {
+        ELF => Ok(ImageCode::Cubin { address: image, bytes: elf_bytes(image, memory)? }),
+        _ => find_ptx(image, capability, memory).map(ImageCode::Ptx),
+    }
+}
+
+/// Returns where the PTX is that GPUs of this compute capability would run.
+fn find_ptx(image: u64, capability: u32, memory: &mut dyn Memory) -> Result<Vec<PtxAt>, ImageOutcome> {
     let found = match word(memory, image)? {
         ELF => return Err(ImageOutcome::NoPtx),
         CONTAINER => in_container(image, memory)?,
@@ -113,6 +121,54 @@ fn in_container(container: u64, memory: &mut dyn Memory) -> Result<Found, ImageO
         left -= size;
     }
     Ok(found)
+}
+
+/// Offsets in ELF's 64-bit headers, and sizes (elf(5)).
+mod elf {
+    pub(super) const HEADER_BYTES: usize = 64;
+    /// In the header: class and byte order.
+    pub(super) const CLASS: usize = 4;
+    pub(super) const OF_64_LITTLE: u16 = u16::from_le_bytes([2, 1]);
+    pub(super) const SEGMENTS_AT: usize = 32;
+    pub(super) const SECTIONS_AT: usize = 40;
+    /// Size and number of segments' headers, then of sections'.
+    pub(super) const SEGMENTS: usize = 54;
+    pub(super) const SECTIONS: usize = 58;
+    pub(super) const SECTION_BYTES: usize = 64;
+    /// In a section's header.
+    pub(super) const TYPE: usize = 4;
+    pub(super) const OFFSET: usize = 24;
+    pub(super) const SIZE: usize = 32;
+    /// A type of sections that take no room in the file.
+    pub(super) const NOBITS: u32 = 8;
+}
+
+/// Returns the size of an ELF file: where the last of its parts ends.
+fn elf_bytes(image: u64, memory: &mut dyn Memory) -> Result<u64, ImageOutcome> {
+    let header = Bytes(read::<{ elf::HEADER_BYTES }>(memory, image)?);
+    let sections = header.u64(elf::SECTIONS_AT);
+    let (section_bytes, n_sections) = (header.u16(elf::SECTIONS), header.u16(elf::SECTIONS + 2));
+    if header.u16(elf::CLASS) != elf::OF_64_LITTLE
+        || usize::from(section_bytes) != elf::SECTION_BYTES
+        || n_sections == 0
+    {
+        return Err(ImageOutcome::NoPtx);
+    }
+    let table_end = |at: u64, each: u16, n: u16| at.checked_add(u64::from(each) * u64::from(n));
+    let (segment_bytes, n_segments) = (header.u16(elf::SEGMENTS), header.u16(elf::SEGMENTS + 2));
+    let mut ends = vec![
+        table_end(sections, section_bytes, n_sections),
+        table_end(header.u64(elf::SEGMENTS_AT), segment_bytes, n_segments),
+    ];
+    for at in 0..u64::from(n_sections) {
+        let address = image.wrapping_add(sections).wrapping_add(at * elf::SECTION_BYTES as u64);
+        let section = Bytes(read::<{ elf::SECTION_BYTES }>(memory, address)?);
+        if section.u32(elf::TYPE) != elf::NOBITS {
+            ends.push(section.u64(elf::OFFSET).checked_add(section.u64(elf::SIZE)));
+        }
+    }
+    let end = ends.into_iter().try_fold(0, |most, end| Some(end?.max(most))).ok_or(ImageOutcome::Unreadable)?;
+    if end > MOST_IMAGE_BYTES { Err(ImageOutcome::TooLarge) } else { Ok(end) }
 }
 
 /// Little-endian numbers at offsets below its size.
@@ -309,6 +365,26 @@ mod tests {
         }
         let [exact, family] = [EXACT, FAMILY].map(|it| (found(it)[0].sm, found(it)[0].portability));
         assert_eq!((exact, family), ((90, Portability::Exact), (100, Portability::Family)));
+    }
+
+    #[test]
+    fn a_cubin_ends_with_the_last_of_its_parts() {
+        let found = |bytes: &[u8]| find_code(BASE, NEWEST, &mut At(BASE, bytes));
+        // The container's first entry has a header of 64 bytes.
+        let cubin = &PLAIN[80..];
+        let size = usize::try_from(u64::from_le_bytes(PLAIN[24..32].try_into().unwrap())).unwrap();
+        let Ok(ImageCode::Cubin { address: BASE, bytes }) = found(cubin) else { panic!("{:?}", found(cubin)) };
+        // The entry pads it to a multiple of 8.
+        assert!((size - 7..=size).contains(&(bytes as usize)), "{bytes} of {size}");
+        assert!(matches!(found(PLAIN), Ok(ImageCode::Ptx(_))));
+        assert_eq!(found(&cubin[..100]), Err(ImageOutcome::Unreadable));
+        let no_sections = [&b"\x7fELF\x02\x01\x01"[..], &[0; 100]].concat();
+        assert_eq!(found(&no_sections), Err(ImageOutcome::NoPtx));
+        let mut endless = cubin.to_vec();
+        endless[elf::SEGMENTS_AT..][..8].fill(0xff);
+        assert_eq!(found(&endless), Err(ImageOutcome::Unreadable));
+        endless[elf::SEGMENTS_AT..][..8].copy_from_slice(&(1u64 << 40).to_le_bytes());
+        assert_eq!(found(&endless), Err(ImageOutcome::TooLarge));
     }
 
     #[test]

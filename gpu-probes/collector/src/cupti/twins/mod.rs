@@ -27,7 +27,7 @@ use super::others::Ids;
 use super::{
     CallbackData, CuptiBackend, Handle, RESOURCE_CONTEXT_DESTROYING, ResourceData, Run, SITE_ENTER, SITE_EXIT, domain,
 };
-use crate::agent::device::{Job, LOOKS_EVERY, TWIN_WITHIN};
+use crate::agent::device::{CodeAt, Job, LOOKS_EVERY, TWIN_WITHIN};
 use crate::agent::host_call::unseen;
 use crate::agent::{Agent, Context};
 use calls::{Kernel, MOST_NODE_BYTES, role_of};
@@ -250,13 +250,14 @@ impl Run {
         // SAFETY: the caller's promise, and the offsets of the layouts.
         unsafe {
             match role {
-                Role::Load(origin) => {
+                Role::Load(origin) | Role::LoadFile(origin) => {
                     let code: *const usize = read(params, 0);
                     if let Some(code) = code.as_ref().copied().filter(|it| *it != 0) {
-                        self.on_load(twins, Loaded { origin, code, context: context(data) }, read(params, 8));
+                        let at = read(params, 8);
+                        let from = if let Role::Load(_) = role { CodeAt::Memory(at) } else { CodeAt::Path(at) };
+                        self.on_load(twins, Loaded { origin, code, context: context(data) }, from);
                     }
                 }
-                Role::LoadFile => self.agent.count_image(xputrace_wire::device::ImageOutcome::File),
                 Role::GetNode(layout) => twins.show_original(read(params, 8), layout),
                 Role::SetFunctionAttribute => {
                     let slot = context(data).and_then(|it| twins.contexts.find(it.id));

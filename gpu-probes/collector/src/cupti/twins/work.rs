@@ -9,7 +9,7 @@ use super::code::{Answer, Failure, KernelHandle};
 use super::lease::{GONE, Lease};
 use super::table::{Key, New};
 use super::{TWINS, Twins};
-use crate::agent::device::TWIN_WITHIN;
+use crate::agent::device::{CodeAt, TWIN_WITHIN};
 use crate::agent::{Agent, Backend, Context, Refusal, Stream};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -100,20 +100,20 @@ struct Swap {
 }
 
 impl Run {
-    /// Handles code that the program has loaded from this address: asks for its twin, and waits until that can run.
+    /// Handles code that the program has loaded from there: asks for its twin, and waits until that can run.
     #[cold]
-    pub(super) fn on_load(&self, twins: &'static Twins, loaded: Loaded, image: u64) {
-        let outcome = match self.load_twin(twins, loaded, image) {
+    pub(super) fn on_load(&self, twins: &'static Twins, loaded: Loaded, from: CodeAt) {
+        let outcome = match self.load_twin(twins, loaded, from) {
             Ok(()) => ImageOutcome::Twinned,
             Err(outcome) => outcome,
         };
         self.agent.count_image(outcome);
     }
 
-    fn load_twin(&self, twins: &'static Twins, loaded: Loaded, image: u64) -> Result<(), ImageOutcome> {
+    fn load_twin(&self, twins: &'static Twins, loaded: Loaded, from: CodeAt) -> Result<(), ImageOutcome> {
         let (backend, agent) = (self.backend, self.agent);
         let until = Instant::now() + TWIN_WITHIN;
-        let twin = agent.ask_for_twin(image, until)?;
+        let twin = agent.ask_for_twin(from, until)?;
         let result = Arc::new(OnceLock::new());
         let (of_worker, work) = (Arc::clone(&result), Work { backend, agent, loaded });
         let is_done = agent.work_in_time(until, move |is_given_up| {
