@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const RUN_BY_LIVE_TESTS: [&str; 2] = ["SOFTGPU.md", "PYTHON.md"];
+const RUN_BY_LIVE_TESTS: [&str; 3] = ["SOFTGPU.md", "PYTHON.md", "OBJECTS.md"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

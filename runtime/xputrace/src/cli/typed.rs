@@ -83,7 +83,7 @@ pub struct ListOptions {
 /// The script of a verb that takes one.
 #[derive(clap::Args, Debug)]
 pub(super) struct ScriptOptions {
-    /// A script file, or the name of a bundled script
+    /// A script file, the name of a bundled script, or for `run` an object compiled from C (FILE.bpf.o)
     #[arg(value_name = "SCRIPT")]
     pub(super) script: Option<String>,
     /// A script on the command line
