@@ -106,7 +106,11 @@ impl Meaning {
     }
 
     const fn field(self, name: &'static str) -> Field {
-        Field { name, kind: self.kind, unit: self.unit, from: self.from, doc: self.doc }
+        let texts = match self.how {
+            How::Choice(choice) => choice.texts(),
+            _ => &[],
+        };
+        Field { name, kind: self.kind, unit: self.unit, from: self.from, doc: self.doc, texts }
     }
 }
 
@@ -202,7 +206,7 @@ impl Wire for Realtime {
 
 /// Describes a field that is not a column.
 pub(crate) const fn derived(name: &'static str, kind: FieldType, unit: Unit, at: usize, doc: &'static str) -> Field {
-    Field { name, kind, unit, from: From::Word(at), doc }
+    Field { name, kind, unit, from: From::Word(at), doc, texts: &[] }
 }
 
 /// Describes a field that is not a column, at word `value`; `()` if word `flag` is 0.
@@ -213,7 +217,7 @@ pub(crate) const fn optional(
     (flag, value): (usize, usize),
     doc: &'static str,
 ) -> Field {
-    Field { name, kind, unit, from: From::Optional { flag, value }, doc }
+    Field { name, kind, unit, from: From::Optional { flag, value }, doc, texts: &[] }
 }
 
 /// Returns the number of columns that are fields.
@@ -228,7 +232,7 @@ pub(crate) const fn n_fields(columns: &[Column]) -> usize {
 
 /// Returns the derived fields and the columns' fields, `N` in all, in the order of their words.
 pub(crate) const fn fields<const N: usize>(derived: &[&[Field]], columns: &[Column]) -> [Field; N] {
-    let blank = Field { name: "", kind: FieldType::Int, unit: Unit::None, from: From::Probe, doc: "" };
+    let blank = Field { name: "", kind: FieldType::Int, unit: Unit::None, from: From::Probe, doc: "", texts: &[] };
     let mut all = [blank; N];
     let (mut n, mut list) = (0, 0);
     while list < derived.len() {

@@ -119,6 +119,7 @@ pub enum Access {
 
 impl Access {
     pub const ALL: &[Access] = &[Access::Load, Access::Store, Access::Atomic];
+    pub const TEXTS: &[&str] = &[Access::Load.text(), Access::Store.text(), Access::Atomic.text()];
 
     pub const fn text(self) -> &'static str {
         match self {
@@ -176,7 +177,7 @@ impl DeviceEvent {
 }
 
 const fn word(name: &'static str, kind: FieldType, unit: Unit, at: usize, doc: &'static str) -> Field {
-    Field { name, kind, unit, from: From::Word(at), doc }
+    Field { name, kind, unit, from: From::Word(at), doc, texts: &[] }
 }
 
 const fn int(name: &'static str, at: usize, doc: &'static str) -> Field {
@@ -198,14 +199,20 @@ const ACCESS_FIELDS: &[Field] = &with::<{ COMMON.len() + OF_ACCESS.len() + MOST_
 const OF_ACCESS: [Field; 5] = [
     int("address", ADDRESS, "address that is accessed; in shared and local memory, within the thread's own"),
     optional("bytes", BYTES, Unit::Bytes, "bytes that the thread accesses; `()` where only the running code knows"),
-    word("access", FieldType::Name, Unit::None, ACCESS, "\"load\", \"store\" or \"atomic\""),
-    word(
-        "space",
-        FieldType::Name,
-        Unit::None,
-        SPACE,
-        "state space, as the code names it: \"global\", \"shared\", \"local\", \"const\" or \"generic\"",
-    ),
+    Field {
+        texts: Access::TEXTS,
+        ..word("access", FieldType::Name, Unit::None, ACCESS, "\"load\", \"store\" or \"atomic\"")
+    },
+    Field {
+        texts: SPACES,
+        ..word(
+            "space",
+            FieldType::Name,
+            Unit::None,
+            SPACE,
+            "state space, as the code names it: \"global\", \"shared\", \"local\", \"const\" or \"generic\"",
+        )
+    },
     LINE_FIELD,
 ];
 
@@ -214,7 +221,7 @@ const LINE_FIELD: Field =
 
 /// A number that is absent where it is 0.
 const fn optional(name: &'static str, at: usize, unit: Unit, doc: &'static str) -> Field {
-    Field { name, kind: FieldType::Int, unit, from: From::Optional { flag: at, value: at }, doc }
+    Field { name, kind: FieldType::Int, unit, from: From::Optional { flag: at, value: at }, doc, texts: &[] }
 }
 
 const ARGUMENT_NAMES: [&str; MOST_ARGUMENTS] = [
@@ -230,6 +237,7 @@ const fn argument(n: usize) -> Field {
         unit: Unit::None,
         from: From::Optional { flag: at, value: at + 1 },
         doc: ARGUMENT,
+        texts: &[],
     }
 }
 

@@ -10,6 +10,8 @@ pub struct Field {
     pub from: From,
     /// A sentence for the language reference.
     pub doc: &'static str,
+    /// All values of a string that is one of a fixed list, besides the empty one; otherwise none.
+    pub texts: &'static [&'static str],
 }
 
 impl Field {

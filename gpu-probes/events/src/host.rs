@@ -38,6 +38,7 @@ const COMMON: &[Field] = &[
         unit: Unit::None,
         from: From::Optional { flag: word::LAUNCH_RESULT, value: call::ERROR },
         doc: "name of the error, such as cudaErrorMemoryAllocation; `()` on success",
+        texts: &[],
     },
     Field {
         name: "nested",
@@ -45,6 +46,7 @@ const COMMON: &[Field] = &[
         unit: Unit::None,
         from: From::Optional { flag: call::NESTED, value: call::NESTED },
         doc: "name of the CUDA call that made this one; `()` if the program made it",
+        texts: &[],
     },
     RANGES[0],
     RANGES[1],
@@ -71,6 +73,7 @@ const OF_NVTX: &[Field] = &[
         unit: Unit::None,
         from: From::Optional { flag: range::DOMAIN, value: range::DOMAIN },
         doc: "name of the domain; `()` for the default one",
+        texts: &[],
     },
     Field {
         name: "payload_text",
@@ -78,6 +81,7 @@ const OF_NVTX: &[Field] = &[
         unit: Unit::None,
         from: From::Optional { flag: range::PAYLOAD_TEXT, value: range::PAYLOAD_TEXT },
         doc: "the payload, if it is a floating-point number: with as many digits as tell it from others, such as \"0.25\"",
+        texts: &[],
     },
 ];
 
@@ -152,6 +156,7 @@ const OF_FREED: &[Field] = &[
         unit: Unit::Bytes,
         from: From::Optional { flag: call::HAS_BYTES, value: call::BYTES },
         doc: "size of the memory; `()` if its allocation was not seen, or the call failed",
+        texts: &[],
     },
     derived("kind", FieldType::Name, Unit::None, call::KIND, "as in `alloc`: that of the allocation, if it was seen"),
 ];

@@ -195,13 +195,16 @@ const LAUNCH_DERIVED: &[Field] = &[
         "demangled name of the kernel; the call's name if it launches none or several",
     ),
     derived("symbol", FieldType::Name, Unit::None, word::LAUNCH_SYMBOL, "mangled name of the kernel"),
-    derived(
-        "kind",
-        FieldType::Name,
-        Unit::None,
-        word::LAUNCH_KIND,
-        "what it submits: \"kernel\", \"graph\", \"memset\" or \"memcpy\"",
-    ),
+    Field {
+        texts: Call::NAMES,
+        ..derived(
+            "kind",
+            FieldType::Name,
+            Unit::None,
+            word::LAUNCH_KIND,
+            "what it submits: \"kernel\", \"graph\", \"memset\" or \"memcpy\"",
+        )
+    },
     RANGES[0],
     RANGES[1],
     optional(
@@ -273,6 +276,8 @@ macro_rules! activities {
         impl Call {
             /// Every kind, in the order of the table.
             pub const ALL: &'static [Call] = &[$( Call::$Record, )*];
+            /// Their names in scripts, likewise.
+            pub const NAMES: &'static [&'static str] = &[$( $name, )*];
 
             /// Returns its name in scripts.
             pub const fn name(self) -> &'static str {

@@ -106,7 +106,7 @@ impl Event {
 pub const NOT_YET: &[&str] = &["usdt", "device_block_begin", "device_block_end"];
 
 const fn probe(name: &'static str, kind: FieldType, unit: Unit, doc: &'static str) -> Field {
-    Field { name, kind, unit, from: From::Probe, doc }
+    Field { name, kind, unit, from: From::Probe, doc, texts: &[] }
 }
 
 use FieldType::{Comm, Entry, Int, Name, Stack};

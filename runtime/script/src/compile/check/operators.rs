@@ -8,8 +8,8 @@ use crate::units::{self, join_unit};
 use rhai::{Expr as Syntax, FnCallExpr, Position};
 use xputrace_bytecode::insn::{Alu, Cond};
 use xputrace_model::context::word;
-use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::schema::FieldType;
+use xputrace_model::diagnostic::{Diagnostic, nearest};
+use xputrace_model::schema::{Field, FieldType};
 
 impl Checker<'_> {
     pub(super) fn operator(&mut self, call: &FnCallExpr, at: Position) -> Expr {
@@ -157,11 +157,46 @@ impl Checker<'_> {
         }
         let symbol =
             symbol_beside(&a).map(|it| (it, b.clone())).or_else(|| symbol_beside(&b).map(|it| (it, a.clone())));
+        self.refuse_impossible(&a, &b, at);
         let same = of(Kind::Same(Box::new(a), Box::new(b)));
         match symbol {
             Some((symbol, other)) => of(Kind::Or(vec![same, of(Kind::Same(Box::new(symbol), Box::new(other)))])),
             None => same,
         }
+    }
+
+    /// Reports a comparison of a field, whose texts are a fixed list, with a text that is none of them.
+    fn refuse_impossible(&mut self, a: &Expr, b: &Expr, at: Position) {
+        let (field, literal) = match (&a.kind, &b.kind) {
+            (Kind::Literal(literal), _) => (self.field_of(b), literal),
+            (_, Kind::Literal(literal)) => (self.field_of(a), literal),
+            _ => return,
+        };
+        let Some(Field { name, texts, .. }) = field.filter(|it| !it.texts.is_empty()) else { return };
+        let known = || texts.iter().copied().filter(|it| !it.is_empty());
+        if literal.is_empty() || known().any(|it| it == literal) {
+            return;
+        }
+        let message = format!("`{name}` is never \"{literal}\"");
+        let all = known().map(|it| format!("\"{it}\"")).collect::<Vec<_>>().join(", ");
+        let help = match nearest(literal, known()) {
+            Some(near) => format!("did you mean \"{near}\"? It is one of {all}"),
+            None => format!("it is one of {all}"),
+        };
+        let label = self.label(at);
+        self.error(Diagnostic::error("impossible-value", message, label).help(help));
+    }
+
+    /// Returns the field that a value is read from, if it is one of the event or of its launch.
+    fn field_of(&self, value: &Expr) -> Option<&'static Field> {
+        let word = match &value.kind {
+            Kind::Source(Source::Word(word)) => *word,
+            Kind::Joined(inner) => return self.field_of(inner),
+            _ => return None,
+        };
+        let own = self.handler.event.fields();
+        let of_launch = own.iter().filter_map(Field::below).flatten();
+        own.iter().chain(of_launch).find(|it| it.kind == FieldType::Name && it.from.word() == Some(word))
     }
 
     pub(super) fn pick(&mut self, larger: bool, a: Expr, b: Expr, at: Position) -> Expr {
