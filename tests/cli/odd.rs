@@ -18,7 +18,7 @@ const REFUSED: &[(&[&str], i32, &str)] = &[
     (&["--", "/no/such/program"], 125, "cannot run /no/such/program: No such file"),
     (&["/", "--", "true"], 125, "cannot read the script /: Is a directory"),
     (&["no.rhai", "--", "true"], 125, "cannot read the script no.rhai: No such file"),
-    (&["x.bpf.o", "--", "true"], 125, "not implemented yet"),
+    (&["x.bpf.o", "--", "true"], 125, "cannot read x.bpf.o"),
     (&["binary.rhai", "--", "true"], 125, "binary.rhai is not UTF-8 text"),
     (&["--replay", "no.xpt", "summary"], 125, "cannot read the recording: No such file"),
     (&["--replay", "binary.rhai", "summary"], 125, "not a recording"),

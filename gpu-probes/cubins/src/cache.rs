@@ -98,7 +98,9 @@ impl Cache {
         let mut draft = tempfile::NamedTempFile::new_in(&self.directory).map_err(failed)?;
         draft.write_all(&encode(key, output)).map_err(failed)?;
         draft.persist(self.directory.join(key.file_name())).map_err(|it| failed(it.error))?;
-        self.evict().map_err(failed)
+        // What is kept is there. A cache that can't be read here is tidied by the next one.
+        let _ = self.evict();
+        Ok(())
     }
 
     /// Removes the files that were not used for longest, until the rest is small enough. Drafts that somebody left

@@ -103,7 +103,9 @@ fn wait(child: &mut Child, limit: Limit<'_>) -> Result<ExitStatus, RunError> {
             false if Instant::now() >= until => RunError::TooLong(limit.within),
             false => continue,
         };
-        child.kill()?;
+        // With all that it has started: it leads a group of its own.
+        // SAFETY: numbers only; the child is not waited for yet, so that its number is nobody else's.
+        unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
         child.wait()?;
         return Err(error);
     }

@@ -3,6 +3,7 @@
 use crate::child::{Account, Limit, MemoryFile, RunError, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// A `ptxas` that can be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub enum Failure {
 
 /// Options besides the architecture; each changes what is made.
 const OPTIONS: [&str; 1] = ["-v"];
+/// A program that takes longer to say its version is none that we want.
+const SAYS_ITS_VERSION_WITHIN: Duration = Duration::from_secs(2);
 /// As collectors take it.
 const MOST_CODE_BYTES: u64 = 64 << 20;
 
@@ -49,6 +52,7 @@ impl Ptxas {
     /// # Errors
     /// It can't be run as this user, or is no `ptxas`.
     pub fn at(path: &Path, account: Account, limit: Limit<'_>) -> Result<Ptxas, Failure> {
+        let limit = Limit { within: limit.within.min(SAYS_ITS_VERSION_WITHIN), ..limit };
         let unfit = |why: String| Failure::Unfit(format!("{}: {why}", path.display()));
         let (status, said) =
             run(Command::new(path).arg("--version"), &[], account, limit).map_err(|it| unfit(it.to_string()))?;

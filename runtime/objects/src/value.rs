@@ -63,11 +63,13 @@ fn one(layout: &Layout, bytes: &mut [u8], word: &str) -> Result<(), String> {
 /// Converts `7`, `-7` or `0x7` to little-endian bytes.
 fn number(word: &str, bits: u32, is_signed: bool) -> Result<Vec<u8>, String> {
     let (is_negative, digits) = word.strip_prefix('-').map_or((false, word), |it| (true, it));
+    // Unsigned: digits have no sign of their own.
     let parsed = match digits.strip_prefix("0x") {
-        Some(it) => i128::from_str_radix(it, 16),
+        Some(it) => u64::from_str_radix(it, 16),
         None => digits.parse(),
     };
-    let parsed = parsed.map_err(|_| format!("`{word}` is no number"))?;
+    let parsed = parsed.ok().filter(|_| !digits.starts_with('+') && !digits.starts_with("0x+"));
+    let parsed = i128::from(parsed.ok_or_else(|| format!("`{word}` is no number of 64 bits"))?);
     let number = if is_negative { -parsed } else { parsed };
     let range = match is_signed {
         true => -(1_i128 << (bits - 1))..1 << (bits - 1),

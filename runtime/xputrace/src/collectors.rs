@@ -33,6 +33,8 @@ use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, SeenGpu, Turne
 use xputrace_wire::marker;
 use xputrace_wire::message::conflict;
 use xputrace_wire::record::{Frame, Thread, framed, kind};
+/// Images of a process that are worked on or wait for it: each takes a descriptor. A process loads one with each thread.
+const MOST_IMAGES: usize = 64;
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
@@ -93,6 +95,8 @@ struct Traced {
     device: Option<DeviceRegion>,
     /// How often its device memory was asked for.
     n_asked: u64,
+    /// Images of which it has no answer yet.
+    n_images: usize,
     process: ProcessIndex,
     comm: String,
     /// Whether it has reported that it records.
@@ -298,6 +302,7 @@ impl Collectors {
             region,
             device,
             n_asked: 0,
+            n_images: 0,
             process: ProcessIndex(index),
             comm,
             is_armed: false,
@@ -465,6 +470,7 @@ impl Collectors {
             // A process that has ended waits for nothing.
             let Some(traced) = self.targets.iter_mut().find(|it| it.process == done.asker.process) else { continue };
             let number = done.number;
+            traced.n_images = traced.n_images.saturating_sub(1);
             traced.target.answer(number, &twins.answer(done, running));
         }
     }
@@ -525,7 +531,11 @@ fn hear(traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) -> He
                 notes.iter().for_each(|it| running.report().note(it));
             }
             Notice::Image(image) => match twins {
-                Some(twins) => twins.begin(image, Asker::of(traced.process, traced.target.peer)),
+                Some(_) if traced.n_images >= MOST_IMAGES => traced.target.answer(image.number, &Woven::Failed),
+                Some(twins) => {
+                    traced.n_images += 1;
+                    twins.begin(image, Asker::of(traced.process, traced.target.peer));
+                }
                 None => traced.target.answer(image.number, &Woven::Nothing),
             },
             Notice::Refused { reason, .. } => {

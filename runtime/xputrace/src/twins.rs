@@ -228,7 +228,7 @@ fn missed(outcome: ImageOutcome) -> Option<&'static str> {
         ImageOutcome::NotLoaded => "have a twin that the driver did not load",
         ImageOutcome::File => "were loaded from files that could not be read",
         ImageOutcome::OlderPtx => "have PTX, but not that of their code for this GPU, which may do other things",
-        ImageOutcome::TableFull => "have more kernels than can be replaced",
+        ImageOutcome::TableFull => "are more, or have more kernels, than can be replaced",
     })
 }
 

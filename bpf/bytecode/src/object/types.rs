@@ -135,6 +135,11 @@ const SIGNED: u32 = 1;
 const CHAR: u32 = 2;
 const BOOL: u32 = 4;
 
+/// Whether an integer of this size is one that C has: the bytes are untrusted.
+const fn is_integer(bytes: u32) -> bool {
+    matches!(bytes, 1 | 2 | 4 | 8)
+}
+
 impl Types {
     /// Reads the contents of `.BTF`.
     ///
@@ -214,8 +219,13 @@ impl Types {
         }
         Some(match self.plain(id)? {
             Type::Int { bytes: 1, encoding } if encoding & BOOL != 0 => Layout::Bool,
-            Type::Int { bytes, encoding } => Layout::Int { bytes: *bytes, is_signed: encoding & SIGNED != 0 },
-            Type::Enum { bytes, is_signed } => Layout::Int { bytes: *bytes, is_signed: *is_signed },
+            Type::Int { bytes, encoding } if is_integer(*bytes) => {
+                Layout::Int { bytes: *bytes, is_signed: encoding & SIGNED != 0 }
+            }
+            Type::Enum { bytes, is_signed } if is_integer(*bytes) => {
+                Layout::Int { bytes: *bytes, is_signed: *is_signed }
+            }
+            Type::Int { bytes, .. } | Type::Enum { bytes, .. } => Layout::Bytes { bytes: *bytes },
             Type::Pointer(_) => Layout::Int { bytes: 8, is_signed: false },
             Type::Union { bytes } | Type::Float { bytes } => Layout::Bytes { bytes: *bytes },
             Type::Array { of, n } if self.is_char(*of) => Layout::Text { bytes: *n },

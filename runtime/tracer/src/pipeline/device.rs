@@ -166,12 +166,12 @@ impl Threads {
     }
 
     fn count(&self) -> u64 {
-        self.grid.iter().chain(&self.block).fold(1, |all, it| all.saturating_mul(*it))
+        volume(&self.grid).saturating_mul(volume(&self.block))
     }
 
     /// Fills the words of the thread with this number, which is less than their count.
     fn fill(&self, ctx: &mut DeviceContext, n: u64) {
-        let per_block: u64 = self.block.iter().product();
+        let per_block = volume(&self.block);
         let (block, thread) = (n / per_block, n % per_block);
         ctx[device::BLOCK..][..3].copy_from_slice(&position(block, self.grid));
         ctx[device::THREAD..][..3].copy_from_slice(&position(thread, self.block));
@@ -180,6 +180,11 @@ impl Threads {
         let is_last = ctx[device::LANEID] == WARP_THREADS - 1 || thread == per_block - 1;
         ctx[device::IS_LEADER] = is_last.into();
     }
+}
+
+/// Returns the number of elements; the largest one there is for what a program says and no GPU has.
+fn volume(extents: &[u64; 3]) -> u64 {
+    extents.iter().fold(1, |all, it| all.saturating_mul(*it))
 }
 
 /// Returns the coordinates of the n-th element.
@@ -215,5 +220,10 @@ mod tests {
         let threads = |grid, block| Threads { grid, block }.count();
         assert_eq!(threads([u64::MAX, 7, 1], [1, 1, 1]), u64::MAX);
         assert_eq!(threads([1, 1, 1], [0, 1, 1]), 0);
+        // Their product is 0 in 64 bits.
+        let absurd = Threads { grid: [1, 1, 1], block: [1 << 22, 1 << 21, 1 << 21] };
+        let mut ctx: DeviceContext = [0; device::WORDS];
+        absurd.fill(&mut ctx, 5);
+        assert_eq!((absurd.count(), ctx[device::THREAD]), (u64::MAX, 5));
     }
 }

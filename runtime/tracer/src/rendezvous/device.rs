@@ -169,6 +169,14 @@ impl<'a> Cubin<'a> {
     }
 }
 
+/// Whether it is memory that can't change any more: a read of another file may wait for ever.
+fn is_sealed(memory: &OwnedFd) -> bool {
+    let wanted = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK;
+    // SAFETY: a descriptor of ours.
+    let seals = unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & wanted == wanted
+}
+
 impl Image {
     /// Takes what an IMAGE says.
     pub(super) fn new(message: Message, memory: OwnedFd) -> Self {
@@ -184,6 +192,9 @@ impl Image {
     pub fn read<T>(self, f: impl FnOnce(&Loaded<'_>) -> T) -> io::Result<T> {
         if self.n_bytes > MOST_IMAGE_BYTES {
             return Err(io::Error::other(format!("an image of {} bytes", self.n_bytes)));
+        }
+        if !is_sealed(&self.memory) {
+            return Err(io::Error::other("an image that is not in sealed memory"));
         }
         let mut bytes = vec![0; self.n_bytes as usize];
         File::from(self.memory).read_exact_at(&mut bytes, 0)?;

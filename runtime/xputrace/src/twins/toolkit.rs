@@ -87,9 +87,10 @@ pub fn cache(user: Account) -> Result<Cache> {
 
 fn cache_directory(variable: impl Fn(&str) -> Option<OsString>, own: u32, user: u32) -> Option<PathBuf> {
     let absolute = |name| variable(name).map(PathBuf::from).filter(|it| it.is_absolute());
-    // Root's HOME may be that of the user who became root.
-    let home = || if own == 0 { Some("/var/cache".into()) } else { absolute("HOME").map(|it| it.join(".cache")) };
-    let directory = absolute("XDG_CACHE_HOME").or_else(home)?.join("xputrace/twins");
+    let home = || absolute("HOME").map(|it| it.join(".cache"));
+    // Root's variables may be those of the user who became root, who could change what lies there.
+    let caches = if own == 0 { Some("/var/cache".into()) } else { absolute("XDG_CACHE_HOME").or_else(home) };
+    let directory = caches?.join("xputrace/twins");
     Some(if own == user { directory } else { directory.join(user.to_string()) })
 }
 
@@ -134,6 +135,7 @@ mod tests {
         assert_eq!(of(&[("XDG_CACHE_HOME", "relative"), home[0]], 1000, 1000), of(&home, 1000, 1000));
         assert_eq!(of(&home, 0, 0), Some("/var/cache/xputrace/twins".into()));
         assert_eq!(of(&home, 0, 1000), Some("/var/cache/xputrace/twins/1000".into()));
+        assert_eq!(of(&[("XDG_CACHE_HOME", "/home/ann/c")], 0, 0), of(&home, 0, 0));
         assert_eq!(of(&[], 1000, 1000), None);
     }
 }

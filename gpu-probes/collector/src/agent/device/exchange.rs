@@ -18,6 +18,9 @@ pub(super) struct Exchange {
     changed: Condvar,
 }
 
+/// Some code takes long to compile, while other twins are made.
+const MOST_LATE: usize = 4;
+
 #[derive(Debug, Default)]
 struct State {
     /// The number of the last image.
@@ -26,8 +29,9 @@ struct State {
     asked: VecDeque<(u64, CodeAt)>,
     /// Those that a thread waits for.
     open: Vec<(u64, Option<Answer>)>,
-    /// The tracer did not answer one in time, nor anything since. Nobody waits for it meanwhile.
-    is_late: bool,
+    /// How many the tracer did not answer in time, without an answer to any since. With [`MOST_LATE`], nobody waits for it
+    /// meanwhile.
+    n_late: usize,
     is_closed: bool,
 }
 
@@ -39,7 +43,7 @@ impl Exchange {
     /// Asks for the twin of an image, and waits for it.
     pub(super) fn ask(&self, image: CodeAt, until: Instant, may_wait: impl Fn() -> bool) -> Answer {
         let mut state = self.state();
-        if state.is_late {
+        if state.n_late >= MOST_LATE {
             return Err(ImageOutcome::NoAnswer);
         }
         state.last += 1;
@@ -55,7 +59,7 @@ impl Exchange {
                 // The address means nothing once the thread goes on.
                 state.asked.retain(|it| it.0 != number);
                 let answer = state.open.swap_remove(at).1;
-                state.is_late |= is_late && answer.is_none();
+                state.n_late += usize::from(is_late && answer.is_none());
                 return answer.unwrap_or(Err(ImageOutcome::NoAnswer));
             }
             state = self.changed.wait_timeout(state, LOOKS_EVERY).unwrap_or_else(PoisonError::into_inner).0;
@@ -77,7 +81,7 @@ impl Exchange {
     /// Hands an answer to the thread that waits for it, if one does.
     pub(super) fn answer(&self, number: u64, answer: Answer) {
         let mut state = self.state();
-        state.is_late = false;
+        state.n_late = 0;
         if let Some(open) = state.open.iter_mut().find(|it| it.0 == number) {
             open.1 = Some(answer);
             self.changed.notify_all();
@@ -144,13 +148,15 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_tracer_that_is_late_until_it_answers() {
         let exchange = Exchange::default();
-        assert_eq!(exchange.ask(at(1), Instant::now(), || true), Err(ImageOutcome::NoAnswer));
-        assert_eq!(exchange.ask(at(2), soon(), || true), Err(ImageOutcome::NoAnswer), "at once");
+        for n in 1..=MOST_LATE as u64 {
+            assert_eq!(exchange.ask(at(n), Instant::now(), || true), Err(ImageOutcome::NoAnswer));
+        }
+        assert_eq!(exchange.ask(at(9), soon(), || true), Err(ImageOutcome::NoAnswer), "at once");
         exchange.answer(1, Ok(Twin::default()));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| exchange.ask(at(3), soon(), || true));
             let (number, image) = exchange.next().unwrap();
-            assert_eq!((number, image), (2, at(3)), "those before it are not sent any more");
+            assert_eq!((number, image), (MOST_LATE as u64 + 1, at(3)), "those before it are not sent any more");
             exchange.answer(number, Ok(Twin::default()));
             assert_eq!(waiting.join().unwrap(), Ok(Twin::default()));
         });

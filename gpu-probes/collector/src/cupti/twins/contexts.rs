@@ -16,6 +16,8 @@ pub(super) struct ContextState {
     pub(super) sms: AtomicU32,
     /// The block's address; 0 without one.
     pub(super) block: AtomicU64,
+    /// The address of memory for it, which may not be ready yet.
+    pub(super) allocated: AtomicU64,
     /// Whether the block was copied when the program was about to end the context.
     pub(super) is_copied: AtomicBool,
     /// Our stream, and its id in records.
@@ -32,6 +34,7 @@ impl ContextState {
             device: AtomicU32::new(UNKNOWN),
             sms: AtomicU32::new(0),
             block: AtomicU64::new(0),
+            allocated: AtomicU64::new(0),
             is_copied: AtomicBool::new(false),
             stream: AtomicPtr::new(null_mut()),
             stream_id: AtomicU32::new(UNKNOWN),

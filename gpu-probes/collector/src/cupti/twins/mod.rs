@@ -62,6 +62,8 @@ pub(super) struct Twins {
     is_on: AtomicBool,
     /// The number of the newest image with a twin; 0 without one.
     newest: AtomicU32,
+    /// How many were loaded, or were to be.
+    n_loaded: AtomicU32,
     /// Whether some image could not be prepared in some context.
     has_unprepared: AtomicBool,
     /// From originals to twins, and from twins to originals.
@@ -98,6 +100,7 @@ impl Twins {
         Ok(Twins {
             is_on: AtomicBool::new(true),
             newest: AtomicU32::new(0),
+            n_loaded: AtomicU32::new(0),
             has_unprepared: AtomicBool::new(false),
             twins: Table::new()?,
             originals: Table::new()?,

@@ -123,6 +123,9 @@ impl Run {
     }
 }
 
+/// Twins that a run loads at most into a process: what a program loads and unloads again and again takes no end of memory.
+const MOST_TWINS: u32 = 4096;
+
 /// What a job of loading needs.
 #[derive(Clone, Copy)]
 struct Work {
@@ -135,6 +138,10 @@ impl Twins {
     /// Loads a twin, and prepares the context in which its original was loaded.
     fn load(&self, work: Work, twin: &Twin, is_given_up: &AtomicBool) -> Result<(), ImageOutcome> {
         let Work { backend, agent, loaded } = work;
+        // Twins stay loaded, whatever becomes of their originals: graphs may have them.
+        if self.n_loaded.fetch_add(1, Ordering::Relaxed) >= MOST_TWINS {
+            return Err(ImageOutcome::TableFull);
+        }
         let contents = self.load_contents(work, twin, is_given_up).map_err(|_| ImageOutcome::NotLoaded)?;
         let number = self.newest.load(Ordering::Acquire) + 1;
         let context = loaded.context.filter(|_| loaded.origin == Origin::Module);
@@ -268,25 +275,40 @@ impl Twins {
             state.prepared.store(u32::MAX, Ordering::Release);
             return Ok(());
         }
-        // SAFETY: as above.
-        let stream = lease.call(|| unsafe { code.stream() })?;
-        let context = Context { id: self.contexts.id(slot), handle: state.handle().ok_or(INVALID)? };
-        let id =
-            lease.call(|| Ok(backend.stream_of(context, Stream { handle: stream as usize, per_thread: false })))?;
-        state.stream_id.store(id.unwrap_or(UNKNOWN), Ordering::Release);
-        state.stream.store(stream, Ordering::Release);
-        // SAFETY: as above.
-        let block = lease.call(|| unsafe { code.allocate(region.block_bytes()) })?;
+        let stream = self.own_stream(backend, slot, lease)?;
+        // What an attempt left that failed later is used again.
+        if state.allocated.load(Ordering::Acquire) == 0 {
+            // SAFETY: as above.
+            state.allocated.store(lease.call(|| unsafe { code.allocate(region.block_bytes()) })?, Ordering::Release);
+        }
+        let block = state.allocated.load(Ordering::Acquire);
         // SAFETY: as above; the initial bytes are as long as the block.
         lease.call(|| unsafe { code.write(block, region.initial(), region.block_bytes(), stream) })?;
         // SAFETY: as above.
         lease.call(|| unsafe { code.wait_for(stream) })?;
         let told = &region.control().slots[slot];
-        told.context.store(context.id, Ordering::Release);
+        told.context.store(self.contexts.id(slot), Ordering::Release);
         told.device.store(device, Ordering::Release);
         region.control().contexts.fetch_max(slot as u32 + 1, Ordering::AcqRel);
         state.block.store(block, Ordering::Release);
         Ok(())
+    }
+
+    /// Returns the current context's stream, which is made once.
+    fn own_stream(&self, backend: &CuptiBackend, slot: usize, lease: Lease<'_>) -> Answer<Handle> {
+        let state = self.contexts.state(slot);
+        let made = state.stream.load(Ordering::Acquire);
+        if !made.is_null() {
+            return Ok(made);
+        }
+        // SAFETY: in the context.
+        let stream = lease.call(|| unsafe { backend.driver.code.stream() })?;
+        let context = Context { id: self.contexts.id(slot), handle: state.handle().ok_or(INVALID)? };
+        let id =
+            lease.call(|| Ok(backend.stream_of(context, Stream { handle: stream as usize, per_thread: false })))?;
+        state.stream_id.store(id.unwrap_or(UNKNOWN), Ordering::Release);
+        state.stream.store(stream, Ordering::Release);
+        Ok(stream)
     }
 
     /// Makes an image's twins run in the current context, if its kernels can.
