@@ -370,6 +370,8 @@ impl Socket {
             },
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Received::Nothing,
+                // The peer has closed without reading everything, which Linux reports once, before what the peer has sent.
+                io::ErrorKind::ConnectionReset => Received::Nothing,
                 _ => Received::Closed,
             },
         }
