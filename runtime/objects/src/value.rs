@@ -69,7 +69,7 @@ fn number(word: &str, bits: u32, is_signed: bool) -> Result<Vec<u8>, String> {
         None => digits.parse(),
     };
     let parsed = parsed.ok().filter(|_| !digits.starts_with('+') && !digits.starts_with("0x+"));
-    let parsed = i128::from(parsed.ok_or_else(|| format!("`{word}` is no number of 64 bits"))?);
+    let parsed = i128::from(parsed.ok_or_else(|| format!("`{word}` is no number"))?);
     let number = if is_negative { -parsed } else { parsed };
     let range = match is_signed {
         true => -(1_i128 << (bits - 1))..1 << (bits - 1),

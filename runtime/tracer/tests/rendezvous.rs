@@ -275,6 +275,18 @@ fn arming_device<'a>(demand: &'a Demand, block: &'a [u8]) -> Arming<'a> {
     }
 }
 
+/// Returns memory that can't shrink, with these contents.
+fn sealed_memory(bytes: &[u8]) -> File {
+    // SAFETY: a C string and numbers; the new descriptor is ours.
+    let mut memory = unsafe {
+        let fd = libc::memfd_create(c"image".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        assert!(fd >= 0 && libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) == 0);
+        File::from_raw_fd(fd)
+    };
+    memory.write_all(bytes).unwrap();
+    memory
+}
+
 #[test]
 fn an_image_is_answered_with_a_twin() {
     let listener = Listener::new(None).unwrap();
@@ -296,8 +308,7 @@ fn an_image_is_answered_with_a_twin() {
         stored: b"text".as_slice().into(),
     };
     let bytes = encode_image(&[ptx]);
-    let mut memory = tempfile::tempfile().unwrap();
-    memory.write_all(&bytes).unwrap();
+    let memory = sealed_memory(&bytes);
     say_with(&collector, &Message::new(message::IMAGE, &[7, 1, bytes.len() as u64], ""), memory.as_raw_fd());
     let Some(Notice::Image(image)) = target.poll() else { panic!("no image") };
     let modules = |it: &Loaded<'_>| if let Loaded::Ptx(all) = it { encode_image(all) } else { panic!("{it:?}") };

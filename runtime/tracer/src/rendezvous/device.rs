@@ -169,12 +169,11 @@ impl<'a> Cubin<'a> {
     }
 }
 
-/// Whether it is memory that can't change any more: a read of another file may wait for ever.
+/// Whether it is memory that can't shrink: only memory has seals, and a read of another file may wait for ever.
 fn is_sealed(memory: &OwnedFd) -> bool {
-    let wanted = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK;
     // SAFETY: a descriptor of ours.
     let seals = unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) };
-    seals >= 0 && seals & wanted == wanted
+    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
 }
 
 impl Image {
@@ -276,6 +275,9 @@ mod tests {
         assert!(image(40, image_kind::PTX).is_err(), "malformed");
         assert!(image(u64::MAX, image_kind::CUBIN).is_err(), "huge");
         assert!(image(40, 2).is_err(), "of no kind");
+        let endless = Message::new(message::IMAGE, &[1, 0, 40, 90, 90, image_kind::PTX], "");
+        let endless = Image::new(endless, File::open("/dev/zero").unwrap().into()).read(|_| ());
+        assert!(endless.is_err_and(|it| it.to_string().contains("sealed")), "a file");
         assert_eq!(image(0, image_kind::PTX).unwrap(), "Ptx([])");
         assert_eq!(
             image(2, image_kind::CUBIN).unwrap(),
