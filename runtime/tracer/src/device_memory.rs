@@ -150,13 +150,11 @@ fn ended_in(layout: &DeviceLayout, copy: &[u8]) -> u64 {
     ended.fold(0, u64::saturating_add)
 }
 
+/// What is done with an element: its key, and the values of all its parts.
+type OfElement<'a> = dyn FnMut(&[u8], &mut dyn Iterator<Item = &[u8]>) + 'a;
+
 /// Passes the elements of a copy's map to `f`, each with the values of all its parts.
-fn for_each_in(
-    layout: &DeviceLayout,
-    map: usize,
-    copy: &[u8],
-    f: &mut dyn FnMut(&[u8], &mut dyn Iterator<Item = &[u8]>),
-) {
+fn for_each_in(layout: &DeviceLayout, map: usize, copy: &[u8], f: &mut OfElement<'_>) {
     let (Some(shape), Some(parts)) = (layout.maps.get(map), layout.arena.parts(map)) else { return };
     let bytes = |range: &Range<u64>| copy.get(range.start as usize..range.end as usize).unwrap_or_default();
     let map =
