@@ -239,8 +239,7 @@ impl Maker {
             names.iter().map(|it| (*it, module.kernel(it).map(parameters).unwrap_or_default())).collect();
         let index = |kernel: &str| names.iter().position(|it| *it == kernel).unwrap_or(0);
         let (mut failure, mut reads_names) = (None, false);
-        let mut woven = module.clone();
-        woven.weave(&names, &mut |site| {
+        module.weave(&names, &mut |site| {
             let place = place_of(site)?;
             // A function doesn't know which kernel called it, nor that one's parameters.
             let callers = if kernels.contains_key(site.function) { vec![site.function] } else { names.clone() };
@@ -262,7 +261,6 @@ impl Maker {
                 }
             }
         })?;
-        *module = woven;
         failure.map_or(Ok(reads_names), Err)
     }
 
@@ -274,9 +272,14 @@ impl Maker {
         spot: &Spot<'_>,
         architecture: u32,
     ) -> Result<String, xputrace_device::Refusal> {
+        let mut here = wanted.handlers.iter().copied().filter(|at| self.handlers[*at].place == place).peekable();
+        // Code has far more places than handlers.
+        if here.peek().is_none() {
+            return Ok(String::new());
+        }
         let context = self.origin.context(spot, &self.texts);
         let mut text = String::new();
-        for at in wanted.handlers.iter().copied().filter(|at| self.handlers[*at].place == place) {
+        for at in here {
             let (first_site, allow_exit) = (self.first_sites[at], self.origin.allows_exit());
             let options = Options { first_site, allow_exit, architecture, ..Options::default() };
             let request =
