@@ -24,9 +24,12 @@ status=$?
 sed -n '/^failures:$/,/^test result: FAILED/p' "$log" | head -600
 grep -E '^error' -A12 "$log" | head -60
 
+sed -n '/^unsteady: /,/^[^ ]/{/^unsteady: \|^ /p}' "$log" | head -200
+
 passed=$(grep -cE '^test .* \.\.\. ok$' "$log")
 failed=$(grep -cE '^test .* \.\.\. FAILED$' "$log")
 skipped=$(grep -cE '^skipped(:| [a-z_]+:) ' "$log")
+unsteady=$(grep -c '^unsteady: ' "$log")
 echo
 if [ "$skipped" -gt 0 ]; then
     echo "skipped, by reason:"
@@ -36,5 +39,5 @@ if [ "${CI:-}" = true ] && grep -E '^skipped(:| [a-z_]+:) ' "$log" | grep -qv 'n
     echo "in CI, \"no GPU\" is the only reason to skip"
     status=1
 fi
-echo "$((passed - skipped)) passed, $failed failed, $skipped skipped"
+echo "$((passed - skipped)) passed, $failed failed, $skipped skipped; $unsteady of those that passed failed once beside others"
 [ "$status" -eq 0 ] && [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
