@@ -1,0 +1,405 @@
+//! Splits a text into tokens on demand: what a `/` or `:` means depends on what the parser expects.
+//!
+//! Comments are kept with their places. Directives of C's preprocessor are followed as bpftrace does where Linux has
+//! type information: `BPFTRACE_HAVE_BTF` is defined, and headers are not needed.
+
+use crate::tree::Span;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Name,
+    Int(i64),
+    /// A quoted text, its escapes replaced.
+    Text(String),
+    /// `$x`.
+    Variable,
+    /// `$1`.
+    Positional(u32),
+    /// `$#`.
+    PositionalCount,
+    /// `@x` or `@`.
+    Map,
+    Symbol,
+    /// What can't begin a token, and a quoted text without its end.
+    Wrong,
+    End,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Token {
+    pub(crate) kind: Kind,
+    pub(crate) span: Span,
+}
+
+/// `// …` or `/* … */`.
+#[derive(Clone, Debug)]
+pub(crate) struct Comment {
+    pub(crate) span: Span,
+}
+
+/// `#define NAME VALUE`, with the place of its value.
+#[derive(Clone, Debug)]
+pub(crate) struct Define {
+    pub(crate) name: String,
+    pub(crate) value: Span,
+}
+
+/// A place to come back to.
+pub(crate) struct Mark {
+    at: usize,
+    last_end: usize,
+    comments: usize,
+    defines: usize,
+}
+
+pub(crate) struct Scanner<'a> {
+    pub(crate) text: &'a str,
+    at: usize,
+    /// Where the last token ended.
+    last_end: usize,
+    pub(crate) comments: Vec<Comment>,
+    pub(crate) defines: Vec<Define>,
+}
+
+/// Operators of more than one byte, longest first.
+const LONG_SYMBOLS: &[&str] = &[
+    "<<=", ">>=", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "++", "--", "+=", "-=", "*=", "/=", "%=", "&=", "|=",
+    "^=", "->", "..",
+];
+
+impl<'a> Scanner<'a> {
+    pub(crate) fn new(text: &'a str) -> Self {
+        Scanner { text, at: 0, last_end: 0, comments: Vec::new(), defines: Vec::new() }
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { at: self.at, last_end: self.last_end, comments: self.comments.len(), defines: self.defines.len() }
+    }
+
+    pub(crate) fn reset(&mut self, mark: &Mark) {
+        (self.at, self.last_end) = (mark.at, mark.last_end);
+        self.comments.truncate(mark.comments);
+        self.defines.truncate(mark.defines);
+    }
+
+    /// Goes to a place within the text, as to the value of a `#define`.
+    pub(crate) fn jump(&mut self, at: usize) {
+        self.at = at;
+    }
+
+    /// Returns where the last token ended that was taken.
+    pub(crate) fn last_end(&self) -> usize {
+        self.last_end
+    }
+
+    pub(crate) fn slice(&self, span: &Span) -> &'a str {
+        &self.text[span.clone()]
+    }
+
+    /// Returns the next token without taking it.
+    pub(crate) fn peek(&mut self) -> Token {
+        self.skip_blank();
+        self.token()
+    }
+
+    /// Takes the next token.
+    pub(crate) fn next(&mut self) -> Token {
+        let token = self.peek();
+        self.at = token.span.end;
+        self.last_end = self.at;
+        token
+    }
+
+    /// Takes an attach point, up to a blank, a comma, a brace, or the condition that follows it directly.
+    pub(crate) fn point(&mut self) -> Span {
+        self.skip_blank();
+        let start = self.at;
+        let mut in_quotes = false;
+        for (offset, it) in self.text[start..].char_indices() {
+            match it {
+                '"' => in_quotes = !in_quotes,
+                _ if in_quotes => {}
+                ',' | '{' | ';' => break,
+                _ if it.is_whitespace() => break,
+                // Neither a function nor a number has a slash; a file's name has.
+                '/' if self.text[start..self.at].matches(':').count() >= 2 => break,
+                _ => {}
+            }
+            self.at = start + offset + it.len_utf8();
+        }
+        start..self.at
+    }
+
+    /// Whether the condition of a probe ends at this slash: a brace follows.
+    pub(crate) fn ends_condition(&self, slash: &Span) -> bool {
+        let mut rest = Scanner { at: slash.end, ..Scanner::new(self.text) };
+        let next = rest.next();
+        rest.slice(&next.span) == "{"
+    }
+
+    /// Takes everything up to the end of the bracket that was just taken; false if it has none.
+    pub(crate) fn skip_bracket(&mut self) -> bool {
+        let mut depth = 1usize;
+        loop {
+            let token = self.next();
+            match (token.kind, &self.text[token.span]) {
+                (Kind::Symbol, "{" | "(") => depth += 1,
+                (Kind::Symbol, "}" | ")") => depth -= 1,
+                (Kind::End, _) => return false,
+                _ => {}
+            }
+            if depth == 0 {
+                return true;
+            }
+        }
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn is_at_line_start(&self) -> bool {
+        let line = self.text[..self.at].rfind('\n').map_or(0, |it| it + 1);
+        self.text[line..self.at].trim().is_empty()
+    }
+
+    /// Skips blanks, comments and directives.
+    fn skip_blank(&mut self) {
+        loop {
+            let rest = self.rest();
+            self.at += rest.len() - rest.trim_start().len();
+            let rest = self.rest();
+            if rest.starts_with("//") {
+                self.comment(rest.find('\n').unwrap_or(rest.len()));
+            } else if rest.starts_with("/*") {
+                self.comment(rest.find("*/").map_or(rest.len(), |it| it + 2));
+            } else if rest.starts_with('#') && self.is_at_line_start() {
+                self.directive();
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn comment(&mut self, length: usize) {
+        self.comments.push(Comment { span: self.at..self.at + length });
+        self.at += length;
+    }
+
+    /// Takes a line, with those that a backslash continues.
+    fn line(&mut self) -> Span {
+        let start = self.at;
+        loop {
+            let end = self.rest().find('\n').map_or(self.text.len(), |it| self.at + it);
+            let is_continued = self.text[start..end].trim_end_matches('\r').ends_with('\\') && end < self.text.len();
+            self.at = if is_continued { end + 1 } else { end };
+            if !is_continued {
+                return start..end;
+            }
+        }
+    }
+
+    fn directive(&mut self) {
+        let span = self.line();
+        let line = self.slice(&span);
+        let mut words = line[1..].split_whitespace();
+        let (word, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        match word {
+            "define" if !name.contains('(') => {
+                let value = span.start + line.find(name).unwrap_or(0) + name.len();
+                self.defines.push(Define { name: name.to_owned(), value: value..span.end });
+            }
+            "ifdef" if name != "BPFTRACE_HAVE_BTF" => self.skip_branch(),
+            "ifndef" if name == "BPFTRACE_HAVE_BTF" => self.skip_branch(),
+            "if" if name == "0" => self.skip_branch(),
+            // The branch before it was taken.
+            "else" | "elif" => self.skip_branch(),
+            _ => {}
+        }
+    }
+
+    /// Skips to the `#else` or `#endif` of the branch that begins here.
+    fn skip_branch(&mut self) {
+        let mut depth = 0usize;
+        while self.at < self.text.len() {
+            self.at += usize::from(self.rest().starts_with('\n'));
+            let span = self.line();
+            let line = self.slice(&span).trim_start();
+            let word = line.strip_prefix('#').map(str::trim_start).unwrap_or_default();
+            match word {
+                _ if word.starts_with("if") => depth += 1,
+                _ if word.starts_with("endif") && depth == 0 => return,
+                _ if word.starts_with("endif") => depth -= 1,
+                _ if word.starts_with("else") && depth == 0 => return,
+                _ => {}
+            }
+        }
+    }
+
+    fn token(&self) -> Token {
+        let rest = self.rest();
+        let Some(first) = rest.chars().next() else {
+            return Token { kind: Kind::End, span: self.at..self.at };
+        };
+        let (kind, length) = match first {
+            '"' => quoted(rest),
+            '@' => (Kind::Map, 1 + word(&rest[1..])),
+            '$' => dollar(rest),
+            '0'..='9' => {
+                let length = word(rest);
+                (integer(&rest[..length]).map_or(Kind::Wrong, Kind::Int), length)
+            }
+            _ if is_of_word(first) => (Kind::Name, word(rest)),
+            _ => symbol(rest, first),
+        };
+        Token { kind, span: self.at..self.at + length }
+    }
+}
+
+fn is_of_word(it: char) -> bool {
+    it.is_ascii_alphanumeric() || it == '_'
+}
+
+/// Returns the length of the word at the start.
+fn word(text: &str) -> usize {
+    text.find(|it| !is_of_word(it)).unwrap_or(text.len())
+}
+
+fn dollar(rest: &str) -> (Kind, usize) {
+    if rest[1..].starts_with('#') {
+        return (Kind::PositionalCount, 2);
+    }
+    let length = word(&rest[1..]);
+    let name = &rest[1..1 + length];
+    let kind = match name.parse() {
+        Ok(number) => Kind::Positional(number),
+        Err(_) if name.is_empty() || name.starts_with(|it: char| it.is_ascii_digit()) => Kind::Wrong,
+        Err(_) => Kind::Variable,
+    };
+    (kind, 1 + length)
+}
+
+fn symbol(rest: &str, first: char) -> (Kind, usize) {
+    match LONG_SYMBOLS.iter().find(|it| rest.starts_with(**it)) {
+        Some(it) => (Kind::Symbol, it.len()),
+        None if first.is_ascii_punctuation() => (Kind::Symbol, 1),
+        None => (Kind::Wrong, first.len_utf8()),
+    }
+}
+
+/// Reads a text in quotes, with C's escapes.
+fn quoted(rest: &str) -> (Kind, usize) {
+    let mut text = String::new();
+    let mut chars = rest.char_indices().skip(1);
+    while let Some((at, it)) = chars.next() {
+        match it {
+            '"' => return (Kind::Text(text), at + 1),
+            '\\' => match chars.next() {
+                Some((_, 'n')) => text.push('\n'),
+                Some((_, 't')) => text.push('\t'),
+                Some((_, 'r')) => text.push('\r'),
+                Some((at, 'x' | '0'..='7')) => {
+                    let (character, more) = code_point(&rest[at..]);
+                    text.push(character);
+                    chars.by_ref().take(more).for_each(drop);
+                }
+                Some((_, it)) => text.push(it),
+                None => break,
+            },
+            it => text.push(it),
+        }
+    }
+    (Kind::Wrong, rest.len())
+}
+
+/// Reads the digits of `\x1b` or `\033`; also returns how many characters follow the first.
+fn code_point(written: &str) -> (char, usize) {
+    let (digits, radix, before) = match written.strip_prefix('x') {
+        Some(it) => (it, 16, 0),
+        None => (written, 8, 1),
+    };
+    let most = if radix == 16 { 2 } else { 3 };
+    let length = digits.bytes().take(most).take_while(|it| char::from(*it).is_digit(radix)).count();
+    let code = u32::from_str_radix(&digits[..length], radix).unwrap_or_default();
+    (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), length - before.min(length))
+}
+
+/// Units of time behind a number, in nanoseconds.
+const UNITS: &[(&str, u64)] = &[
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("d", 86_400_000_000_000),
+];
+
+/// Reads an integer: `10`, `0x1f`, `017`, `1_000`, `1e6`, `5ul`, `100ms`.
+pub(crate) fn integer(written: &str) -> Option<i64> {
+    let plain = written.replace('_', "").to_ascii_lowercase();
+    let value = if let Some(digits) = plain.strip_prefix("0x") {
+        u64::from_str_radix(digits.trim_end_matches(['u', 'l']), 16).ok()?
+    } else {
+        let digits = plain.find(|it: char| !it.is_ascii_digit()).unwrap_or(plain.len());
+        let (digits, suffix) = plain.split_at(digits);
+        let is_octal = digits.len() > 1 && digits.starts_with('0');
+        let value = u64::from_str_radix(digits, if is_octal { 8 } else { 10 }).ok()?;
+        match suffix {
+            "" => value,
+            _ if suffix.trim_end_matches(['u', 'l']).is_empty() => value,
+            _ => match suffix.strip_prefix('e') {
+                Some(exponent) => value.checked_mul(10u64.checked_pow(exponent.parse().ok()?)?)?,
+                None => value.checked_mul(UNITS.iter().find(|it| it.0 == suffix)?.1)?,
+            },
+        }
+    };
+    Some(value as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_in_every_notation() {
+        for (written, value) in [
+            ("0", 0),
+            ("0x1F", 31),
+            ("010", 8),
+            ("1_000", 1000),
+            ("1e6", 1_000_000),
+            ("5ul", 5),
+            ("100ms", 100_000_000),
+            ("0xffffffffffffffff", -1),
+        ] {
+            assert_eq!(integer(written), Some(value), "{written}");
+        }
+        for wrong in ["09", "1e99", "5x", "99999999999999999999"] {
+            assert_eq!(integer(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn escapes() {
+        let text = quoted(r#""a\n\t\"\\ \033[1m \x1b[0m \0 \q ü""#).0;
+        assert_eq!(text, Kind::Text("a\n\t\"\\ \u{1b}[1m \u{1b}[0m \0 q ü".into()));
+    }
+
+    #[test]
+    fn branches_of_the_preprocessor() {
+        let text =
+            "#ifndef BPFTRACE_HAVE_BTF\nheaders\n#else\nbtf\n#endif\n#ifdef OTHER\nno\n#endif\n#define N 5\nlast";
+        let mut scanner = Scanner::new(text);
+        let mut words = Vec::new();
+        loop {
+            let token = scanner.next();
+            if token.kind == Kind::End {
+                break;
+            }
+            words.push(&text[token.span]);
+        }
+        assert_eq!(words, ["btf", "last"]);
+        assert_eq!(text[scanner.defines[0].value.clone()].trim(), "5");
+    }
+}

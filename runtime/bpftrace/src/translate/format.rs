@@ -1,0 +1,311 @@
+//! Translates what prints: `printf`'s formats to templates, and several calls that write one line to one `print`.
+
+use super::Coded;
+use super::handler::{Handler, refused};
+use crate::facts;
+use crate::layout::Piece;
+use crate::tree::{Expr, ExprKind, Stmt, StmtKind};
+
+/// A part of what is printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    /// Code of a value.
+    Value(String),
+}
+
+/// A conversion of `printf`: `%-6d`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Conversion {
+    is_left: bool,
+    has_zeros: bool,
+    width: usize,
+    has_precision: bool,
+    letter: char,
+}
+
+/// A piece of a format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum FormatPiece {
+    Text(String),
+    Conversion(Conversion),
+}
+
+/// Widths beyond this are not padded in advance.
+const MOST_COLUMNS: usize = 200;
+
+impl Handler<'_, '_> {
+    /// Translates the calls at the beginning that print, up to the end of a line; returns how many there are.
+    pub(super) fn printed(&mut self, statements: &[Stmt], pieces: &mut Vec<Piece>) -> usize {
+        let mut parts = Vec::new();
+        let mut taken = 0;
+        for statement in statements {
+            // A comment between two calls stays there.
+            if taken > 0 && self.translator.has_comment_before(statement.span.start) {
+                break;
+            }
+            let Some(Ok(more)) = self.parts_of(statement) else { break };
+            parts.extend(more);
+            taken += 1;
+            if ends_line(&parts) {
+                break;
+            }
+        }
+        if taken == 0 {
+            return 0;
+        }
+        if !ends_line(&parts) {
+            self.differences.push("`print` ends the line here".into());
+        }
+        self.say_differences(pieces);
+        if let Some(Part::Text(last)) = parts.last_mut().filter(|it| matches!(it, Part::Text(_)))
+            && last.ends_with('\n')
+        {
+            last.pop();
+        }
+        pieces.push(Piece::Line(format!("print({});", template(&parts))));
+        taken
+    }
+
+    /// Returns what a statement prints; none if it isn't one that prints text.
+    fn parts_of(&mut self, statement: &Stmt) -> Option<Coded<Vec<Part>>> {
+        let StmtKind::Expr(Expr { kind: ExprKind::Call { name, arguments }, .. }) = &statement.kind else {
+            return None;
+        };
+        match (name.as_str(), &arguments[..]) {
+            ("printf", [Expr { kind: ExprKind::Text(format), .. }, values @ ..]) => {
+                Some(self.formatted(format, values))
+            }
+            ("print", [Expr { kind: ExprKind::Map { keys, .. }, .. }, ..]) if keys.is_empty() => None,
+            ("print", [value]) => Some(self.formatted("%s\n", std::slice::from_ref(value))),
+            _ => None,
+        }
+    }
+
+    /// Returns why a call that prints has no translation.
+    pub(super) fn why_not_printed(&mut self, name: &str, arguments: &[Expr], it: &Expr) -> Coded<()> {
+        if let ("printf", [Expr { kind: ExprKind::Text(format), .. }, values @ ..]) = (name, arguments) {
+            self.formatted(format, values)?;
+        }
+        if let ("print", [value]) = (name, arguments)
+            && !matches!(&value.kind, ExprKind::Map { keys, .. } if keys.is_empty())
+        {
+            self.number(value)?;
+        }
+        if name == "printf" {
+            return Err(refused(it, "its format is no literal"));
+        }
+        Ok(())
+    }
+
+    fn formatted(&mut self, format: &str, values: &[Expr]) -> Coded<Vec<Part>> {
+        let mut parts = Vec::new();
+        let mut values = values.iter();
+        for piece in format_pieces(format) {
+            match piece {
+                FormatPiece::Text(text) => parts.push(Part::Text(text)),
+                FormatPiece::Conversion(conversion) => match values.next() {
+                    Some(value) => parts.extend(self.converted(&conversion, value)?),
+                    None => parts.push(Part::Text(format!("%{}", conversion.letter))),
+                },
+            }
+        }
+        Ok(parts)
+    }
+
+    fn converted(&mut self, conversion: &Conversion, value: &Expr) -> Coded<Vec<Part>> {
+        if let Some(text) = known(conversion, value) {
+            return Ok(vec![Part::Text(text)]);
+        }
+        match conversion.letter {
+            'd' | 'i' | 'u' | 's' => {}
+            'x' | 'X' | 'o' | 'p' => return Err(refused(value, "numbers are printed in decimal")),
+            'c' => return Err(refused(value, "a number cannot be printed as a character")),
+            'r' => return Err(refused(value, "only text can be read from memory, by `str`")),
+            _ => return Err(refused(value, "its format is not known")),
+        }
+        if conversion.has_precision {
+            return Err(refused(value, "a text cannot be cut where it is printed; pass a length to `str`"));
+        }
+        if conversion.has_zeros && conversion.width > 1 && conversion.letter != 's' {
+            return Ok(self.digits(conversion.width, value)?.into_iter().map(Part::Value).collect());
+        }
+        let code = self.number(value)?.text;
+        Ok(vec![Part::Value(self.padded(conversion, code))])
+    }
+
+    /// Writes each digit of a number with leading zeros by itself.
+    fn digits(&mut self, width: usize, value: &Expr) -> Coded<Vec<String>> {
+        const MOST_DIGITS: usize = 9;
+        if width > MOST_DIGITS {
+            return Err(refused(value, "numbers are printed without leading zeros"));
+        }
+        let number = self.operand(value, 180)?;
+        Ok((0..width)
+            .rev()
+            .map(|at| {
+                let unit = 10u64.pow(at as u32);
+                match (at + 1 == width, at) {
+                    (true, _) => format!("{number} / {unit}"),
+                    (_, 0) => format!("{number} % 10"),
+                    _ => format!("{number} / {unit} % 10"),
+                }
+            })
+            .collect())
+    }
+
+    fn padded(&mut self, conversion: &Conversion, code: String) -> String {
+        if conversion.width < 2 {
+            return code;
+        }
+        if self.event.is_interpreted() {
+            self.translator.declare(" fmt", "import \"fmt\" as fmt;".into());
+            let side = if conversion.is_left { "left" } else { "right" };
+            return format!("fmt::{side}({code}, {})", conversion.width);
+        }
+        const UNALIGNED: &str = "columns are not aligned: compiled handlers cannot pad";
+        if self.translator.says(UNALIGNED) {
+            self.differences.push(UNALIGNED.into());
+        }
+        code
+    }
+}
+
+/// Formats a value that is known now.
+fn known(conversion: &Conversion, value: &Expr) -> Option<String> {
+    let text = match (&value.kind, conversion.letter) {
+        (ExprKind::Text(text), 's') => text.clone(),
+        _ => {
+            let number = facts::constant_value(value)?;
+            match conversion.letter {
+                'd' | 'i' | 's' => number.to_string(),
+                'u' => (number as u64).to_string(),
+                'x' => format!("{number:x}"),
+                'X' => format!("{number:X}"),
+                'o' => format!("{number:o}"),
+                'p' => format!("{number:#x}"),
+                'c' => u8::try_from(number).ok().filter(u8::is_ascii).map(char::from)?.to_string(),
+                _ => return None,
+            }
+        }
+    };
+    let width = conversion.width;
+    (width <= MOST_COLUMNS && !conversion.has_precision).then(|| match (conversion.is_left, conversion.has_zeros) {
+        (true, _) => format!("{text:<width$}"),
+        (false, true) if conversion.letter != 's' => {
+            let (sign, digits) = text.strip_prefix('-').map_or(("", text.as_str()), |it| ("-", it));
+            format!("{sign}{digits:0>zeros$}", zeros = width.saturating_sub(sign.len()))
+        }
+        (false, _) => format!("{text:>width$}"),
+    })
+}
+
+/// Splits a format of `printf`.
+fn format_pieces(format: &str) -> Vec<FormatPiece> {
+    let mut pieces = Vec::new();
+    let mut text = String::new();
+    let mut rest = format;
+    while let Some(at) = rest.find('%') {
+        text.push_str(&rest[..at]);
+        let (conversion, length) = conversion(&rest[at + 1..]);
+        rest = &rest[at + 1 + length..];
+        match conversion {
+            Some(it) => {
+                if !text.is_empty() {
+                    pieces.push(FormatPiece::Text(std::mem::take(&mut text)));
+                }
+                pieces.push(FormatPiece::Conversion(it));
+            }
+            None => text.push('%'),
+        }
+    }
+    text.push_str(rest);
+    if !text.is_empty() {
+        pieces.push(FormatPiece::Text(text));
+    }
+    pieces
+}
+
+/// Reads what follows a `%`; none for `%%`. Also returns its length.
+fn conversion(rest: &str) -> (Option<Conversion>, usize) {
+    let mut conversion = Conversion::default();
+    let mut chars = rest.char_indices().peekable();
+    while let Some((_, flag)) = chars.next_if(|it| matches!(it.1, '-' | '+' | ' ' | '0' | '#')) {
+        conversion.is_left |= flag == '-';
+        conversion.has_zeros |= flag == '0';
+    }
+    while let Some((_, digit)) = chars.next_if(|it| it.1.is_ascii_digit()) {
+        let digit = digit.to_digit(10).unwrap_or(0) as usize;
+        conversion.width = conversion.width.saturating_mul(10).saturating_add(digit);
+    }
+    while chars.next_if(|it| it.1 == '.' || it.1.is_ascii_digit()).is_some() {
+        conversion.has_precision = true;
+    }
+    while chars.next_if(|it| matches!(it.1, 'l' | 'h' | 'z' | 'j' | 't')).is_some() {}
+    match chars.next() {
+        Some((at, '%')) => (None, at + 1),
+        Some((at, letter)) => {
+            conversion.letter = letter;
+            // `%rx` and `%rh` are buffers too.
+            let more = usize::from(letter == 'r' && rest[at + 1..].starts_with(['x', 'h']));
+            (Some(conversion), at + letter.len_utf8() + more)
+        }
+        None => (None, rest.len()),
+    }
+}
+
+fn ends_line(parts: &[Part]) -> bool {
+    matches!(parts.last(), Some(Part::Text(text)) if text.ends_with('\n'))
+}
+
+/// Writes the argument of `print`.
+fn template(parts: &[Part]) -> String {
+    if parts.iter().all(|it| matches!(it, Part::Text(_))) {
+        let text: String = parts.iter().map(|it| if let Part::Text(it) = it { it.as_str() } else { "" }).collect();
+        return quoted(&text);
+    }
+    let mut code = String::from("`");
+    for part in parts {
+        match part {
+            Part::Value(value) => code += &format!("${{{value}}}"),
+            Part::Text(text) => code += &within_backticks(text),
+        }
+    }
+    code.push('`');
+    code
+}
+
+fn within_backticks(text: &str) -> String {
+    let mut code = String::new();
+    let mut chars = text.chars().peekable();
+    while let Some(it) = chars.next() {
+        match it {
+            '\n' => code.push_str("\\n"),
+            '\t' => code.push_str("\\t"),
+            '\\' => code.push_str("\\\\"),
+            '`' => code.push_str("``"),
+            '$' if chars.peek() == Some(&'{') => code.push_str("${\"$\"}"),
+            it if it.is_control() => code += &format!("${{{}}}", quoted(&it.to_string())),
+            it => code.push(it),
+        }
+    }
+    code
+}
+
+/// Writes a text in quotes.
+pub(super) fn quoted(text: &str) -> String {
+    let mut code = String::from("\"");
+    for it in text.chars() {
+        match it {
+            '\n' => code.push_str("\\n"),
+            '\t' => code.push_str("\\t"),
+            '\r' => code.push_str("\\r"),
+            '\\' => code.push_str("\\\\"),
+            '"' => code.push_str("\\\""),
+            it if it.is_control() => code += &format!("\\u{:04x}", u32::from(it)),
+            it => code.push(it),
+        }
+    }
+    code.push('"');
+    code
+}
