@@ -31,25 +31,6 @@ fn the_examples_compile() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// What a pasted bpftrace script is told to write compiles.
-#[test]
-fn the_translations_of_bpftrace_compile() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/compile/front/bpftrace_probes.rhai");
-    let compiled = |text: String| {
-        let loaded = load(SourceFile { name: "pasted.rhai".into(), text }, &[], Rc::new(BundledLoader));
-        let (_, compiled) = compile::compile(&loaded.staged, &MiniCatalog, compile::Wishes::default());
-        (loaded.diagnostics, compiled)
-    };
-    let (mistakes, _) = compiled(std::fs::read_to_string(path).expect("the script is in the repository"));
-    let written =
-        mistakes.iter().flat_map(|it| &it.help).filter_map(|it| it.strip_prefix("write `")?.strip_suffix('`'));
-    let whole: Vec<&str> = written.filter(|it| !it.contains('…')).collect();
-    assert!(whole.len() >= 8, "{whole:?}");
-    let (loaded, compiled) = compiled(whole.join(";\n"));
-    let wrong: Vec<_> = loaded.iter().chain(&compiled).filter(|it| it.severity == Severity::Error).collect();
-    assert!(wrong.is_empty(), "{whole:#?}\n{wrong:#?}");
-}
-
 /// The overviews are written by hand.
 #[test]
 fn the_overviews_of_events_have_them_all() {

@@ -7,6 +7,9 @@ use std::ops::Range;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
 
 pub(super) fn check(file: FileId, text: &str, tokens: &[Token]) -> Vec<Diagnostic> {
+    if let Some(answer) = bpftrace::program(file, text) {
+        return vec![answer];
+    }
     let mut checker = Checker { file, text, tokens, open: Vec::new(), found: Vec::new() };
     let mut at = 0;
     while at < tokens.len() {
