@@ -4,6 +4,7 @@ use crate::cli::{Run, Script};
 use crate::console;
 use crate::machine;
 use crate::status::MISTAKE;
+use crate::translate;
 use anyhow::{Context, Result, bail};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -211,6 +212,7 @@ fn named(name: &str) -> Result<(SourceFile, PathBuf)> {
     match std::fs::read(path) {
         Ok(bytes) => {
             let text = String::from_utf8(bytes).map_err(|e| anyhow::anyhow!("{name} is not UTF-8 text: {e}"))?;
+            translate::refuse_broken(path, &text)?;
             let directory = path.parent().unwrap_or(Path::new(".")).to_path_buf();
             Ok((SourceFile { name: name.into(), text }, directory))
         }

@@ -24,6 +24,7 @@ mod run;
 mod stacks;
 mod status;
 mod target;
+mod translate;
 mod twins;
 
 use cli::Invocation;
@@ -77,6 +78,7 @@ fn dispatch(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Invocation::Check(run) => compiled::check(&run),
         Invocation::Explain(run) => compiled::explain(&run),
         Invocation::Build(run) => compiled::build(&run),
+        Invocation::Translate(options) => translate::translate(&options),
         Invocation::Doctor(options) => doctor::doctor(&options),
         Invocation::Scripts => compiled::scripts(),
         Invocation::Demo => demo::demo(),

@@ -6,7 +6,9 @@
 mod typed;
 mod words;
 
-pub use typed::{DoctorOptions, FileWish, ListOptions, ObjectOptions, OnConflict, Range, UsageError, WindowOptions};
+pub use typed::{
+    DoctorOptions, FileWish, ListOptions, ObjectOptions, OnConflict, Range, TranslateOptions, UsageError, WindowOptions,
+};
 
 use crate::collectors::Chosen;
 use crate::stacks::Naming;
@@ -28,6 +30,7 @@ pub enum Invocation {
     Check(Run),
     Explain(Run),
     Build(Run),
+    Translate(TranslateOptions),
     Doctor(DoctorOptions),
     Scripts,
     Demo,
@@ -179,6 +182,7 @@ fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocati
             Invocation::Build(run(it.script, options)?)
         }
         Verb::List(options) => Invocation::List(options),
+        Verb::Translate(options) => Invocation::Translate(options),
         Verb::Doctor(options) => Invocation::Doctor(options),
         Verb::Scripts => Invocation::Scripts,
         Verb::Demo => Invocation::Demo,

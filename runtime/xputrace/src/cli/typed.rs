@@ -61,6 +61,8 @@ pub(super) enum Verb {
     Explain(ExplainOptions),
     /// Write the compiled script as an eBPF object
     Build(BuildOptions),
+    /// Write a program for bpftrace as a script; what has no equivalent is a comment at its place
+    Translate(TranslateOptions),
     /// Diagnose this machine and suggest fixes
     Doctor(DoctorOptions),
     /// List the bundled scripts
@@ -78,6 +80,18 @@ pub struct ListOptions {
     /// Show fields, and what cannot be probed
     #[arg(short = 'v', long)]
     pub verbose: bool,
+}
+
+/// Options of `xputrace translate`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Exit status: 0 if everything was translated, 1 if something was not, 2 on an error.")]
+pub struct TranslateOptions {
+    /// A program for bpftrace; - reads standard input
+    #[arg(value_name = "FILE", required_unless_present = "one_liner", conflicts_with = "one_liner")]
+    pub file: Option<PathBuf>,
+    /// A program on the command line
+    #[arg(short = 'e', value_name = "TEXT")]
+    pub one_liner: Option<String>,
 }
 
 /// The script of a verb that takes one.
