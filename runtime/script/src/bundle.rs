@@ -61,7 +61,7 @@ texts! {
         "apistat",
         "gpuerr"
     ],
-    STDLIB: ["latency", "flame", "request", "units", "fmt", "python", "occupancy", "ranges"]
+    STDLIB: ["latency", "flame", "request", "units", "fmt", "python", "occupancy", "ranges", "clock"]
 }
 
 /// Returns all of them as `(name, text)`, scripts first; a script and a library may share a name.

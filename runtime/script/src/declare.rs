@@ -8,6 +8,7 @@ use crate::handler::{Captured, DeclaredProbe, Function, Handler, MapDeclaration,
 use crate::lexer::MODULE_FUNCTION;
 use crate::maps::MapRef;
 use crate::session::{Body, Closure, Session, Shared};
+use crate::source::Clocks;
 use crate::stage::{ArgumentSpec, ArgumentValue};
 use crate::{arguments, lexer, units};
 use rhai::{Array, Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
@@ -33,7 +34,14 @@ const SHORTEST_INTERVAL: i64 = 1_000_000;
 
 /// Returns the names of all functions registered here, as scripts write them.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    Event::all().map(Event::name).chain(NOT_YET.iter().copied()).chain(["map", "stacks", "arg", "interpret"])
+    Event::all().map(Event::name).chain(NOT_YET.iter().copied()).chain([
+        "map",
+        "stacks",
+        "arg",
+        "interpret",
+        "loaded_ns",
+        "clock_ahead_ns",
+    ])
 }
 
 /// Returns what scripts write for a function of Rhai's.
@@ -64,6 +72,8 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
     each_arity(engine, session, "stacks", declare_stacks);
     each_arity(engine, session, "arg", argument);
     each_arity(engine, session, "interpret", interpret);
+    each_arity(engine, session, "loaded_ns", |call| of_clocks(call, |it| it.monotonic_ns));
+    each_arity(engine, session, "clock_ahead_ns", |call| of_clocks(call, |it| it.wall_ahead_ns));
     register_probe(engine, session);
 }
 
@@ -699,6 +709,20 @@ fn argument(call: &Call) -> Dynamic {
             dynamic(&default)
         }
     }
+}
+
+/// Reads the machine's clocks, when the script is loaded.
+fn of_clocks(call: &Call, read: fn(&Clocks) -> i64) -> Dynamic {
+    let clocks = call.session.borrow().clocks;
+    match clocks {
+        Some(clocks) if call.arguments.is_empty() => return Dynamic::from_int(read(&clocks)),
+        Some(_) => call.error("argument", "this function takes no arguments").report(call),
+        None => call
+            .error("no-clock", "the clocks of the machine that a recording was made on are not known")
+            .help("leave this out in a replay: times of events count from its start")
+            .report(call),
+    }
+    Dynamic::from_int(0)
 }
 
 fn argument_problem(call: &Call, name: &str) -> Option<String> {

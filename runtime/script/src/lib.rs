@@ -36,5 +36,5 @@ pub use arguments::{TAKEN, help as argument_help};
 pub use bundle::{Bundled, BundledKind, bundled, scripts, stdlib};
 pub use host::{EventView, Host};
 pub use interpreter::Interpreter;
-pub use source::{BundledLoader, Loader};
+pub use source::{BundledLoader, Clocks, Loader};
 pub use stage::{ArgumentSpec, ArgumentValue, Loaded, load};

@@ -6,6 +6,7 @@ use crate::arguments::Arguments;
 use crate::handler::{DeclaredProbe, Function, Handler, MapDeclaration, ModuleAlias, Positions, token_at};
 use crate::host::Host;
 use crate::lexer::Tokenized;
+use crate::source::Clocks;
 use crate::stage::ArgumentSpec;
 use rhai::{AST, ASTNode, Expr, FnPtr, Module, NativeCallContext, Position, Stmt};
 use rustc_hash::FxHashMap;
@@ -29,6 +30,8 @@ pub(crate) struct Session {
     pub(crate) closures: Vec<Closure>,
     pub(crate) arguments: Arguments,
     pub(crate) declared_arguments: Vec<ArgumentSpec>,
+    /// Those of the machine whose events the script sees, if that is this one.
+    pub(crate) clocks: Option<Clocks>,
     pub(crate) diagnostics: Vec<Diagnostic>,
     /// What the top level printed before there was a host.
     pub(crate) early: Vec<Output>,

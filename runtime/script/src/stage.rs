@@ -55,7 +55,11 @@ pub enum ArgumentValue {
 /// Attaches and prints nothing; all mistakes found are in the result. The caller handles `--help`
 /// among the arguments.
 pub fn load(main: SourceFile, args: &[String], loader: Rc<dyn Loader>) -> Loaded {
-    let session: Shared = Rc::new(RefCell::new(Session { arguments: Arguments::new(args), ..Session::default() }));
+    let session: Shared = Rc::new(RefCell::new(Session {
+        arguments: Arguments::new(args),
+        clocks: loader.clocks(),
+        ..Session::default()
+    }));
     let engine = interpreter::engine(&session);
     let mut stage = Stage { engine, session: session.clone(), loader, modules: FxHashMap::default() };
     stage.run_main(main);

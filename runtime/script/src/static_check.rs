@@ -110,6 +110,7 @@ fn late_declaration(name: &str, label: Label) -> Diagnostic {
     let message = format!("`{name}` cannot be called in a handler: all probes are already declared and attached");
     let help = match name {
         "arg" => "call it at the top level, and use the variable here: `let limit = arg(…);`",
+        "loaded_ns" | "clock_ahead_ns" => "call it at the top level, and use the variable here",
         "map" => "call it at the top level: `map(#{name: …, size: …});`",
         _ => "declare the probe at the top level, `let detail = …; detail.disable();`, and call `detail.enable()` here",
     };

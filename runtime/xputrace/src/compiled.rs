@@ -15,7 +15,7 @@ use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Severity, SourceFile, Sources};
 use xputrace_model::plan::{Plan, ProbeScope};
 use xputrace_model::stack::PythonFrames;
-use xputrace_script::{ArgumentSpec, BundledLoader, Interpreter, Loader, compile};
+use xputrace_script::{ArgumentSpec, BundledLoader, Clocks, Interpreter, Loader, compile};
 
 /// A script without errors: ready to run.
 pub struct Compiled {
@@ -73,7 +73,8 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     }
     let (source, directory) = source_of(run.script.as_ref())?;
     let name = typed_name(run.script.as_ref());
-    let loader = Rc::new(FileLoader { directory });
+    let clocks = run.options.replay.is_none().then(machine::clocks);
+    let loader = Rc::new(FileLoader { directory, clocks });
     let mut loaded = xputrace_script::load(source, &run.script_arguments, loader);
     for handler in &mut loaded.staged.handlers {
         let scope = &mut handler.options.scope;
@@ -257,9 +258,14 @@ fn manual(sources: &Sources) -> String {
 /// Finds imports beside the script; the bundle provides the standard library.
 struct FileLoader {
     directory: PathBuf,
+    clocks: Option<Clocks>,
 }
 
 impl Loader for FileLoader {
+    fn clocks(&self) -> Option<Clocks> {
+        self.clocks
+    }
+
     fn load(&self, name: &str) -> Result<SourceFile, String> {
         let path = self.directory.join(name).with_extension("rhai");
         match std::fs::read_to_string(&path) {

@@ -1,8 +1,9 @@
 //! This machine: the compiler's view of it, its clock and name.
 
 use crate::cli::{Options, Run};
-use std::time::{Duration, Instant};
-use xputrace_linux::{LiveCatalog, Scope};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use xputrace_linux::{LiveCatalog, Scope, monotonic_nanos};
+use xputrace_script::Clocks;
 
 /// Returns this machine's catalog, including the files that a run would probe.
 pub fn catalog(run: &Run) -> LiveCatalog {
@@ -30,6 +31,27 @@ pub fn name() -> String {
     // The distribution's version suffix says more about the machine than a recording should.
     let version = release.split('-').next().unwrap_or_default();
     format!("{} {version}", read("/proc/sys/kernel/ostype"))
+}
+
+/// Returns this machine's clocks as they are now.
+pub fn clocks() -> Clocks {
+    let (realtime, monotonic_ns) = (realtime_nanos(), monotonic_nanos() as i64);
+    let zone = seconds_east(realtime / 1_000_000_000) * 1_000_000_000;
+    Clocks { monotonic_ns, wall_ahead_ns: realtime - monotonic_ns + zone }
+}
+
+/// Returns CLOCK_REALTIME in nanoseconds since 1970.
+pub fn realtime_nanos() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_nanos() as i64)
+}
+
+/// Returns what the machine's time zone is ahead of UTC at a time.
+fn seconds_east(since_1970: i64) -> i64 {
+    // SAFETY: a zeroed tm is valid, and the call fills it or fails.
+    let mut local: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to values that live here.
+    unsafe { libc::localtime_r(&since_1970, &mut local) };
+    local.tm_gmtoff
 }
 
 /// Returns a moment this far from now; a distant one if the clock cannot express it.

@@ -19,7 +19,6 @@ use making::{Code, Made, Making, Outcome, Task};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tally::Tally;
 use workshop::Workshop;
 use xputrace_bytecode::{BpfMapId, Home};
@@ -183,8 +182,7 @@ fn maps(plan: &Plan) -> Vec<Option<GpuMap<'_>>> {
 
 /// Returns what CLOCK_MONOTONIC is more than CLOCK_REALTIME, in nanoseconds. The GPU's timer is close to the latter.
 fn clock_offset() -> i64 {
-    let realtime = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_nanos() as i64);
-    monotonic_nanos() as i64 - realtime
+    monotonic_nanos() as i64 - crate::machine::realtime_nanos()
 }
 
 /// Takes over what a process's kernels have left in device memory.
