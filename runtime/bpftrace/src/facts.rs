@@ -118,7 +118,7 @@ impl Facts {
                 _ => Kind::Int,
             },
             ExprKind::Call { name, .. } => match name.as_str() {
-                "str" | "kstr" => Kind::Text,
+                "str" | "kstr" | "strftime" => Kind::Text,
                 "ustack" | "kstack" => Kind::Stack,
                 "strncmp" | "strcontains" | "has_key" => Kind::Bool,
                 _ => Kind::Int,

@@ -34,8 +34,9 @@ pub(crate) const CPU_FIELDS: &[&str] =
 const TAKEN: &[&str] = &[
     "e",
     "row",
-    "fmt",
-    "handler",
+    "clock",
+    "ahead",
+    "loaded",
     "let",
     "const",
     "if",
@@ -125,7 +126,8 @@ fn is_parameter(name: &str) -> bool {
 /// Why a function of bpftrace has no equivalent; none for a function that is translated, or unknown.
 pub(crate) fn missing_function(name: &str) -> Option<&'static str> {
     Some(match name {
-        "time" | "strftime" => "handlers have no wall clock: `e.time` is CLOCK_MONOTONIC",
+        "strftime" => "only the time of day, %H:%M:%S, can be printed",
+        "printf" => "its format must be a literal",
         "kaddr" | "uaddr" | "percpu_kaddr" | "ksym" | "usym" => {
             "addresses and symbols cannot be looked up in a handler"
         }
@@ -153,7 +155,6 @@ pub(crate) fn missing_builtin(name: &str) -> Option<&'static str> {
     Some(match name {
         "curtask" | "ctx" => "Linux's structures cannot be read",
         "rand" => "there are no random numbers: `every` samples events",
-        "elapsed" => "only `interval` and `end` know how long the run has lasted",
         "numaid" | "jiffies" | "usermode" | "username" | "ppid" | "pcomm" | "leader_tid" | "leader_comm"
         | "probetype" | "ncpus" => "there is no such field",
         "cpid" | "has_cpid" => "the command's id is not known to handlers; only the command is traced anyway",

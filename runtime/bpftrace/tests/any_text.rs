@@ -101,6 +101,12 @@ fn deep_nesting_is_refused() {
     }
     let chain = format!("BEGIN {{ $x = 1{}; }}", " + 1".repeat(20_000));
     let _ = translate(&chain);
+    for (open, close) in
+        [("(", " ?: 2)"), ("has_key(@m, ", ")"), ("@m[", "] ?: 3"), ("str(", ")"), ("strncmp(", ", \"a\", 1)")]
+    {
+        let text = format!("uprobe:./a:f {{ @m[1] = 2; $x = 1; @n = {}$x{}; }}", open.repeat(30), close.repeat(30));
+        let _ = translate(&text);
+    }
     let choices = format!("BEGIN {{ {} {{ }} }}", "if (1) { } else ".repeat(10_000));
     assert!(translate(&choices).is_err());
 }

@@ -1,6 +1,7 @@
 //! Translates calls, as values and as statements.
 
 use super::expression::Code;
+use super::format::TIME_OF_DAY;
 use super::handler::{Handler, refused};
 use super::{Coded, Refused};
 use crate::facts::{self, Kind};
@@ -15,15 +16,7 @@ impl Handler<'_, '_> {
     pub(super) fn call(&mut self, name: &str, arguments: &[Expr], it: &Expr) -> Coded<Code> {
         match (name, arguments) {
             ("str", [text, length @ ..]) => self.str_(text, length.first(), it),
-            ("has_key", _) => {
-                let (map, _) = self.element_of(arguments, &it.span)?;
-                self.translator.read(&map, &it.span)?;
-                let keys = match arguments {
-                    [Expr { kind: ExprKind::Map { keys, .. }, .. }] => keys,
-                    _ => &arguments[1..],
-                };
-                self.exists(&map, keys, &it.span)
-            }
+            ("has_key", _) => self.has_key(arguments, it),
             ("strcontains", [text, Expr { kind: ExprKind::Text(part), .. }]) => {
                 let code = self.operand(text, 255)?;
                 Ok(Code::tight(format!("{code}.contains({})", super::format::quoted(part)), Kind::Bool))
@@ -46,6 +39,9 @@ impl Handler<'_, '_> {
                 }
                 let of_event = Expr { kind: ExprKind::Name(name.to_owned()), span: it.span.clone() };
                 self.value(&of_event)
+            }
+            ("strftime", [Expr { kind: ExprKind::Text(format), .. }, nsecs]) if format == TIME_OF_DAY => {
+                Ok(Code::tight(self.clock_time(nsecs)?, Kind::Text))
             }
             ("getopt", [Expr { kind: ExprKind::Text(option), .. }, rest @ ..]) => self.getopt(option, rest, it),
             _ => Err(refused(it, &no_function(name))),
@@ -115,7 +111,6 @@ impl Handler<'_, '_> {
     }
 
     fn call_statement(&mut self, name: &str, arguments: &[Expr], it: &Expr) -> Coded<String> {
-        self.why_not_printed(name, arguments, it)?;
         match name {
             "exit" => match arguments {
                 [] => Ok("exit()".into()),

@@ -17,6 +17,9 @@ mod level {
     pub(super) const TIGHTEST: u8 = 255;
 }
 
+/// Of sums and differences.
+pub(super) const ADDITION: u8 = 150;
+
 /// A key of a map has at most this many parts.
 const MOST_KEY_PARTS: usize = 4;
 
@@ -55,7 +58,7 @@ fn rhai_level(operator: Binary) -> u8 {
         Binary::And | Binary::BitAnd => 60,
         Binary::Equal | Binary::Unequal => 90,
         Binary::Less | Binary::LessOrEqual | Binary::Greater | Binary::GreaterOrEqual => 130,
-        Binary::Add | Binary::Subtract => 150,
+        Binary::Add | Binary::Subtract => ADDITION,
         Binary::Multiply | Binary::Divide | Binary::Remainder => 180,
         Binary::ShiftLeft | Binary::ShiftRight => 210,
     }
@@ -132,13 +135,7 @@ impl Handler<'_, '_> {
 
     /// Writes `@m[a, b]`.
     pub(super) fn element(&mut self, name: &str, keys: &[Expr], span: &Span) -> Coded<String> {
-        let parts: Vec<&Expr> = keys
-            .iter()
-            .flat_map(|it| match &it.kind {
-                ExprKind::Tuple(parts) => parts.iter().collect(),
-                _ => vec![it],
-            })
-            .collect();
+        let parts = key_parts(keys);
         if parts.len() > MOST_KEY_PARTS {
             let because = format!("a key has at most {MOST_KEY_PARTS} parts");
             return Err(Refused { span: span.clone(), because });
@@ -151,6 +148,17 @@ impl Handler<'_, '_> {
             codes.push(self.number(part)?.text);
         }
         Ok(format!("@{name}[{}]", codes.join(", ")))
+    }
+
+    /// Translates `has_key(@m, k)`.
+    pub(super) fn has_key(&mut self, arguments: &[Expr], it: &Expr) -> Coded<Code> {
+        let (map, element) = self.element_of(arguments, &it.span)?;
+        self.translator.read(&map, &it.span)?;
+        let keys = match arguments {
+            [Expr { kind: ExprKind::Map { keys, .. }, .. }] => keys,
+            _ => &arguments[1..],
+        };
+        Ok(existence(&map, &element, key_parts(keys).len()))
     }
 
     /// Splits the arguments of `delete(@m[k])` and `delete(@m, k)` into the map and the element.
@@ -201,6 +209,10 @@ impl Handler<'_, '_> {
         let is_argument = matches!(name, "arg0" | "arg1" | "arg2" | "arg3" | "arg4" | "arg5");
         match name {
             "nsecs" => Ok(Code::tight("e.time", Kind::Int)),
+            "elapsed" => {
+                let loaded = self.loaded();
+                Ok(Code::at(ADDITION, format!("e.time - {loaded}"), Kind::Int))
+            }
             "func" if !matches!(self.event, Event::Uprobe | Event::Uretprobe) => {
                 Err(refused(it, "this probe is at no function; `probe` is its name"))
             }
@@ -216,10 +228,22 @@ impl Handler<'_, '_> {
         }
     }
 
+    /// Declares the variable that holds the time when the script was loaded.
+    fn loaded(&mut self) -> &'static str {
+        self.translator.declare("loaded", "let loaded = loaded_ns();".into());
+        "loaded"
+    }
+
     fn builtin_without_event(&mut self, name: &str, it: &Expr) -> Coded<Code> {
         match name {
+            // The run has not begun there.
+            "elapsed" if self.event == Event::Begin => Ok(int(0)),
+            "nsecs" if self.event == Event::Begin => Ok(Code::tight(self.loaded(), Kind::Int)),
             "elapsed" => Ok(Code::tight("elapsed_ns()", Kind::Int)),
-            "nsecs" => Err(refused(it, "it has no event, and so no time; there is `elapsed_ns()`")),
+            "nsecs" => {
+                let loaded = self.loaded();
+                Ok(Code::at(ADDITION, format!("{loaded} + elapsed_ns()"), Kind::Int))
+            }
             "pid" | "tid" | "comm" | "cpu" | "uid" | "gid" | "cgroup" | "probe" | "func" | "ustack" | "kstack" => {
                 let function = self.event.function();
                 Err(refused(it, &format!("`{function}` has no event, and so no `{name}`")))
@@ -279,7 +303,12 @@ impl Handler<'_, '_> {
 
     fn choice(&mut self, condition: &Expr, then: Option<&Expr>, otherwise: &Expr) -> Coded<Code> {
         let test = self.condition(condition)?.text;
-        let then = self.number(then.unwrap_or(condition))?;
+        let then = match then {
+            Some(then) => self.number(then)?,
+            // It is written twice, so it must be short.
+            None if matches!(condition.kind, ExprKind::Variable(_) | ExprKind::Name(_)) => self.number(condition)?,
+            None => return Err(refused(condition, "it has no middle; assign the condition to a variable first")),
+        };
         let otherwise = self.number(otherwise)?;
         let kind = if then.kind == Kind::Unknown { otherwise.kind } else { then.kind };
         Ok(Code::weak(format!("if {test} {{ {} }} else {{ {} }}", then.text, otherwise.text), kind))
@@ -362,15 +391,9 @@ impl Handler<'_, '_> {
     }
 
     /// Writes `k in @m`.
-    pub(super) fn exists(&mut self, map: &str, keys: &[Expr], span: &Span) -> Coded<Code> {
+    fn exists(&mut self, map: &str, keys: &[Expr], span: &Span) -> Coded<Code> {
         let element = self.element(map, keys, span)?;
-        let key = element.strip_prefix(&format!("@{map}[")).and_then(|it| it.strip_suffix(']'));
-        let parts: usize = keys.iter().map(|it| if let ExprKind::Tuple(it) = &it.kind { it.len() } else { 1 }).sum();
-        Ok(match key {
-            None => test(false, &element, "()"),
-            Some(key) if parts == 1 => Code::at(level::IN, format!("{key} in @{map}"), Kind::Bool),
-            Some(key) => Code::at(level::IN, format!("[{key}] in @{map}"), Kind::Bool),
-        })
+        Ok(existence(map, &element, key_parts(keys).len()))
     }
 
     /// Translates `strncmp(text, "beginning", n) == 0`.
@@ -399,6 +422,25 @@ impl Handler<'_, '_> {
                 test(true, &text, &super::format::quoted(literal))
             }
         })
+    }
+}
+
+/// Returns the parts of a key: of a tuple, its values.
+fn key_parts(keys: &[Expr]) -> Vec<&Expr> {
+    let parts = keys.iter().flat_map(|it| match &it.kind {
+        ExprKind::Tuple(parts) => parts.iter().collect(),
+        _ => vec![it],
+    });
+    parts.collect()
+}
+
+/// Writes whether an element of a map exists whose key has so many parts.
+fn existence(map: &str, element: &str, parts: usize) -> Code {
+    let key = element.strip_prefix(&format!("@{map}[")).and_then(|it| it.strip_suffix(']'));
+    match key {
+        None => test(false, element, "()"),
+        Some(key) if parts == 1 => Code::at(level::IN, format!("{key} in @{map}"), Kind::Bool),
+        Some(key) => Code::at(level::IN, format!("[{key}] in @{map}"), Kind::Bool),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Translates what prints: `printf`'s formats to templates, and several calls that write one line to one `print`.
 
 use super::Coded;
+use super::expression::ADDITION;
 use super::handler::{Handler, refused};
 use crate::facts;
 use crate::layout::Piece;
@@ -24,6 +25,9 @@ struct Conversion {
     letter: char,
 }
 
+/// The only part of a format of `strftime` that is known.
+pub(super) const TIME_OF_DAY: &str = "%H:%M:%S";
+
 /// A piece of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FormatPiece {
@@ -36,7 +40,10 @@ const MOST_COLUMNS: usize = 200;
 
 impl Handler<'_, '_> {
     /// Translates the calls at the beginning that print, up to the end of a line; returns how many there are.
-    pub(super) fn printed(&mut self, statements: &[Stmt], pieces: &mut Vec<Piece>) -> usize {
+    ///
+    /// # Errors
+    /// The first one has no translation.
+    pub(super) fn printed(&mut self, statements: &[Stmt], pieces: &mut Vec<Piece>) -> Coded<usize> {
         let mut parts = Vec::new();
         let mut taken = 0;
         for statement in statements {
@@ -44,15 +51,18 @@ impl Handler<'_, '_> {
             if taken > 0 && self.translator.has_comment_before(statement.span.start) {
                 break;
             }
-            let Some(Ok(more)) = self.parts_of(statement) else { break };
-            parts.extend(more);
+            match self.parts_of(statement) {
+                Some(Ok(more)) => parts.extend(more),
+                Some(Err(refused)) if taken == 0 => return Err(refused),
+                _ => break,
+            }
             taken += 1;
             if ends_line(&parts) {
                 break;
             }
         }
         if taken == 0 {
-            return 0;
+            return Ok(0);
         }
         if !ends_line(&parts) {
             self.differences.push("`print` ends the line here".into());
@@ -64,38 +74,46 @@ impl Handler<'_, '_> {
             last.pop();
         }
         pieces.push(Piece::Line(format!("print({});", template(&parts))));
-        taken
+        Ok(taken)
     }
 
     /// Returns what a statement prints; none if it isn't one that prints text.
     fn parts_of(&mut self, statement: &Stmt) -> Option<Coded<Vec<Part>>> {
-        let StmtKind::Expr(Expr { kind: ExprKind::Call { name, arguments }, .. }) = &statement.kind else {
-            return None;
-        };
+        let StmtKind::Expr(call) = &statement.kind else { return None };
+        let ExprKind::Call { name, arguments } = &call.kind else { return None };
         match (name.as_str(), &arguments[..]) {
             ("printf", [Expr { kind: ExprKind::Text(format), .. }, values @ ..]) => {
                 Some(self.formatted(format, values))
             }
+            ("time", []) => Some(self.time_of_day("%H:%M:%S\n", call)),
+            ("time", [Expr { kind: ExprKind::Text(format), .. }]) => Some(self.time_of_day(format, call)),
             ("print", [Expr { kind: ExprKind::Map { keys, .. }, .. }, ..]) if keys.is_empty() => None,
             ("print", [value]) => Some(self.formatted("%s\n", std::slice::from_ref(value))),
             _ => None,
         }
     }
 
-    /// Returns why a call that prints has no translation.
-    pub(super) fn why_not_printed(&mut self, name: &str, arguments: &[Expr], it: &Expr) -> Coded<()> {
-        if let ("printf", [Expr { kind: ExprKind::Text(format), .. }, values @ ..]) = (name, arguments) {
-            self.formatted(format, values)?;
+    /// Translates a format of `strftime`. Only the time of day is known.
+    fn time_of_day(&mut self, format: &str, it: &Expr) -> Coded<Vec<Part>> {
+        let now = self.clock_time(&Expr { kind: ExprKind::Name("nsecs".into()), span: it.span.clone() })?;
+        let mut parts = Vec::new();
+        for (at, text) in format.split(TIME_OF_DAY).enumerate() {
+            if text.contains('%') {
+                return Err(refused(it, "only the time of day, %H:%M:%S, can be printed"));
+            }
+            if at > 0 {
+                parts.push(Part::Value(now.clone()));
+            }
+            parts.push(Part::Text(text.to_owned()));
         }
-        if let ("print", [value]) = (name, arguments)
-            && !matches!(&value.kind, ExprKind::Map { keys, .. } if keys.is_empty())
-        {
-            self.number(value)?;
-        }
-        if name == "printf" {
-            return Err(refused(it, "its format is no literal"));
-        }
-        Ok(())
+        Ok(parts)
+    }
+
+    /// Writes a time of the events' clock as a time of day.
+    pub(super) fn clock_time(&mut self, nsecs: &Expr) -> Coded<String> {
+        self.translator.declare(" clock", "import \"clock\" as clock;".into());
+        self.translator.declare("ahead", "let ahead = clock_ahead_ns();".into());
+        Ok(format!("clock::of_day({} + ahead)", self.operand(nsecs, ADDITION)?))
     }
 
     fn formatted(&mut self, format: &str, values: &[Expr]) -> Coded<Vec<Part>> {

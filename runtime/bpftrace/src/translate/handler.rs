@@ -1,5 +1,6 @@
 //! Translates the statements of one handler.
 
+use super::expression::ADDITION;
 use super::{Coded, Refused, Translator};
 use crate::facts::{self, Kind};
 use crate::layout::Piece;
@@ -118,12 +119,12 @@ impl<'h, 't> Handler<'h, 't> {
 
     /// Translates the first statements; returns how many it took.
     fn statements(&mut self, statements: &[Stmt], pieces: &mut Vec<Piece>) -> usize {
-        let printed = self.printed(statements, pieces);
-        if printed > 0 {
-            return printed;
-        }
         let untranslated = self.translator.untranslated.len();
-        let result = self.statement(&statements[0]);
+        let result = match self.printed(statements, pieces) {
+            Ok(0) => self.statement(&statements[0]),
+            Ok(printed) => return printed,
+            Err(refused) => Err(refused),
+        };
         match result {
             Ok(code) => {
                 self.say_differences(pieces);
@@ -222,7 +223,7 @@ impl<'h, 't> Handler<'h, 't> {
     fn bound(&mut self, bound: &Expr) -> Coded<String> {
         match facts::constant_value(bound) {
             Some(it) if self.event.is_interpreted() || (0..=MOST_ITERATIONS).contains(&it) => Ok(it.to_string()),
-            None if self.event.is_interpreted() => Ok(self.operand(bound, 150)?),
+            None if self.event.is_interpreted() => Ok(self.operand(bound, ADDITION)?),
             _ => Err(refused(bound, "a compiled loop has constant bounds, and at most 64 iterations")),
         }
     }
