@@ -85,6 +85,11 @@ pub fn is_program(text: &str) -> bool {
     program.is_ok_and(|(program, _)| program.items.iter().any(|it| matches!(it, Item::Probe(_))))
 }
 
+/// Whether a word is a kind of probe, such as `uprobe`, or its short name.
+pub fn is_probe_kind(word: &str) -> bool {
+    parser::PROBE_KINDS.contains(&word)
+}
+
 /// Returns line and column of a place, from 1.
 fn position(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);

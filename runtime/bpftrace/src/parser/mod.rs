@@ -20,7 +20,7 @@ pub(crate) type Parsed<T> = Result<T, Wrong>;
 const MOST_LEVELS: usize = 100;
 
 /// Kinds of probes, with their short names.
-const PROBE_KINDS: &[&str] = &[
+pub(crate) const PROBE_KINDS: &[&str] = &[
     "BEGIN",
     "END",
     "begin",

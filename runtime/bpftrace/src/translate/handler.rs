@@ -209,14 +209,20 @@ impl<'h, 't> Handler<'h, 't> {
 
     fn for_range(&mut self, index: &str, start: &Expr, end: &Expr, body: &Block) -> Coded<Vec<Piece>> {
         let (start, end) = (self.bound(start)?, self.bound(end)?);
-        let outside = self.variables.insert(index.to_owned(), Variable::Declared);
-        let body = self.block(body);
-        match outside {
-            Some(it) => self.variables.insert(index.to_owned(), it),
-            None => self.variables.remove(index),
-        };
+        let body = self.block_with(index, Variable::Declared, body);
         let head = format!("for {} in {start}..{end}", names::variable(index));
         Ok(vec![Piece::Blocks(vec![(head, body)])])
+    }
+
+    /// Translates the body of a loop, which has a variable of its own.
+    fn block_with(&mut self, name: &str, variable: Variable, body: &Block) -> Vec<Piece> {
+        let outside = self.variables.insert(name.to_owned(), variable);
+        let body = self.block(body);
+        match outside {
+            Some(it) => self.variables.insert(name.to_owned(), it),
+            None => self.variables.remove(name),
+        };
+        body
     }
 
     /// Translates a bound of a loop, which is constant in a compiled handler.
@@ -248,12 +254,7 @@ impl<'h, 't> Handler<'h, 't> {
             return Err(refused(map, "only `interval`, `begin` and `end` can go over a map"));
         }
         self.translator.read(name, &map.span)?;
-        let outside = self.variables.insert(row.to_owned(), Variable::Row);
-        let body = self.block(body);
-        match outside {
-            Some(it) => self.variables.insert(row.to_owned(), it),
-            None => self.variables.remove(row),
-        };
+        let body = self.block_with(row, Variable::Row, body);
         let head = format!("for {} in @{name}", names::variable(row));
         Ok(vec![Piece::Blocks(vec![(head, body)])])
     }

@@ -5,30 +5,6 @@ use super::token::{Kind, Token};
 use std::ops::Range;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
 
-/// Kinds of probes, and their short names.
-const KINDS: &[&str] = &[
-    "uprobe",
-    "u",
-    "uretprobe",
-    "ur",
-    "tracepoint",
-    "t",
-    "rawtracepoint",
-    "profile",
-    "p",
-    "interval",
-    "i",
-    "kprobe",
-    "k",
-    "kretprobe",
-    "kr",
-    "fentry",
-    "fexit",
-    "kfunc",
-    "usdt",
-    "U",
-];
-
 /// A probe in bpftrace's notation, amid a script.
 pub(super) struct Probe {
     /// Its tokens; of a probe without a body, only its kind.
@@ -59,7 +35,7 @@ pub(super) fn program(file: FileId, text: &str) -> Option<Diagnostic> {
 pub(super) fn probe(text: &str, tokens: &[Token], at: usize) -> Option<Probe> {
     let slice = |at: usize| tokens.get(at).map_or("", |it: &Token| &text[it.span.clone()]);
     let is_probe = match slice(at + 1) {
-        ":" => KINDS.contains(&slice(at)),
+        ":" => xputrace_bpftrace::is_probe_kind(slice(at)),
         "{" => matches!(slice(at), "BEGIN" | "END"),
         _ => false,
     };
