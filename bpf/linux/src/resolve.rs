@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 pub(crate) use xputrace_model::catalog::glob;
 use xputrace_model::diagnostic;
-use xputrace_symbols::demangle;
+use xputrace_symbols::{demangle, with_parameters};
 
 /// Directories that dynamic linkers search, and where CUDA installs itself.
 const STANDARD_DIRECTORIES: &[&str] = &[
@@ -304,21 +304,32 @@ impl<'a> Wanted<'a> {
     }
 
     /// Searches by symbol name. If that finds nothing, or the name is qualified, searches the
-    /// demangled names of C++ and Rust functions.
+    /// demangled names of C++ and Rust functions: with and without template arguments, and with parameters if the name
+    /// has some.
     fn find(&self, elf: &Elf) -> Vec<Function> {
         if !self.part.is_in(elf) {
             return Vec::new();
         }
         let found = elf.functions(&mut |it| glob(self.name, it) && self.part.has(it));
-        if !found.is_empty() || self.part != Part::All || (is_glob(self.name) && !self.name.contains("::")) {
+        let is_mangled = self.name.contains("::") || self.name.contains('(');
+        if !found.is_empty() || self.part != Part::All || (is_glob(self.name) && !is_mangled) {
             return found;
         }
-        let hint = last_word(self.name);
-        let mut found = elf.functions(&mut |it| it.contains(hint) && glob(self.name, &demangle(it).name));
+        let hint = last_word(self.name.split_once('(').map_or(self.name, |it| it.0));
+        let mut found = elf.functions(&mut |it| it.contains(hint) && self.is_name_of(it));
         for function in &mut found {
             function.name = demangle(&function.name).name;
         }
         found
+    }
+
+    /// Whether a symbol has this name as C++ or Rust write it.
+    fn is_name_of(&self, symbol: &str) -> bool {
+        let names = demangle(symbol);
+        let is_one = glob(self.name, &names.name) || glob(self.name, &names.short_name);
+        is_one
+            || self.name.ends_with(')')
+                && with_parameters(symbol).is_some_and(|it| glob(&dense(self.name), &dense(&it)))
     }
 
     fn place(
@@ -439,8 +450,25 @@ fn chosen_at_start(elf: &Elf, file: &Path, function: &str) -> AttachError {
     AttachError::Indirect { file: file.to_path_buf(), function: function.into(), near }
 }
 
+/// Returns a name with parameters in one form of those in which they are written: without spaces, and `const` first.
+fn dense(name: &str) -> String {
+    let Some((function, parameters)) = name.split_once('(') else { return name.split_whitespace().collect() };
+    let parameters = parameters.trim_end_matches(')').split(',').map(|it| {
+        let rest: String = it.replace("const", " ").split_whitespace().collect();
+        if it.contains("const") { format!("const {rest}") } else { rest }
+    });
+    let function: String = function.split_whitespace().collect();
+    format!("{function}({})", parameters.collect::<Vec<_>>().join(","))
+}
+
+/// Returns the functions with the most similar names; as C++ and Rust write them, if `name` is written so.
 fn near(elf: &Elf, name: &str) -> Vec<String> {
-    let all: Vec<_> = Named::split(elf.functions(&mut |_| true)).direct.into_iter().map(|it| it.name).collect();
+    let mut all: Vec<_> = Named::split(elf.functions(&mut |_| true)).direct.into_iter().map(|it| it.name).collect();
+    let plain = name.split_once('(').map_or(name, |it| it.0);
+    if name.contains("::") || plain != name {
+        all.iter_mut().for_each(|it| *it = demangle(it).short_name);
+    }
+    let name = plain;
     let lower = name.trim_matches('*').to_lowercase();
     let mut near: Vec<String> =
         diagnostic::nearest(name, all.iter().map(String::as_str)).map(str::to_owned).into_iter().collect();
@@ -454,13 +482,19 @@ fn near(elf: &Elf, name: &str) -> Vec<String> {
 }
 
 /// Returns the last identifier of a name, which the mangled name contains literally. Operators have
-/// none.
+/// none, nor have names that C++ abbreviates.
 fn last_word(name: &str) -> &str {
     if name.contains("operator") || name.contains('<') {
         return "";
     }
-    name.split(|it: char| !it.is_alphanumeric() && it != '_').rfind(|it| !it.is_empty()).unwrap_or("")
+    let word = name.split(|it: char| !it.is_alphanumeric() && it != '_').rfind(|it| !it.is_empty()).unwrap_or("");
+    if ABBREVIATED.contains(&word) { "" } else { word }
 }
+
+/// The names that a mangled name has as `St`, `Sa`, `Ss` and the like, and not literally. Source: Itanium C++ ABI, 5.1.10
+/// (`<substitution>`).
+const ABBREVIATED: &[&str] =
+    &["std", "allocator", "basic_string", "string", "basic_istream", "basic_ostream", "basic_iostream"];
 
 fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
@@ -730,6 +764,28 @@ mod tests {
         assert_eq!(parse("f+4"), ("f".into(), Some(4), None));
         assert_eq!(parse("operator+"), ("operator+".into(), None, None));
         assert_eq!(parse("0x401000"), ("0x401000".into(), None, Some(0x401000)));
+    }
+
+    #[test]
+    fn functions_have_the_names_that_people_write() {
+        let push_back = "_ZNSt6vectorIiSaIiEE9push_backERKi";
+        for (name, symbol) in [
+            ("over(int)", "_Z4overi"),
+            ("f(const char*)", "_Z1fPKc"),
+            ("f(char const *)", "_Z1fPKc"),
+            ("over(int,int)", "_Z4overii"),
+            ("ns::tmpl", "_ZN2ns4tmplIiEEvT_"),
+            ("ns::tmpl<int>", "_ZN2ns4tmplIiEEvT_"),
+            ("std::*", push_back),
+            ("std::vector::push_back", push_back),
+        ] {
+            let wanted = Wanted::parse(name);
+            let hint = last_word(name.split_once('(').map_or(name, |it| it.0));
+            assert!(symbol.contains(hint) && wanted.is_name_of(symbol), "{name} {symbol}");
+        }
+        for (name, symbol) in [("over(int)", "_Z4overii"), ("over()", "_Z4overi"), ("tmpl", "_ZN2ns4tmplIiEEvT_")] {
+            assert!(!Wanted::parse(name).is_name_of(symbol), "{name} {symbol}");
+        }
     }
 
     #[test]

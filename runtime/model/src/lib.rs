@@ -23,5 +23,6 @@ pub mod plan;
 pub mod process_name;
 pub mod schema;
 pub mod stack;
+pub mod style;
 pub mod table;
 pub mod text;

@@ -3,8 +3,9 @@
 use crate::gap::Gap;
 use crate::loss::{Account, Losses};
 use crate::object::{Datum, Dump};
+use crate::schema::Unit;
 use crate::stack::{Frames, StackKey};
-use crate::table::Table;
+use crate::table::{Table, Value};
 use std::sync::Arc;
 
 /// One output, in the order of events.
@@ -14,6 +15,8 @@ pub enum Output {
     Attached { probes: usize },
     /// A printed string; its stacks are named when it is rendered.
     Print(Vec<Piece>),
+    /// A printed `#{…}`, in the order of its names.
+    Object(Vec<Member>),
     /// The tracer's own remark about the results.
     Note(String),
     /// A map, or part of it.
@@ -34,6 +37,27 @@ impl Output {
     pub fn print(text: impl Into<String>) -> Self {
         Output::Print(vec![Piece::Text(text.into())])
     }
+
+    /// Shows a map, or its `top` largest elements.
+    pub fn table(table: Arc<Table>, top: Option<usize>) -> Self {
+        match table.rows.is_empty() {
+            true => Output::empty(&table.def.name),
+            false => Output::Table(View { table, top }),
+        }
+    }
+
+    /// Says that a map has no elements.
+    pub fn empty(map: &str) -> Self {
+        Output::print(format!("{map}: empty"))
+    }
+}
+
+/// A named value of a printed `#{…}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub name: String,
+    pub value: Value,
+    pub unit: Unit,
 }
 
 /// A piece of a printed text.

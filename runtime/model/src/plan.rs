@@ -6,6 +6,7 @@ pub use crate::id::{ClosureId, ProbeId, SwitchId};
 use crate::loss::{self, Loss};
 use crate::object::Object;
 use crate::schema::{Event, Unit};
+use crate::style::Style;
 use crate::table::{TableDef, TableId};
 use std::sync::Arc;
 pub use xputrace_bytecode::{BpfMapId, Image, ProgramId};
@@ -563,6 +564,12 @@ pub mod record {
     /// in Linux as `u64`; elsewhere it is the end of the handler's event.
     pub const SWITCH: u32 = 4;
     pub const SWITCH_BYTES: usize = 24;
+    /// `print(@m)` or `@m.clear()`: `u32` index into [`super::Plan::tables`], then a `u64`: [`CLEAR`], [`WHOLE`], or the
+    /// number of the largest elements to print.
+    pub const MAP: u32 = 5;
+    pub const MAP_BYTES: usize = 16;
+    pub const CLEAR: u64 = 0;
+    pub const WHOLE: u64 = u64::MAX;
 
     /// Whether a record is of this kind.
     pub fn is_of(record: &[u8], kind: u32) -> bool {
@@ -570,12 +577,30 @@ pub mod record {
     }
 }
 
+/// What a compiled handler wants done with a whole map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapAction {
+    /// Print it, or only so many of the largest elements.
+    Print {
+        top: Option<usize>,
+    },
+    Clear,
+}
+
 /// A compiled `print`: its text with arguments from the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Print {
-    pub pieces: Vec<Piece>,
+    pub form: Form,
     /// Size of the record, including its header.
     pub size: usize,
+}
+
+/// What a `print` makes of its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Form {
+    Line(Vec<Piece>),
+    /// `print(#{a: …})`: names, in order, with their values.
+    Object(Vec<(String, Piece)>),
 }
 
 /// A piece of a printed line. Offsets are bytes from the start of the record.
@@ -592,6 +617,7 @@ pub struct Arg {
     pub kind: crate::table::Scalar,
     /// Offset of a `u64` that is 0 if the value is missing.
     pub present_at: Option<usize>,
-    /// `Some` if the script wrote `.human`.
-    pub human: Option<Unit>,
+    pub style: Style,
+    /// What it measures; text output of an object shows it.
+    pub unit: Unit,
 }

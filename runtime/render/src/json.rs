@@ -25,14 +25,14 @@ use crate::account::{map_of, place};
 use crate::cells::{filled, quantiles, shown_text};
 use crate::datum;
 use crate::export::{Exporter, Format};
-use crate::print::printed;
+use crate::print::{printed, stack_lines};
 use crate::rows::{NamedStack, Part, Row, named, rows};
 use serde_json::{Map, Value as Json, json};
 use std::io::{self, Write};
 use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Cause, HostCounts, Loss, Losses};
 use xputrace_model::object::Dump;
-use xputrace_model::output::{Output, View};
+use xputrace_model::output::{Member, Output, View};
 use xputrace_model::plan::{Activity, Call, Calls};
 use xputrace_model::table::{Cell, TableKind, Value, average};
 
@@ -56,6 +56,7 @@ pub fn json(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
     let (name, data) = match output {
         Output::Attached { probes } => ("attached_probes", json!({ "probes": probes })),
         Output::Print(pieces) => ("print", json!(printed(pieces, context.names))),
+        Output::Object(members) => ("print", object(members, context)),
         Output::Note(text) => ("note", json!(text)),
         Output::Gap(it) => ("gap", gap(it)),
         Output::Table(view) => (type_name(view.table.def.kind), table(view, context)),
@@ -64,6 +65,20 @@ pub fn json(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
         Output::End { losses, account } => ("losses", end(losses, account.as_deref(), context)),
     };
     writeln!(out, "{}", json!({ "type": name, "data": data }))
+}
+
+/// Returns a printed `#{…}`: integers, booleans, strings and `null`; a stack is a list of its frames.
+fn object(members: &[Member], context: &mut Context<'_>) -> Json {
+    let value = |it: &Member, context: &mut Context<'_>| match &it.value {
+        Value::Missing => Json::Null,
+        Value::Bool(on) => json!(on),
+        Value::Int(n) => json!(n),
+        Value::Str(text) => json!(shown_text(text)),
+        Value::Stack(stack) => {
+            json!(stack_lines(*stack, context.names).lines().map(str::trim).collect::<Vec<_>>())
+        }
+    };
+    Json::Object(members.iter().map(|it| (it.name.clone(), value(it, context))).collect())
 }
 
 fn gap(it: &Gap) -> Json {

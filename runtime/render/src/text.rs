@@ -15,7 +15,7 @@ use crate::cells::{alike, columns, filled, padded, printable, quantiles, shorten
 use crate::datum;
 use crate::export::{Exporter, Format};
 use crate::human::{binary, exact};
-use crate::print::printed;
+use crate::print::{object, printed};
 use crate::rows::{NamedStack, Part, Row, named, rows, shorten_names};
 use crate::{Context, human};
 use std::io::{self, Write};
@@ -46,6 +46,7 @@ pub fn text(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
         Output::Attached { probes: 1 } => writeln!(out, "Attached 1 probe"),
         Output::Attached { probes } => writeln!(out, "Attached {probes} probes"),
         Output::Print(pieces) => writeln!(out, "{}", printed(pieces, context.names)),
+        Output::Object(members) => writeln!(out, "{}", object(members, context.names)),
         Output::Note(text) => writeln!(out, "{text}"),
         Output::Gap(it) => writeln!(out, "{}", gap(it)),
         Output::Table(view) => table(out, view, context),

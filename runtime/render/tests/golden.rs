@@ -9,7 +9,7 @@ use xputrace_model::bucket;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Site, SourceFile, Sources};
 use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Arrived, Balance, Loss, Losses};
-use xputrace_model::output::{Output, Piece, View};
+use xputrace_model::output::{Member, Output, Piece, View};
 use xputrace_model::plan::BpfMapId;
 use xputrace_model::plan::{
     Activities, Activity, Call, Calls, Demand, HostDemand, HostEvent, HostEvents, Place, Plan, Probe, ProbeScope,
@@ -62,6 +62,10 @@ fn buckets(values: &[i64], bits: u32) -> Cell {
     Cell::Buckets(counts)
 }
 
+fn member(name: &str, value: Value, unit: Unit) -> Member {
+    Member { name: name.into(), value, unit }
+}
+
 #[test]
 fn plain_maps() {
     let name = Scalar::Name;
@@ -76,6 +80,13 @@ fn plain_maps() {
                 Piece::Stack(StackKey::Collector { process: 0, id: 1 }),
                 Piece::Text("\nor ".into()),
                 Piece::Stack(StackKey::Lost),
+            ]),
+            Output::Object(vec![
+                member("addr", Value::Missing, Unit::None),
+                member("by", Value::Stack(StackKey::Collector { process: 0, id: 1 }), Unit::None),
+                member("comm", string("a b\n"), Unit::None),
+                member("ok", Value::Bool(true), Unit::None),
+                member("took", Value::Int(3_100_000), Unit::Nanos),
             ]),
             Output::Note("what the tracer says".into()),
             view(table("@n", &[], TableKind::Count, Unit::None, vec![(vec![], Cell::Number(3))])),

@@ -4,7 +4,7 @@
 //! still check the rest of the script.
 
 use crate::errors::Failure;
-use crate::handler::{Captured, DeclaredProbe, Function, Handler, MapDeclaration, Options, Per, map_name};
+use crate::handler::{Captured, DeclaredProbe, Function, Handler, MOST_LISTED, MapDeclaration, Options, Per, map_name};
 use crate::lexer::MODULE_FUNCTION;
 use crate::maps::MapRef;
 use crate::session::{Body, Closure, Session, Shared};
@@ -301,12 +301,28 @@ fn captured(session: &Session, body: &Body, function: &FnPtr) -> Vec<(String, Ca
     let values = body.captures.iter().zip(function.curry());
     values
         .filter(|(name, _)| map_name(name).is_none())
-        .map(|(name, value)| (name.clone(), constant(session, body.file, value)))
+        .map(|(name, value)| (name.clone(), constant(session, body.file, value, MOST_NESTED)))
         .collect()
 }
 
-fn constant(session: &Session, file: FileId, value: &Dynamic) -> Captured {
+/// Returns the constant that a captured value is, with the lists in it down to so many levels.
+fn constant(session: &Session, file: FileId, value: &Dynamic, levels: usize) -> Captured {
+    let Some(levels) = levels.checked_sub(1) else { return Captured::Other("a list that is nested too deeply".into()) };
     let value = value.flatten_clone();
+    let element = |it: &Dynamic| constant(session, file, it, levels);
+    if let Some(list) = value.read_lock::<Array>() {
+        return match list.len() {
+            0..=MOST_LISTED => Captured::List(list.iter().map(element).collect()),
+            _ => Captured::Other(format!("a list of more than {MOST_LISTED} values")),
+        };
+    }
+    if let Some(object) = value.read_lock::<Map>() {
+        let named = || object.iter().map(|(name, it)| (name.to_string(), element(it)));
+        return match object.len() {
+            0..=MOST_LISTED => Captured::Object(named().collect()),
+            _ => Captured::Other(format!("a `#{{…}}` of more than {MOST_LISTED} values")),
+        };
+    }
     if let Some(function) = value.clone().try_cast::<FnPtr>()
         && let Some(body) = session.body(&function, file)
     {

@@ -84,6 +84,9 @@ impl Options {
     }
 }
 
+/// Most elements of a list or an object that compiled handlers read.
+pub const MOST_LISTED: usize = 256;
+
 /// A constant of the compiled handler.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Captured {
@@ -91,6 +94,10 @@ pub enum Captured {
     Bool(bool),
     Str(String),
     Unit,
+    /// A list, at most [`MOST_LISTED`] long.
+    List(Vec<Captured>),
+    /// An object `#{…}` with at most as many names.
+    Object(Vec<(String, Captured)>),
     /// A closure in a variable: `f.call(x)` is inlined.
     Closure(Box<Function>),
     /// A probe: a position in [`Staged::probes`].
@@ -184,11 +191,15 @@ pub struct Positions {
 /// names start with a letter.
 pub const BARE_MAP: &str = "__map";
 
+/// The variable that stands for the event of a handler that names none: `|| @[comm].count()`.
+pub const BARE_EVENT: &str = "__event";
+
 /// Returns the map, with its `@`, that a variable of the rewritten text stands for; `None` for the
 /// user's own variables, which never start with `_`.
 pub fn map_name(variable: &str) -> Option<String> {
     match variable {
         BARE_MAP => Some("@".to_owned()),
+        BARE_EVENT => None,
         _ => variable.strip_prefix('_').map(|name| format!("@{name}")),
     }
 }

@@ -3,21 +3,22 @@
 use crate::errors::{self, Failure};
 use crate::handler::map_name;
 use crate::host::{EventView, Host};
-use crate::maps::{self, MapRef, Top};
+use crate::maps::{self, MapRef, Taken, Top};
 use crate::operators::{self, Symbols};
 use crate::session::Shared;
 use crate::width::WIDTHS;
 use crate::{declare, event, static_check, units};
-use rhai::{Array, Dynamic, Engine, EvalAltResult, OptimizationLevel, Position, Scope};
+use rhai::{Array, Dynamic, Engine, EvalAltResult, Identifier, Map, OptimizationLevel, Position, Scope};
 use std::any::TypeId;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use xputrace_model::diagnostic::{Diagnostic, Label, Site};
 use xputrace_model::loss::Loss;
-use xputrace_model::output::{Output, View};
+use xputrace_model::output::{Member, Output};
 use xputrace_model::plan::ClosureId;
 use xputrace_model::schema::Unit;
+use xputrace_model::style;
 use xputrace_model::table::Value;
 
 /// Maximum number of operations for the top level: about a second.
@@ -209,6 +210,8 @@ fn register_units(engine: &mut Engine, session: &Shared) {
     for width in WIDTHS {
         engine.register_get(width.name, |n: &mut i64| width.of_integer(*n));
     }
+    engine.register_get("hex", |n: &mut i64| style::hex(*n));
+    register_padding(engine, session);
     let session = session.clone();
     // As Rhai names the function that reads a property; only such a function sees the unit that the integer carries.
     engine.register_raw_fn("get$human", [TypeId::of::<i64>()], move |_, args| {
@@ -217,6 +220,14 @@ fn register_units(engine: &mut Engine, session: &Shared) {
             Ok(host) if unit != Unit::None => Ok(host.borrow_mut().text(&Value::Int(n), unit, true)),
             _ => Ok(n.to_string()),
         }
+    });
+}
+
+/// Registers `x.pad(n)`.
+fn register_padding(engine: &mut Engine, session: &Shared) {
+    let session = session.clone();
+    engine.register_fn("pad", move |value: Dynamic, columns: i64| -> Result<String, Box<EvalAltResult>> {
+        Ok(style::padded(&maps::text(&session, &value)?, columns))
     });
 }
 
@@ -277,18 +288,35 @@ fn register_output(engine: &mut Engine, session: &Shared) {
 
 /// Prints a map as a table; returns the text of anything else for `on_print`.
 fn print(session: &Shared, value: &Dynamic) -> Result<String, Box<EvalAltResult>> {
+    if let Some(taken) = value.clone().try_cast::<Taken>() {
+        output(session, Output::table(taken.0, None));
+        return Ok(PRINTED.to_owned());
+    }
     let (map, top) = match (value.clone().try_cast::<MapRef>(), value.clone().try_cast::<Top>()) {
         (Some(map), _) => (Some(map), None),
         (_, Some(top)) => (Some(top.map), Some(top.n)),
         _ => (None, None),
     };
+    if let Some(object) = value.read_lock::<Map>() {
+        output(session, Output::Object(members(session, &object)?));
+        return Ok(PRINTED.to_owned());
+    }
     let Some(map) = map else { return maps::text(session, value) };
-    let shown = match map.table()? {
-        Some(table) if !table.rows.is_empty() => Output::Table(View { table, top }),
-        _ => Output::print(format!("{}: empty", map.name)),
-    };
+    let shown = map.table()?.map_or_else(|| Output::empty(&map.name), |table| Output::table(table, top));
     output(session, shown);
     Ok(PRINTED.to_owned())
+}
+
+/// Returns the members of a printed `#{…}`. Lists and objects in it are texts.
+fn members(session: &Shared, object: &Map) -> Result<Vec<Member>, Box<EvalAltResult>> {
+    let member = |(name, it): (&Identifier, &Dynamic)| {
+        let value = match maps::from_dynamic(it) {
+            Ok(value) => value,
+            Err(_) => Value::Str(maps::text(session, it)?.into()),
+        };
+        Ok(Member { name: name.to_string(), value, unit: units::of_tagged(it) })
+    };
+    object.iter().map(member).collect()
 }
 
 /// Passes an output to the host, or keeps it until there is one.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use xputrace_model::bucket;
 use xputrace_model::schema::Unit;
 use xputrace_model::stack::StackKey;
+use xputrace_model::style;
 use xputrace_model::table::{Cell, Key, Table, TableKind, Value, average};
 
 type Answer<T> = Result<T, Box<EvalAltResult>>;
@@ -39,6 +40,10 @@ pub(crate) struct Top {
     pub(crate) map: MapRef,
     pub(crate) n: usize,
 }
+
+/// The elements that a map had before it was emptied: `@m.take()`.
+#[derive(Clone)]
+pub(crate) struct Taken(pub(crate) Arc<Table>);
 
 /// An element in an iteration: part of a snapshot.
 #[derive(Clone)]
@@ -102,15 +107,35 @@ impl MapRef {
 
     /// Returns at most `n` elements, largest first.
     fn rows(&self, n: usize) -> Answer<Array> {
-        let Some(table) = self.table()? else { return Ok(Array::new()) };
-        let mut order: Vec<usize> = (0..table.rows.len()).collect();
-        order.sort_by(|a, b| {
-            let (a, b) = (&table.rows[*a], &table.rows[*b]);
-            b.1.weight().cmp(&a.1.weight()).then_with(|| a.0.cmp(&b.0))
-        });
-        order.truncate(n);
-        Ok(order.into_iter().map(|at| Dynamic::from(Row { table: table.clone(), at })).collect())
+        Ok(self.table()?.map_or_else(Array::new, |it| largest(&it, n)))
     }
+
+    fn clear(&self) -> Answer<()> {
+        self.host()?.borrow_mut().clear(&self.name);
+        Ok(())
+    }
+
+    /// Reads it and removes what was read: its elements, or its value if it has no key.
+    fn take(&self) -> Answer<Dynamic> {
+        let table = self.table()?;
+        let taken = match table.filter(|it| !it.def.keys.is_empty()) {
+            Some(table) => Dynamic::from(Taken(table)),
+            None => self.only().value()?,
+        };
+        self.clear()?;
+        Ok(taken)
+    }
+}
+
+/// Returns at most `n` elements, largest first.
+fn largest(table: &Arc<Table>, n: usize) -> Array {
+    let mut order: Vec<usize> = (0..table.rows.len()).collect();
+    order.sort_by(|a, b| {
+        let (a, b) = (&table.rows[*a], &table.rows[*b]);
+        b.1.weight().cmp(&a.1.weight()).then_with(|| a.0.cmp(&b.0))
+    });
+    order.truncate(n);
+    order.into_iter().map(|at| Dynamic::from(Row { table: table.clone(), at })).collect()
 }
 
 /// Returns the host that handlers run against; the top level, which has none, cannot use maps.
@@ -184,6 +209,13 @@ impl ElementRef {
         done.or_else(|it| Failure::raise("map", it, None))
     }
 
+    /// Reads it and removes it.
+    fn take(&self) -> Answer<Dynamic> {
+        let value = self.value()?;
+        self.remove()?;
+        Ok(value)
+    }
+
     fn remove(&self) -> Answer<()> {
         self.map.host()?.borrow_mut().remove(&self.map.name, &self.key);
         Ok(())
@@ -216,6 +248,15 @@ impl IntoIterator for Top {
 
     fn into_iter(self) -> Self::IntoIter {
         self.map.rows(self.n).unwrap_or_default().into_iter()
+    }
+}
+
+impl IntoIterator for Taken {
+    type Item = Dynamic;
+    type IntoIter = std::vec::IntoIter<Dynamic>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        largest(&self.0, usize::MAX).into_iter()
     }
 }
 
@@ -375,6 +416,14 @@ fn element_human(session: &Shared, it: &ElementRef) -> Answer<String> {
     }
 }
 
+/// Returns an integer of a map in hexadecimal digits.
+fn element_hex(it: &ElementRef) -> Answer<String> {
+    match it.value()?.as_int() {
+        Ok(n) => Ok(style::hex(n)),
+        Err(_) => Failure::raise("type", "only an integer has `.hex`", None),
+    }
+}
+
 /// Formats a row as its table's line: `@m[key]: value`.
 fn row_text(session: &Shared, row: &Row) -> Answer<String> {
     let keys: Vec<String> = row.key().iter().map(|it| text(session, &to_dynamic(it.clone()))).collect::<Answer<_>>()?;
@@ -389,6 +438,7 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
     engine.register_type_with_name::<ElementRef>("map element");
     engine.register_type_with_name::<Stack>("stack");
     engine.register_type_with_name::<Row>("row of a map");
+    engine.register_type_with_name::<Taken>("elements of a map");
     engine.register_type_with_name::<Aggregate>("aggregation");
     let mut module = Module::new();
     values(&mut module);
@@ -438,10 +488,9 @@ fn updates(engine: &mut Engine) {
     });
     engine.register_fn("remove", |it: &mut ElementRef| it.remove());
     engine.register_fn("remove", |map: &mut MapRef| map.only().remove());
-    engine.register_fn("clear", |map: &mut MapRef| -> Answer<()> {
-        map.host()?.borrow_mut().clear(&map.name);
-        Ok(())
-    });
+    engine.register_fn("clear", |map: &mut MapRef| map.clear());
+    engine.register_fn("take", |map: &mut MapRef| map.take());
+    engine.register_fn("take", |it: &mut ElementRef| it.take());
 }
 
 fn lhist(min: i64, max: i64, step: i64) -> Answer<TableKind> {
@@ -463,6 +512,8 @@ fn reads(engine: &mut Engine) {
     });
     engine.register_get("human", |it: &mut ElementRef| element_human(&it.map.session, it));
     engine.register_get("human", |map: &mut MapRef| element_human(&map.session, &map.only()));
+    engine.register_get("hex", |it: &mut ElementRef| element_hex(it));
+    engine.register_get("hex", |map: &mut MapRef| element_hex(&map.only()));
     for name in PARTS {
         engine.register_get(*name, move |map: &mut MapRef| element_part(&map.without_keys(name)?, name));
         engine.register_get(*name, move |it: &mut ElementRef| element_part(it, name));
@@ -485,7 +536,7 @@ const PARTS: &[&str] = &[
 ];
 
 /// Properties of an element besides its parts.
-const ELEMENT: &[&str] = &["value", "human"];
+const ELEMENT: &[&str] = &["value", "human", "hex"];
 /// Properties of a row besides its parts.
 const ROW: &[&str] = &["key", "keys", "value", "human"];
 
@@ -548,6 +599,9 @@ fn rows(engine: &mut Engine, session: &Shared) {
     });
     engine.register_iterator::<MapRef>();
     engine.register_iterator::<Top>();
+    engine.register_iterator::<Taken>();
+    engine.register_fn("rows", |taken: &mut Taken| largest(&taken.0, usize::MAX));
+    engine.register_fn("len", |taken: &mut Taken| taken.0.rows.len() as i64);
     engine.register_fn("rows", |map: &mut MapRef| map.rows(usize::MAX));
     engine.register_fn("rows", |top: &mut Top| top.map.rows(top.n));
     engine.register_get("key", |row: &mut Row| key_value(row.key()));

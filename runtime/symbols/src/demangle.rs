@@ -29,6 +29,15 @@ pub fn demangle(symbol: &str) -> Demangled {
     rust(bare).or_else(|| cpp(bare)).unwrap_or_else(|| Demangled { name: symbol.into(), short_name: symbol.into() })
 }
 
+/// Returns the name of a C++ function with the types of its parameters: `over(int)`; `None` for other symbols.
+pub fn with_parameters(symbol: &str) -> Option<String> {
+    let parsed = parsed(without_version(symbol))?;
+    let mut name = Bounded::default();
+    let options = DemangleOptions::default().no_return_type().recursion_limit(DEEPEST);
+    fmt::write(&mut name, format_args!("{}", parsed.demangle_with_options(&options).ok()?)).ok()?;
+    Some(name.0)
+}
+
 /// Strips the linker's version (`name@@GLIBC_2.2.5`).
 fn without_version(symbol: &str) -> &str {
     match symbol.split_once('@') {
@@ -50,11 +59,15 @@ fn rust(symbol: &str) -> Option<Demangled> {
     (!short_name.is_empty()).then_some(Demangled { name: name.0, short_name })
 }
 
-fn cpp(symbol: &str) -> Option<Demangled> {
+fn parsed(symbol: &str) -> Option<Symbol<&str>> {
     if symbol.len() > LONGEST_SYMBOL || !symbol.starts_with("_Z") {
         return None;
     }
-    let parsed = Symbol::new_with_options(symbol, &ParseOptions::default().recursion_limit(DEEPEST)).ok()?;
+    Symbol::new_with_options(symbol, &ParseOptions::default().recursion_limit(DEEPEST)).ok()
+}
+
+fn cpp(symbol: &str) -> Option<Demangled> {
+    let parsed = parsed(symbol)?;
     let options = DemangleOptions::default().no_params().no_return_type().recursion_limit(DEEPEST);
     let mut names = BothNames::default();
     parsed.structured_demangle(&mut names, &options).ok()?;

@@ -20,7 +20,7 @@ mod process;
 mod python;
 mod vdso;
 
-pub use demangle::{Demangled, demangle};
+pub use demangle::{Demangled, demangle, with_parameters};
 pub use images::Images;
 pub use object::{Object, Proof};
 pub use process::{

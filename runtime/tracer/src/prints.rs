@@ -3,9 +3,11 @@
 
 use crate::names::Names;
 use crate::pipeline::Sink;
-use xputrace_model::output::{Output, Piece};
-use xputrace_model::plan::{self, Arg, Plan, Print, SwitchId, record};
-use xputrace_model::table::Value;
+use xputrace_model::output::{Member, Output, Piece};
+use xputrace_model::plan::{self, Arg, Form, MapAction, Plan, Print, SwitchId, record};
+use xputrace_model::schema::Unit;
+use xputrace_model::style::{Digits, Style, hex, padded};
+use xputrace_model::table::{TableId, Value};
 use xputrace_render::{human, shown_text};
 use xputrace_store::codec::{decode_scalar, word};
 
@@ -22,7 +24,7 @@ pub(crate) fn record(
     match kind {
         record::PRINT => match plan.prints.get((word(data, 0) >> 32) as usize) {
             Some(print) => {
-                sink.output(Output::Print(pieces(print, names, data)));
+                sink.output(printed(print, names, data));
                 true
             }
             None => false,
@@ -31,6 +33,13 @@ pub(crate) fn record(
             sink.exit(word(data, 8) as i64);
             true
         }
+        record::MAP => match plan.tables.get((word(data, 0) >> 32) as usize) {
+            Some(_) => {
+                sink.map(TableId::at((word(data, 0) >> 32) as usize), action(word(data, 8)));
+                true
+            }
+            None => false,
+        },
         record::SWITCH => {
             turn(SwitchId((word(data, 0) >> 32) as u32), word(data, 8) != 0, word(data, 16));
             true
@@ -39,11 +48,37 @@ pub(crate) fn record(
     }
 }
 
+fn action(word: u64) -> MapAction {
+    match word {
+        record::CLEAR => MapAction::Clear,
+        record::WHOLE => MapAction::Print { top: None },
+        n => MapAction::Print { top: Some(usize::try_from(n).unwrap_or(usize::MAX)) },
+    }
+}
+
+fn printed(print: &Print, names: &Names, data: &[u8]) -> Output {
+    match &print.form {
+        Form::Line(line) => Output::Print(pieces(line, names, data)),
+        Form::Object(members) => {
+            Output::Object(members.iter().map(|(name, piece)| member(name, piece, names, data)).collect())
+        }
+    }
+}
+
+fn member(name: &str, piece: &plan::Piece, names: &Names, data: &[u8]) -> Member {
+    let (value, unit) = match piece {
+        plan::Piece::Text(it) => (Value::Str(it.as_str().into()), Unit::None),
+        plan::Piece::Arg(arg) if arg.style == Style::default() => (value(arg, names, data), arg.unit),
+        plan::Piece::Arg(arg) => (Value::Str(styled(&value(arg, names, data), arg.style).into()), Unit::None),
+    };
+    Member { name: name.to_owned(), value, unit }
+}
+
 /// Returns the line with its stacks as separate pieces, which are named when it is rendered.
-fn pieces(print: &Print, names: &Names, data: &[u8]) -> Vec<Piece> {
+fn pieces(line: &[plan::Piece], names: &Names, data: &[u8]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut text = String::new();
-    for piece in &print.pieces {
+    for piece in line {
         match piece {
             plan::Piece::Text(it) => text.push_str(it),
             plan::Piece::Arg(arg) => match value(arg, names, data) {
@@ -51,15 +86,27 @@ fn pieces(print: &Print, names: &Names, data: &[u8]) -> Vec<Piece> {
                     pieces.push(Piece::Text(std::mem::take(&mut text)));
                     pieces.push(Piece::Stack(stack));
                 }
-                Value::Missing => text.push('-'),
-                Value::Bool(it) => text.push_str(if it { "true" } else { "false" }),
-                Value::Int(n) => text.push_str(&arg.human.map_or_else(|| n.to_string(), |unit| human(n, unit))),
-                Value::Str(it) => text.push_str(&shown_text(&it)),
+                other => text.push_str(&styled(&other, arg.style)),
             },
         }
     }
     pieces.push(Piece::Text(text));
     pieces
+}
+
+/// Formats a value that is no stack.
+fn styled(value: &Value, style: Style) -> String {
+    let text = match value {
+        Value::Missing | Value::Stack(_) => "-".to_owned(),
+        Value::Bool(it) => it.to_string(),
+        Value::Int(n) => match style.digits {
+            Digits::Decimal => n.to_string(),
+            Digits::Human(unit) => human(*n, unit),
+            Digits::Hex => hex(*n),
+        },
+        Value::Str(it) => shown_text(it).to_string(),
+    };
+    padded(&text, style.columns.into())
 }
 
 fn value(arg: &Arg, names: &Names, data: &[u8]) -> Value {

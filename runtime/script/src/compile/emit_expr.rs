@@ -71,7 +71,7 @@ impl Emitter<'_, '_> {
             | Kind::Or(_) => self.truth(expr),
             Kind::Inlined(call) => self.inlined(call, missing, &mut |this, value, to| this.eval(value, to)),
             // Texts are never evaluated as a word; see `Emitter::text`.
-            Kind::UserText(..) | Kind::Concat(_) => self.asm.mov_imm(Reg::R0, 0),
+            Kind::UserText(..) | Kind::Hex(_) | Kind::Concat(_) => self.asm.mov_imm(Reg::R0, 0),
         }
     }
 

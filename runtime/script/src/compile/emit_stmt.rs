@@ -3,14 +3,14 @@
 use super::build::Engine;
 use super::emit::{Emitter, SCRATCH};
 use super::probe_ctx::MARKER_SLOT;
-use super::typed::{Base, Block, Expr, Kind, LocalId, MapId, Part, Stmt, StmtKind};
+use super::typed::{Base, Block, Expr, Kind, LocalId, MapId, Part, Printed, Stmt, StmtKind};
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::probe::TaskId;
 use xputrace_bytecode::{BpfMapId, Home, Label, helper};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Arg, Piece, Print, TAG_SLOTS, record};
+use xputrace_model::plan::{Arg, Form, MapAction, Piece, Print, TAG_SLOTS, record};
 use xputrace_model::table::Scalar;
 
 /// Maximum size of a print record; larger ones do not fit on the stack with the rest.
@@ -46,7 +46,8 @@ impl Emitter<'_, '_> {
             StmtKind::Change(map, keys, op, value) => self.change_element(*map, keys, *op, value, stmt.at),
             StmtKind::Remove(map, keys) => self.remove_element(*map, keys),
             StmtKind::Aggregate(map, keys, value) => self.aggregate(*map, keys, value.as_ref(), stmt.at),
-            StmtKind::Print(parts) => self.print(parts, stmt.at),
+            StmtKind::Print(printed) => self.print(printed, stmt.at),
+            StmtKind::Map(map, action) => self.act_on_map(*map, *action, stmt.at),
             StmtKind::Exit(code) => self.exit_run(code.as_ref(), stmt.at),
             StmtKind::Switch(probe, on) => self.switch(*probe, *on, stmt.at),
             StmtKind::Tag(value) => self.tag(value),
@@ -252,29 +253,15 @@ impl Emitter<'_, '_> {
         self.asm.call(helper::MAP_MODIFY);
     }
 
-    fn print(&mut self, parts: &[Part], at: Position) {
-        let mut print = Print { pieces: Vec::new(), size: 8 };
-        let mut values = Vec::new();
-        for part in parts {
-            match part {
-                Part::Text(text) => print.pieces.push(Piece::Text(text.clone())),
-                Part::Value { expr, .. } if matches!(expr.kind, Kind::Missing) => {
-                    print.pieces.push(Piece::Text("-".into()));
-                }
-                Part::Value { expr, human } => {
-                    let kind = match expr.ty.base {
-                        Base::Unknown => Scalar::Int,
-                        base => base.scalar(),
-                    };
-                    let present_at = expr.ty.optional.then_some(print.size);
-                    let at = print.size + if expr.ty.optional { 8 } else { 0 };
-                    print.pieces.push(Piece::Arg(Arg { at, kind, present_at, human: human.then_some(expr.ty.unit) }));
-                    values.push((expr, kind, print.size));
-                    print.size = at + kind.size();
-                }
+    fn print(&mut self, printed: &Printed, at: Position) {
+        let mut record = PrintRecord { size: 8, values: Vec::new() };
+        let form = match printed {
+            Printed::Line(parts) => Form::Line(parts.iter().map(|it| record.piece(it)).collect()),
+            Printed::Object(members) => {
+                Form::Object(members.iter().map(|(name, it)| (name.clone(), record.piece(it))).collect())
             }
-        }
-        let size = print.size;
+        };
+        let PrintRecord { size, values } = record;
         if size > MAX_RECORD_BYTES {
             let label = self.build.staged.label(self.file, at);
             self.build.diagnostics.push(
@@ -288,7 +275,7 @@ impl Emitter<'_, '_> {
             return;
         }
         let index = self.build.plan.prints.len();
-        self.build.plan.prints.push(print);
+        self.build.plan.prints.push(Print { form, size });
         let buffer = self.alloc(size + 8);
         self.asm.st_imm(Size::W, Reg::FP, buffer, record::PRINT as i32);
         self.asm.st_imm(Size::W, Reg::FP, buffer + 4, index as i32);
@@ -302,6 +289,20 @@ impl Emitter<'_, '_> {
             }
         }
         self.output(buffer, size, at);
+    }
+
+    /// Emits `print(@m)` or `@m.clear()`: a record that the tracer acts on, in order with what is printed.
+    fn act_on_map(&mut self, map: MapId, action: MapAction, at: Position) {
+        let what = match action {
+            MapAction::Clear => record::CLEAR,
+            MapAction::Print { top: None } => record::WHOLE,
+            MapAction::Print { top: Some(n) } => n as u64,
+        };
+        let buffer = self.alloc(record::MAP_BYTES);
+        self.asm.st_imm(Size::W, Reg::FP, buffer, record::MAP as i32);
+        self.asm.st_imm(Size::W, Reg::FP, buffer + 4, map as i32);
+        self.store_imm(buffer + 8, what as i64);
+        self.output(buffer, record::MAP_BYTES, at);
     }
 
     fn exit_run(&mut self, code: Option<&Expr>, at: Position) {
@@ -399,6 +400,35 @@ impl Emitter<'_, '_> {
         self.load(Reg::R1, tag);
         self.asm.stx(Size::Dw, Reg::R0, 0, Reg::R1);
         self.asm.place(done);
+    }
+}
+
+/// The record of a print under construction.
+struct PrintRecord<'e> {
+    size: usize,
+    /// What to store, as what, and where.
+    values: Vec<(&'e Expr, Scalar, usize)>,
+}
+
+impl<'e> PrintRecord<'e> {
+    /// Makes room for a part's value.
+    fn piece(&mut self, part: &'e Part) -> Piece {
+        let (expr, style) = match part {
+            Part::Text(text) => return Piece::Text(text.clone()),
+            Part::Value { expr, style } => (expr, *style),
+        };
+        if matches!(expr.kind, Kind::Missing) {
+            return Piece::Text("-".into());
+        }
+        let kind = match expr.ty.base {
+            Base::Unknown => Scalar::Int,
+            base => base.scalar(),
+        };
+        let present_at = expr.ty.optional.then_some(self.size);
+        let at = self.size + if expr.ty.optional { 8 } else { 0 };
+        self.values.push((expr, kind, self.size));
+        self.size = at + kind.size();
+        Piece::Arg(Arg { at, kind, present_at, style, unit: expr.ty.unit })
     }
 }
 

@@ -8,9 +8,13 @@ use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::{Label, helper};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Loss;
+use xputrace_model::style::HEX_BYTES;
 
 /// Number of digits of the largest integer.
 const MAX_DIGITS: i16 = 19;
+
+/// Number of hexadecimal digits of 64 bits.
+const HEX_DIGITS: i16 = 16;
 
 /// Where the next piece of a text goes.
 enum Cursor {
@@ -64,6 +68,7 @@ impl Emitter<'_, '_> {
                 self.inlined(call, missing, &mut |this, value, to| this.text(value, slot, capacity, to));
             }
             Kind::Concat(parts) => self.concat(parts, slot, capacity, expr),
+            Kind::Hex(_) => self.concat(std::slice::from_ref(expr), slot, capacity, expr),
             Kind::UserText(address, n) => {
                 self.zero(slot, words * 8);
                 self.eval_strict(address);
@@ -242,6 +247,10 @@ impl Emitter<'_, '_> {
     fn piece_value(&mut self, part: &Expr, slot: i16, cursor: &Cursor, missing: Label) {
         match (&part.kind, part.ty.base) {
             (Kind::Literal(text), _) => self.literal_piece(text, slot, cursor),
+            (Kind::Hex(number), _) => {
+                self.eval_strict(number);
+                self.hex_piece(slot, cursor);
+            }
             (_, Base::Bool) => {
                 let (no, done) = (self.asm.label(), self.asm.label());
                 self.eval(part, missing);
@@ -354,6 +363,41 @@ impl Emitter<'_, '_> {
         self.asm.alu_imm(Alu::Xor, Reg::R1, 1);
         self.asm.alu(Alu::Add, Reg::R3, Reg::R1);
         self.copy_piece(MAX_DIGITS as u32 + 1, slot, cursor);
+        self.release(mark);
+    }
+
+    /// Writes the bits of R0 as `0x…`. Computes all digits and counts them without branches.
+    fn hex_piece(&mut self, slot: i16, cursor: &Cursor) {
+        let mark = self.mark();
+        let digits = self.alloc(24);
+        self.zero(digits, 24);
+        // R2 counts the digits: every nonzero rest has one more. R1 and R3 are scratch.
+        self.asm.mov_imm(Reg::R2, 1);
+        for digit in 1..=HEX_DIGITS {
+            self.asm.mov(Reg::R3, Reg::R0);
+            self.asm.alu_imm(Alu::And, Reg::R3, 15);
+            // R1 = 1 for a letter.
+            self.asm.mov_imm(Reg::R1, 9);
+            self.asm.alu(Alu::Sub, Reg::R1, Reg::R3);
+            self.asm.alu_imm(Alu::Rsh, Reg::R1, 63);
+            self.asm.alu_imm(Alu::Mul, Reg::R1, i32::from(b'a' - b'9' - 1));
+            self.asm.alu(Alu::Add, Reg::R3, Reg::R1);
+            self.asm.alu_imm(Alu::Add, Reg::R3, i32::from(b'0'));
+            self.asm.stx(Size::B, Reg::FP, digits + 2 + HEX_DIGITS - digit, Reg::R3);
+            if digit < HEX_DIGITS {
+                self.asm.alu_imm(Alu::Rsh, Reg::R0, 4);
+                self.asm.mov(Reg::R3, Reg::R0);
+                self.asm.alu_imm(Alu::Neg, Reg::R3, 0);
+                self.asm.alu_imm(Alu::Rsh, Reg::R3, 63);
+                self.asm.alu(Alu::Add, Reg::R2, Reg::R3);
+            }
+        }
+        self.asm.mov_imm(Reg::R4, i64::from(HEX_DIGITS));
+        self.asm.alu(Alu::Sub, Reg::R4, Reg::R2);
+        self.address(Reg::R3, digits);
+        self.asm.alu(Alu::Add, Reg::R3, Reg::R4);
+        self.bytes_at(Reg::R3, 0, b"0x");
+        self.copy_piece(HEX_BYTES as u32, slot, cursor);
         self.release(mark);
     }
 

@@ -3,7 +3,7 @@
 
 use super::chain::{Chain, unwrapped};
 use super::check::arguments;
-use super::scan::{How, Scan, Switched, Switching, constant};
+use super::scan::{How, Scan, Switched, Switching, Use, constant};
 use super::tables::{MAX_KEY_PARTS, Purpose, Shapes, Stored};
 use super::typed::{Base, Type};
 use super::unit::Unit as HandlerUnit;
@@ -125,13 +125,20 @@ pub(super) fn warn_of_lossy_clears(staged: &Staged, units: &[HandlerUnit], shape
         let is_summed = shapes.get(name).is_some_and(|it| shapes.is_summed(it));
         is_plain && !is_summed && in_linux().any(|it| it.map == name && matches!(it.how, How::Assign(_)))
     };
-    let while_running = units.iter().filter(|it| !it.is_compiled() && it.handler.event != Event::End);
-    let clears = while_running
-        .flat_map(|it| &it.scan.uses)
-        .filter(|it| matches!(&it.how, How::Method(call) if call.name == "clear") && is_lossy(&it.map));
+    let while_running = units.iter().filter(|it| it.handler.event != Event::End);
+    let clears = while_running.flat_map(|unit| {
+        let clears_all = |it: &&Use| match &it.how {
+            How::Method(call) => call.name == "clear" || takes_all(call, it) && !unit.is_compiled(),
+            _ => false,
+        };
+        unit.scan.uses.iter().filter(clears_all)
+    });
     clears
+        .filter(|it| is_lossy(&it.map))
         .map(|it| {
-            let message = format!("what probes store in `{}` between the last read and this `clear` is lost", it.map);
+            let method = if matches!(&it.how, How::Method(call) if call.name == "take") { "take" } else { "clear" };
+            let message =
+                format!("what probes store in `{}` between the last read and this `{method}` is lost", it.map);
             Diagnostic::warning("lossy-clear", message, staged.label(it.file, it.at))
                 .help(
                     "nothing is lost of an aggregation, such as `.sum(x)` or `.max(x)`, or where probes only use `+=`",
@@ -139,6 +146,11 @@ pub(super) fn warn_of_lossy_clears(staged: &Staged, units: &[HandlerUnit], shape
                 .help(format!("a probe can remove single elements when they are done: `{}[key].remove()`", it.map))
         })
         .collect()
+}
+
+/// Whether a method reads and removes all elements of a map.
+fn takes_all(call: &FnCallExpr, it: &Use) -> bool {
+    call.name == "take" && it.keys.is_none()
 }
 
 /// Returns the maps that `end` handlers show: those that they print, draw or clear as a whole, or whose elements they go
@@ -166,7 +178,7 @@ fn is_read(how: &How) -> bool {
 }
 
 fn is_removal(how: &How) -> bool {
-    matches!(how, How::Method(call) if matches!(&*call.name, "clear" | "remove"))
+    matches!(how, How::Method(call) if matches!(&*call.name, "clear" | "remove" | "take"))
 }
 
 /// Returns the aggregation that a method call makes, as far as its arguments are literal.

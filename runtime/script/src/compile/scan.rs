@@ -128,6 +128,8 @@ impl<'a> Meaning<'a> {
             Captured::Bool(_) => Meaning::Captured("a boolean"),
             Captured::Str(_) => Meaning::Captured("text"),
             Captured::Unit => Meaning::Captured("`()`"),
+            Captured::List(_) => Meaning::Captured("a list"),
+            Captured::Object(_) => Meaning::Captured("a `#{…}`"),
             Captured::Other(_) => Meaning::Other,
         }
     }
@@ -592,7 +594,7 @@ impl<'a> Scan<'a> {
 fn item_of<'a>(list: &'a Expr) -> Meaning<'a> {
     let chain = Chain::of(unwrapped(list));
     let gives_rows = |it: &Link| match it {
-        Link::Method(call, _) => matches!(&*call.name, "rows" | "top"),
+        Link::Method(call, _) => matches!(&*call.name, "rows" | "top" | "take"),
         Link::Property(..) | Link::Index(..) => false,
     };
     match map_name(chain.head).is_some() && chain.links.iter().all(gives_rows) {

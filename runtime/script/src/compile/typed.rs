@@ -5,8 +5,9 @@ use super::reads::Reads;
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond};
 use xputrace_model::diagnostic::FileId;
-use xputrace_model::plan::TextRead;
+use xputrace_model::plan::{MapAction, TextRead};
 use xputrace_model::schema::Unit;
+use xputrace_model::style::Style;
 use xputrace_model::table::Scalar;
 
 /// The type of a value. Any value may also be missing, `()`.
@@ -130,6 +131,8 @@ pub(super) enum Kind {
     Abs(Box<Expr>),
     /// The string at an address in the target, with a maximum length.
     UserText(Box<Expr>, u32),
+    /// An integer's bits as text: `0x1f`.
+    Hex(Box<Expr>),
     /// The concatenated texts of these values.
     Concat(Vec<Expr>),
     /// An inlined call of a function of the script.
@@ -243,7 +246,9 @@ pub(super) enum StmtKind {
     Remove(MapId, Vec<Expr>),
     /// An aggregation with its value, if it takes one.
     Aggregate(MapId, Vec<Expr>, Option<Expr>),
-    Print(Vec<Part>),
+    Print(Printed),
+    /// `print(@m)` or `@m.clear()`.
+    Map(MapId, MapAction),
     Exit(Option<Expr>),
     /// Switches a probe, by the number of its declaration, on or off.
     Switch(u32, bool),
@@ -262,11 +267,19 @@ pub(super) enum StmtKind {
     Eval(Expr),
 }
 
+/// What a `print` prints.
+#[derive(Clone, Debug)]
+pub(super) enum Printed {
+    Line(Vec<Part>),
+    /// A `#{…}`: names, in order, with their values.
+    Object(Vec<(String, Part)>),
+}
+
 /// A piece of a printed line.
 #[derive(Clone, Debug)]
 pub(super) enum Part {
     Text(String),
-    Value { expr: Expr, human: bool },
+    Value { expr: Expr, style: Style },
 }
 
 /// A checked handler.

@@ -1,8 +1,8 @@
 //! Finds mistakes that show in the tokens: syntax of other languages, and what Rhai's parser would
 //! explain badly. Reports all of them, unlike a parser, which stops at the first.
 
-use super::bpftrace;
 use super::token::{Kind, Token};
+use super::{bare, bpftrace};
 use std::ops::Range;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
 
@@ -22,6 +22,7 @@ pub(super) fn check(file: FileId, text: &str, tokens: &[Token]) -> Vec<Diagnosti
         };
     }
     checker.unclosed();
+    checker.own_names_of_fields();
     checker.found.sort_by_key(|it| it.primary.span.start);
     checker.found
 }
@@ -36,6 +37,16 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
+    /// Warns of names in a handler `|| …` that could be fields of its event, and are the script's own.
+    fn own_names_of_fields(&mut self) {
+        for at in bare::handlers(self.text, self.tokens).iter().flat_map(|it| &it.own) {
+            let name = self.slice(*at);
+            let message = format!("`{name}` is the script's own here, and not the event's field");
+            let warning = Diagnostic::warning("own-name", message, self.label_of(*at));
+            self.found.push(warning.help(format!("for the field, name the event: `|e| … e.{name}`")));
+        }
+    }
+
     fn token(&mut self, at: usize) {
         match self.tokens[at].kind {
             Kind::OpenText | Kind::OpenTemplate | Kind::OpenComment => self.open_text(at),
@@ -535,7 +546,8 @@ impl Checker<'_> {
 }
 
 /// Properties of a map without a key.
-const MAP_PROPERTIES: &[&str] = &["value", "human", "name", "count", "sum", "total", "min", "max", "avg", "average"];
+const MAP_PROPERTIES: &[&str] =
+    &["value", "human", "hex", "name", "count", "sum", "total", "min", "max", "avg", "average"];
 
 /// Words that an operand may follow.
 fn is_keyword(word: &str) -> bool {

@@ -11,12 +11,15 @@
 //! | `@x[k] += n` | `_x[k] += n` | `_x[k].added = n` (so that it starts from 0) |
 //! | `e.new` | `e["new"]` | the same |
 //! | `module(…)` | `module_event(…)` | the same |
+//! | `uprobe(…, \|\| @[comm].count())` | `uprobe(…, \|__event\| __map[__event.comm].count())` | the same |
+//! | `a && @x.count()` | `a && _x.count()` | `a && { _x.count(); true }` |
 //! | `1.5.ms`, `100.hz` | `1500000.ns`, `10000000.ns` | the same |
 //! | ` `, `\t`, `\\` in backticks | their meaning in quotes | the same |
 //! | a byte order mark, `#!…` at the start | removed, commented out | the same |
 //!
 //! Lines are never removed, and added only by `\n` in backticks.
 
+mod bare;
 mod bpftrace;
 mod check;
 mod rewrite;
@@ -107,6 +110,22 @@ pub(crate) struct Import {
     pub(crate) name_span: std::ops::Range<usize>,
     /// The whole statement without its semicolon.
     span: std::ops::Range<usize>,
+}
+
+/// Returns the token that closes the bracket at `open`.
+fn closing(text: &str, tokens: &[token::Token], open: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    for (at, token) in tokens.iter().enumerate().skip(open) {
+        match (token.kind, &text[token.span.clone()]) {
+            (token::Kind::TemplateStart, _) | (token::Kind::Symbol, "[" | "(" | "{" | "#{" | "?[") => depth += 1,
+            (token::Kind::TemplateEnd, _) | (token::Kind::Symbol, "]" | ")" | "}") => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+    None
 }
 
 fn imports(text: &str, tokens: &[token::Token]) -> Vec<Import> {

@@ -1,11 +1,14 @@
 //! The rewriting: tokens in, text and positions out.
 
+use super::bare::{self, BareHandler};
 use super::token::{Kind, SHEBANG, Token, byte_order_mark};
 use super::{Dialect, Lexed};
-use crate::handler::BARE_MAP;
+use crate::declare::SWITCHING;
+use crate::handler::{BARE_EVENT, BARE_MAP};
 use crate::units;
 use std::collections::BTreeMap;
 use xputrace_model::plan::HostEvent;
+use xputrace_model::table::TableKind;
 
 /// What the function `module` is to Rhai, which reserves that word.
 pub(crate) const MODULE_FUNCTION: &str = "module_event";
@@ -86,8 +89,13 @@ pub(crate) fn takes_maps(function: &str) -> bool {
     TAKE_MAPS.contains(&function)
 }
 
+/// Whether a method of a map or an element is called for what it does.
+fn acts_on_map(method: &str) -> bool {
+    matches!(method, "remove" | "clear" | "take") || TableKind::of_method(method).is_some()
+}
+
 pub(super) fn rewrite(text: &str, tokens: &[Token], dialect: Dialect) -> Lexed {
-    let mut plan = Plan { text, tokens, edits: BTreeMap::new() };
+    let mut plan = Plan { text, tokens, bare: bare::handlers(text, tokens), edits: BTreeMap::new() };
     plan.first_line();
     // Go backwards: where two insertions meet, the inner expression's comes first.
     for at in (0..tokens.len()).rev() {
@@ -132,6 +140,7 @@ fn map_variables(text: &str, tokens: &[Token]) -> Vec<String> {
 struct Plan<'a> {
     text: &'a str,
     tokens: &'a [Token],
+    bare: Vec<BareHandler>,
     /// By (offset, order of the edits at that offset).
     edits: BTreeMap<(usize, usize), Edit>,
 }
@@ -162,6 +171,7 @@ impl Plan<'_> {
             Kind::Identifier => {
                 self.reserved_event(at);
                 self.reserved_field(at);
+                self.bare_field(at);
             }
             Kind::Float => {
                 self.fractional_duration(at);
@@ -170,6 +180,12 @@ impl Plan<'_> {
             Kind::Integer => {
                 self.rate(at);
                 self.joined_unit(at);
+            }
+            Kind::Symbol if matches!(self.symbol(at), "&&" | "||") => {
+                self.bare_bars(at);
+                if dialect == Dialect::Interpreted {
+                    self.guarded_action(at);
+                }
             }
             Kind::Symbol if self.symbol(at) == "->" => {
                 let span = self.tokens[at].span.clone();
@@ -302,6 +318,66 @@ impl Plan<'_> {
     /// Whether the parenthesis at `open` belongs to a call of such a function.
     fn takes_handles(&self, open: usize) -> bool {
         open.checked_sub(1).is_some_and(|before| takes_maps(self.word(before)))
+    }
+
+    /// Gives `condition && action` a value, which Rhai wants on both sides.
+    fn guarded_action(&mut self, operator: usize) {
+        let first = operator + 1;
+        let Some(last) = self.action_end(first) else { return };
+        let (start, end) = (self.tokens[first].span.start, self.tokens[last].span.end);
+        self.insert(start, "{ ", start);
+        self.insert(end, "; true }", start);
+    }
+
+    /// Returns the last token of the call that begins at `first`, if it is made for what it does.
+    fn action_end(&self, first: usize) -> Option<usize> {
+        if matches!(self.word(first), "print" | "exit") && self.symbol(first + 1) == "(" {
+            return self.closing(first + 1);
+        }
+        let is_map = self.tokens.get(first)?.kind == Kind::Map;
+        let mut at = match self.key_end(first) {
+            Some((close, _)) if is_map => close,
+            _ => first,
+        };
+        loop {
+            let method = self.word(at + 2);
+            if self.symbol(at + 1) != "." || self.symbol(at + 3) != "(" {
+                return None;
+            }
+            let close = self.closing(at + 3)?;
+            let acts = if is_map { acts_on_map(method) } else { SWITCHING.contains(&method) };
+            if acts && self.symbol(close + 1) != "." {
+                return Some(close);
+            }
+            at = close;
+        }
+    }
+
+    /// Returns the token that closes the bracket at `open`.
+    fn closing(&self, open: usize) -> Option<usize> {
+        super::closing(self.text, self.tokens, open)
+    }
+
+    /// Names the event of a handler `|| …` that reads its fields by their names alone.
+    fn bare_bars(&mut self, at: usize) {
+        if self.bare.iter().any(|it| it.bars == at && !it.fields.is_empty()) {
+            let span = self.tokens[at].span.clone();
+            self.replace(span.clone(), &format!("|{BARE_EVENT}|"), span.start);
+        }
+    }
+
+    /// Rewrites a field's name that stands alone.
+    fn bare_field(&mut self, at: usize) {
+        if !self.bare.iter().any(|it| it.fields.contains(&at)) {
+            return;
+        }
+        let span = self.tokens[at].span.clone();
+        let word = &self.text[span.clone()];
+        let field = match RESERVED.contains(&word) {
+            true => format!("{BARE_EVENT}[\"{word}\"]"),
+            false => format!("{BARE_EVENT}.{word}"),
+        };
+        self.replace(span.clone(), &field, span.start);
     }
 
     /// Rewrites the event `module(…)`, whose name is a word of Rhai's.

@@ -48,6 +48,46 @@ fn values_are_read_where_they_are_meant() {
 }
 
 #[test]
+fn fields_stand_alone_where_no_event_is_named() {
+    for (text, expected) in [
+        (
+            "uprobe(\"a:b\", || @[comm, pid].count())",
+            "uprobe(\"a:b\", |__event| __map[[__event.comm, __event.pid]].count())",
+        ),
+        ("kernel(interpret(|| print(`${name}`)))", "kernel(interpret(|__event| print(`${__event.name}`)))"),
+        (
+            "tracepoint(\"a:b\", || if new > args.old { f(e.x) })",
+            "tracepoint(\"a:b\", |__event| if __event[\"new\"] > __event.args.old { f(e.x) })",
+        ),
+        ("uprobe(\"a:b\", || f(#{pid: pid}).comm)", "uprobe(\"a:b\", |__event| f(#{pid: __event.pid}).comm)"),
+        ("let pid = 1; uprobe(\"a:b\", || @[pid].count())", "let pid = 1; uprobe(\"a:b\", || __map[pid].count())"),
+        (
+            "uprobe(\"a:b\", || { let comm = 1; @ = comm + arg0 })",
+            "uprobe(\"a:b\", |__event| { let comm = 1; __map = comm + __event.arg0 })",
+        ),
+        ("interval(1.s, || print(time)); let f = || pid;", "interval(1.s, || print(time)); let f = || pid;"),
+        ("x = a || pid; kernel(|k| a || pid)", "x = a || pid; kernel(|k| a || pid)"),
+    ] {
+        assert_eq!(compiled(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn guarded_actions_have_a_value_for_rhai() {
+    for (text, expected) in [
+        ("a && @x.count();", "a && { _x.count(); true };"),
+        ("a || b && @x[1, f(2)].sum(@y);", "a || b && { _x[[1, f(2)]].sum(_y.value); true };"),
+        ("a && print(`${b}`)", "a && { print(`${b}`); true }"),
+        ("a && probe.enable()", "a && { probe.enable(); true }"),
+        ("a && @x.len() > 1", "a && _x.len() > 1"),
+        ("a && @x[1].count > 1 || b.contains(1)", "a && _x[1].count > 1 || b.contains(1)"),
+    ] {
+        assert_eq!(interpreted(text), expected, "{text}");
+        assert!(!compiled(text).contains("true"), "{text}");
+    }
+}
+
+#[test]
 fn reserved_words_are_fields() {
     assert_eq!(compiled("e.sync == k.launch.new"), "e[\"sync\"] == k.launch[\"new\"]");
     assert_eq!(compiled("e?.default"), "e?[\"default\"]");

@@ -7,7 +7,8 @@ use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_bytecode::{BpfMapId, ProgramId};
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Piece, Plan, record};
+use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Form, Piece, Plan, record};
+use xputrace_model::style::{Digits, hex, padded};
 use xputrace_model::table::{self, Scalar, TableDef, TableKind};
 
 /// A script with its engine, which kernels are fed to.
@@ -162,6 +163,9 @@ impl Run {
         if head as u32 == record::EXIT {
             return format!("exit {}", u64_at(bytes, 8) as i64);
         }
+        if head as u32 == record::MAP {
+            return format!("{} {:#x}", self.plan.tables[(head >> 32) as usize].name, u64_at(bytes, 8));
+        }
         let print = &self.plan.prints[(head >> 32) as usize];
         assert_eq!(print.size, bytes.len());
         let piece = |it: &Piece| match it {
@@ -169,10 +173,20 @@ impl Run {
             Piece::Arg(arg) if arg.present_at.is_some_and(|it| u64_at(bytes, it) == 0) => "-".into(),
             Piece::Arg(arg) => {
                 let text = self.scalar(arg.kind, &bytes[arg.at..]);
-                arg.human.map_or(text.clone(), |unit| format!("{text} {unit:?}"))
+                let text = match arg.style.digits {
+                    Digits::Decimal => text,
+                    Digits::Human(unit) => format!("{text} {unit:?}"),
+                    Digits::Hex => hex(text.parse().expect("an integer")),
+                };
+                padded(&text, arg.style.columns.into())
             }
         };
-        print.pieces.iter().map(piece).collect()
+        match &print.form {
+            Form::Line(pieces) => pieces.iter().map(piece).collect(),
+            Form::Object(members) => {
+                members.iter().map(|(name, it)| format!("{name}: {}", piece(it))).collect::<Vec<_>>().join(", ")
+            }
+        }
     }
 }
 
@@ -252,6 +266,143 @@ fn strings_are_put_together() {
     assert_eq!(keys("@flag"), ["false - -", "true - -"]);
     assert_eq!(run.one("@equal"), Some(vec![7]));
     assert_eq!(keys("@choice"), ["+10", "+1000000000000000000", "+7", "+9223372036854775807", "none"]);
+    assert!(run.losses().is_empty(), "{:?}", run.losses());
+}
+
+#[test]
+fn integers_are_written_in_hexadecimal_digits() {
+    let mut run = Run::new(
+        "kernel(|k| {
+             @key[k.duration.hex].count();
+             @part[`<${k.duration.u8.hex}>`].count();
+             if k.duration.hex == \"0xff\" { @equal.count(); }
+             print(`${k.duration.hex}|${k.duration.i8.hex.pad(6)}|${k.name.pad(-6)}|${k.duration.human.pad(9)}|`);
+             print(k.stream.pad(4));
+         });",
+    );
+    for n in [0, 9, 10, 255, 4096, -1, i64::MIN, 0x0123_4567_89ab_cdef] {
+        run.feed(&[kernel("gemm", n).with(word::STREAM, 7)]);
+    }
+    let keys = |name: &str| run.rows(name).into_keys().collect::<Vec<_>>();
+    assert_eq!(
+        keys("@key"),
+        ["0x0", "0x1000", "0x123456789abcdef", "0x8000000000000000", "0x9", "0xa", "0xff", "0xffffffffffffffff"]
+    );
+    assert_eq!(keys("@part"), ["<0x0>", "<0x9>", "<0xa>", "<0xef>", "<0xff>"]);
+    assert_eq!(run.one("@equal"), Some(vec![1]));
+    assert_eq!(run.printed()[6..8], ["0xff|0xffffffffffffffff|gemm  |255 Nanos|".to_owned(), "   7".to_owned()]);
+    assert!(run.losses().is_empty(), "{:?}", run.losses());
+}
+
+#[test]
+fn conditions_guard_actions() {
+    let mut run = Run::new(
+        "fn note(k) { @noted.sum(k.duration); }
+         kernel(|k| {
+             k.duration > 5 && @long.count();
+             k.duration > 5 || @short.count();
+             k.duration > 5 && k.stream == 7 && print(`${k.duration}`);
+             (k.duration < 0 || k.duration > 99) && note(k);
+             k.stream == 8 || { @other = k.duration; @others.count(); };
+             k.duration == 100 && exit(3)
+         });",
+    );
+    for n in [1, 6, 100] {
+        run.feed(&[kernel("gemm", n).with(word::STREAM, 7)]);
+    }
+    assert_eq!((run.one("@long"), run.one("@short")), (Some(vec![2]), Some(vec![1])));
+    assert_eq!(run.printed(), ["6", "100", "exit 3"]);
+    assert_eq!(
+        (run.one("@noted"), run.one("@other"), run.one("@others")),
+        (Some(vec![100]), Some(vec![100]), Some(vec![3]))
+    );
+    assert!(run.losses().is_empty(), "{:?}", run.losses());
+}
+
+#[test]
+fn fields_stand_alone_where_a_handler_names_no_event() {
+    let mut run = Run::new(
+        "let limit = 5;
+         kernel(|| if duration > limit { @by[name, launch.stream].sum(duration); print(`${name} ${duration}`) });
+         kernel(interpret(|| @interpreted[short_name].sum(duration)));",
+    );
+    run.feed(&[kernel("gemm", 9).with(word::LAUNCH_STREAM, 3)]);
+    assert_eq!(run.one("@by"), Some(vec![9]));
+    assert_eq!(run.printed(), ["gemm 9"]);
+}
+
+#[test]
+fn maps_and_objects_are_printed() {
+    let mut run = Run::new(
+        "kernel(|k| {
+             @by[k.short_name].count();
+             @n = k.duration;
+             print(#{took: k.duration, name: k.name, at: k.stream.hex, graph: k.graph, kind: \"kernel\"});
+             if k.duration == 2 { print(@by); print(@by.top(3)); @by.clear(); print(@n); }
+         });",
+    );
+    run.feed(&[kernel("gemm", 1).with(word::STREAM, 7), kernel("gemm", 2)]);
+    let whole = "@by 0xffffffffffffffff";
+    assert_eq!(
+        run.printed(),
+        [
+            "at: 0x7, graph: -, kind: kernel, name: gemm, took: 1",
+            "at: 0x0, graph: -, kind: kernel, name: gemm, took: 2",
+            whole,
+            "@by 0x3",
+            "@by 0x0",
+            "2",
+        ]
+    );
+}
+
+#[test]
+fn elements_are_read_and_removed() {
+    let mut run = Run::new(
+        "kernel(|k| {
+             if k.stream == 1 { @start[k.device] = k.duration; @text[k.device] = `${k.duration}!`; }
+             else {
+                 let was = @start[k.device].take();
+                 if was != () { @sum.sum(k.duration - was); }
+                 @gone[@start[k.device].take() ?? -1].count();
+                 @said[@text[k.device].take() ?? \"none\"].count();
+             }
+         });",
+    );
+    let event = |stream, n| kernel("gemm", n).with(word::STREAM, stream).with(word::DEVICE, 3);
+    run.feed(&[event(1, 10), event(2, 30), event(2, 31)]);
+    assert_eq!(run.one("@sum"), Some(vec![20]));
+    assert_eq!(run.rows("@gone").into_iter().collect::<Vec<_>>(), [("-1".to_owned(), vec![2])]);
+    assert_eq!(run.rows("@said").into_keys().collect::<Vec<_>>(), ["10!", "none"]);
+    assert!(run.rows("@start").is_empty() && run.rows("@text").is_empty());
+    assert!(run.losses().is_empty(), "{:?}", run.losses());
+}
+
+#[test]
+fn lists_and_objects_of_the_top_level_are_tables() {
+    let mut run = Run::new(
+        "let names = [\"zero\", \"one\", \"two\", \"three\", \"four\"];
+         let of_kernel = #{gemm: 10, scale: 20};
+         let limits = #{low: 3, inner: #{high: [7, 8]}};
+         fn named(list, n) { list[n] }
+         kernel(|k| {
+             @by[names[k.duration] ?? \"none\"].count();
+             @of.sum(of_kernel[k.name] ?? 1);
+             @constant = limits.low + limits.inner.high[1] + names.len();
+             if k.duration in [2, 3] { @among.count(); }
+             if k.name in of_kernel { @known.count(); }
+             if names[-1] == \"four\" { @last.count(); }
+             for name in names { if name == names[k.duration] { @looped.count(); } }
+             @called[named(names, k.duration) ?? \"-\"].count();
+         });",
+    );
+    run.feed(&[kernel("gemm", 0), kernel("scale", 2), kernel("scale", 4), kernel("other", 5), kernel("gemm", -1)]);
+    let rows = |name: &str| run.rows(name).into_iter().map(|(key, n)| (key, n[0])).collect::<Vec<_>>();
+    let expected = [("four", 1), ("none", 2), ("two", 1), ("zero", 1)].map(|(key, n)| (key.to_owned(), n));
+    assert_eq!(rows("@by"), expected);
+    assert_eq!((run.one("@of"), run.one("@constant")), (Some(vec![61]), Some(vec![16])));
+    assert_eq!((run.one("@among"), run.one("@known"), run.one("@last")), (Some(vec![1]), Some(vec![4]), Some(vec![5])));
+    assert_eq!((run.one("@looped"), rows("@called").len()), (Some(vec![3]), 4));
     assert!(run.losses().is_empty(), "{:?}", run.losses());
 }
 

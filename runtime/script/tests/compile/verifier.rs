@@ -342,7 +342,7 @@ fn script() -> impl Strategy<Value = String> {
         1..4,
     )
     .prop_map(|handlers| {
-        format!("let n = 3;\nfn twice(x) {{ if x > 1000 {{ return x; }} x * 2 }}\n{}\n{REST}", handlers.join("\n"))
+        format!("let n = 3;\nlet names = [1, 20, 300, 4000];\nfn twice(x) {{ if x > 1000 {{ return x; }} x * 2 }}\n{}\n{REST}", handlers.join("\n"))
     })
 }
 
@@ -431,7 +431,7 @@ impl Choice<'_> {
 
     fn statement(&mut self, depth: usize) -> String {
         let event = self.event;
-        match self.of(27) {
+        match self.of(32) {
             0 => format!("@count[{}.comm].count();", event),
             1 => format!("@sum.sum({});", self.number(depth)),
             2 => format!("@min[{}].min({});", self.number(1), self.number(depth)),
@@ -452,9 +452,10 @@ impl Choice<'_> {
             17 => format!("for i in 0..n {{ if {} {{ break; }} @count[{}.comm].count(); }}", self.truth(1), event),
             18 => format!("for i in 0..n {{ if {} {{ continue; }} @sum.sum(i); }}", self.truth(1)),
             19 => format!(
-                "print(`v ${{{}}} of ${{{}.comm}}, ${{({}).human}}`);",
+                "print(`v ${{{}}} of ${{{}.comm.pad(-16)}}, ${{({}).human}} ${{({}).hex.pad(20)}}`);",
                 self.number(depth),
                 event,
+                self.number(1),
                 self.number(1)
             ),
             20 => format!("if {} {{ exit(abs({}) % 256); }}", self.truth(depth), self.number(1)),
@@ -465,6 +466,11 @@ impl Choice<'_> {
                 self.number(depth)
             ),
             25 => format!("@plain[1] = twice({});", self.number(depth)),
+            27 => format!("{} && @sum.sum({});", self.truth(depth), self.number(1)),
+            28 => format!("@plain[2] = @plain[{}].take() ?? names[{}];", self.number(1), self.number(1)),
+            29 => format!("if {} {{ print(@live); @live.clear(); }}", self.truth(1)),
+            30 => format!("print(#{{n: {}, comm: {event}.comm, of: names[n]}});", self.number(depth)),
+            26 => format!("@hexed[({}).hex, `<${{({}).hex}}>`].count();", self.number(depth), self.number(1)),
             22 => match event {
                 "k" => "@stack[k.launch.ustack, k.name].count(); @who[0] = k.comm;".into(),
                 "l" => "@where[l.symbol].count(); @tag_seen = l.pid;".into(),

@@ -96,6 +96,10 @@ impl Host for FakeHost {
                 };
                 self.printed.push(pieces.into_iter().map(text).collect());
             }
+            Output::Object(members) => {
+                let shown = members.iter().map(|it| format!("{} {:?} {:?}", it.name, it.value, it.unit));
+                self.printed.push(shown.collect::<Vec<_>>().join(", "));
+            }
             Output::Table(view) => {
                 let name = &view.table.def.name;
                 let text = match (view.top, view.table.rows.as_slice()) {

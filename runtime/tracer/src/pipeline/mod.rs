@@ -46,8 +46,9 @@ use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Activity, Call, HostEvents, Place, Plan, ProbeId};
+use xputrace_model::plan::{Activity, Call, HostEvents, MapAction, Place, Plan, ProbeId};
 use xputrace_model::stack::StackKey;
+use xputrace_model::table::TableId;
 use xputrace_wire::events::host::Common;
 use xputrace_wire::record::{HostEventRecord, Launch};
 
@@ -59,6 +60,8 @@ pub trait Sink {
     /// also gets activities without a known launch (word `JOINED` is 0); the implementation decides
     /// by what the handler reads, as compiled handlers do themselves.
     fn interpret(&mut self, probe: ProbeId, event: &GpuContext, state: &mut State);
+    /// A compiled handler wants something done with a whole map, after what it has printed.
+    fn map(&mut self, map: TableId, action: MapAction);
     /// A handler called `exit(code)`.
     fn exit(&mut self, code: i64);
     /// Whether the run is over: no further event is handled.

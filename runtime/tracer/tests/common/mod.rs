@@ -6,7 +6,7 @@ use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, Image, MapKind, MapSpec, Program, ProgramId, ProgramKind, helper};
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::output::{Output, Piece};
-use xputrace_model::plan::{Activities, Activity, Calls, Demand, Place, Plan, Probe, ProbeId, ProbeScope};
+use xputrace_model::plan::{Activities, Activity, Calls, Demand, MapAction, Place, Plan, Probe, ProbeId, ProbeScope};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, TableDef, TableId, TableKind};
 use xputrace_store::Store;
@@ -170,6 +170,10 @@ impl Sink for Recorder {
 
     fn interpret(&mut self, _probe: ProbeId, event: &GpuContext, _state: &mut State) {
         self.events.push(*event);
+    }
+
+    fn map(&mut self, map: TableId, action: MapAction) {
+        self.lines.push(format!("{map:?} {action:?}"));
     }
 
     fn exit(&mut self, code: i64) {

@@ -3,6 +3,7 @@
 use super::State;
 use std::sync::Arc;
 use xputrace_model::output::Output;
+use xputrace_model::plan::MapAction;
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{Table, TableId, TableKind, Value};
 use xputrace_script::Host;
@@ -10,6 +11,17 @@ use xputrace_script::Host;
 impl State {
     fn known(&self, name: &str) -> Result<TableId, String> {
         self.id(name).ok_or_else(|| format!("there is no map {name}"))
+    }
+
+    /// Does with a map what a compiled handler asked for.
+    pub fn act_on(&mut self, map: TableId, action: MapAction) {
+        match action {
+            MapAction::Clear => self.maps().clear(map),
+            MapAction::Print { top } => {
+                let table = Arc::new(self.maps().snapshot(map));
+                self.emit(&Output::table(table, top));
+            }
+        }
     }
 }
 

@@ -23,9 +23,10 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::{Account, Loss};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{ClosureId, Plan, ProbeId};
+use xputrace_model::plan::{ClosureId, MapAction, Plan, ProbeId};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
+use xputrace_model::table::TableId;
 use xputrace_script::{EventView, Host, Interpreter};
 use xputrace_tracer::recording::GpuKind;
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, Sink};
@@ -71,6 +72,7 @@ pub struct Queue {
 enum Wish {
     Output(Output),
     Interpret(ProbeId, Box<GpuContext>),
+    Map(TableId, MapAction),
     Exit(i64),
 }
 
@@ -256,6 +258,7 @@ impl Running {
             }
             match wish {
                 Wish::Output(output) => self.state.borrow_mut().emit(&output),
+                Wish::Map(map, action) => self.state.borrow_mut().act_on(map, action),
                 Wish::Exit(code) => self.state.borrow_mut().exit(code),
                 Wish::Interpret(probe, words) => self.interpret(probe, &words),
             }
@@ -456,6 +459,10 @@ impl Sink for Queue {
 
     fn interpret(&mut self, probe: ProbeId, event: &GpuContext, _state: &mut xputrace_tracer::State) {
         self.wishes.push(Wish::Interpret(probe, Box::new(*event)));
+    }
+
+    fn map(&mut self, map: TableId, action: MapAction) {
+        self.wishes.push(Wish::Map(map, action));
     }
 
     fn exit(&mut self, code: i64) {

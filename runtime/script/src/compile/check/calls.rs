@@ -31,6 +31,11 @@ impl Checker<'_> {
                 self.pick(call.name == "max", value, other, at)
             }
             ("abs", 0) => self.absolute(value, at),
+            ("str", 0) if value.ty.base.is_string() => value,
+            ("pad", 1) => {
+                let whole = "write it inside the printed string: `print(`${x.pad(8)}`)`";
+                self.no_value("`.pad` outside a print", at, whole)
+            }
             ("str", 0 | 1) if value.ty.base == Base::Int => self.user_text(value, call.args.first(), at),
             (name, _) if declare::SWITCHING.contains(&name) => {
                 let diagnostic = declare::no_probe(name, value.ty.base.noun(), self.label(at));
@@ -107,9 +112,12 @@ impl Checker<'_> {
                 let value = self.integer(value);
                 self.absolute(value, at)
             }
-            ("str", [address, bytes @ ..]) if bytes.len() < 2 => {
-                let address = self.integer(address);
-                self.user_text(address, bytes.first(), at)
+            ("str", [value, bytes @ ..]) if bytes.len() < 2 => {
+                let value = self.expr(value);
+                match (value.ty.base.is_string(), bytes.first()) {
+                    (true, None) => value,
+                    (_, bytes) => self.user_text(value, bytes, at),
+                }
             }
             ("print" | "exit", arguments) if arguments.len() < 2 => {
                 self.no_value("the value of this call", at, "call it as a statement of its own")

@@ -7,6 +7,7 @@ use super::typed::{Base, Block, Expr, Kind, Source, Type};
 use super::warn::found_there;
 use super::{Checker, missing};
 use crate::declare;
+use crate::handler::Captured;
 use crate::units::{self, join_unit};
 use crate::width::{WIDTHS, Width};
 use rhai::{Expr as Syntax, FlowControl, Position, Stmt as SyntaxStmt};
@@ -16,6 +17,7 @@ use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::Place;
 use xputrace_model::schema::Unit;
 use xputrace_model::stack::LINES;
+use xputrace_model::style::{self, HEX_BYTES};
 
 /// Maximum length of a concatenated string; longer ones do not fit on the stack with the rest.
 const MAX_CONCAT_BYTES: u32 = 256;
@@ -83,6 +85,11 @@ impl Checker<'_> {
         {
             return self.event_value(&chain.links);
         }
+        if let Syntax::Variable(variable, _, at) = chain.head
+            && let Some(listed @ (Captured::List(_) | Captured::Object(_))) = self.listed(&variable.1)
+        {
+            return self.constant_part(&variable.1, listed, &chain.links, *at);
+        }
         if let Syntax::Variable(variable, _, _) = chain.head
             && let Some((Link::Method(call, at), rest)) = chain.links.split_first()
             && call.name == "call"
@@ -139,6 +146,7 @@ impl Checker<'_> {
                 Link::Property(name, at) if Width::of(name).is_some() => self.in_width(value, name, *at),
                 Link::Property(name, at) if units::is_unit(name) => self.in_unit(value, name, *at),
                 Link::Property("lines", at) if value.ty.base == Base::Stack => self.with_lines(value, *at),
+                Link::Property("hex", at) => self.hex(value, *at),
                 Link::Property("human", at) => {
                     self.no_value("`.human` outside a print", *at, "write it inside the string: `${x.human}`")
                 }
@@ -180,6 +188,7 @@ impl Checker<'_> {
                 diagnostic
                     .help(format!("a number has the units {}", units::names()))
                     .help(format!("and the widths {}", widths.join(", ")))
+                    .help("`.hex` is its text in hexadecimal digits")
             }
         };
         self.poison(diagnostic, at)
@@ -199,6 +208,18 @@ impl Checker<'_> {
             }
             _ => self.arithmetic(Alu::And, value, int(width.of_integer(-1), at), at),
         }
+    }
+
+    /// Checks `n.hex`: the text `0x1f`.
+    fn hex(&mut self, value: Expr, at: Position) -> Expr {
+        let value = self.expect(value, Base::Int);
+        let ty = Type::of(Base::Text(HEX_BYTES as u32));
+        let hex = match value.kind {
+            _ if is_poison(&value) => return value,
+            Kind::Const(n) => return self.literal(&style::hex(n), at),
+            _ => Expr { kind: Kind::Hex(Box::new(value)), ty, at },
+        };
+        self.concat(vec![hex], at)
     }
 
     /// Checks `n.ms` in nanoseconds; constants accept the top level's units too.

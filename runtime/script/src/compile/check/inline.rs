@@ -28,13 +28,17 @@ pub(super) struct Frame {
     result_bytes: u32,
 }
 
-impl Checker<'_> {
+impl<'a> Checker<'a> {
     /// Checks `name(…)` or `module::name(…)` if there is such a function.
     pub(super) fn script_call(&mut self, call: &FnCallExpr, at: Position) -> Option<Expr> {
-        let staged = self.staged;
-        let module = call.namespace.path.first().map(|it| it.as_str());
-        let function = staged.function(self.file, module, &call.name, call.args.len())?;
+        let function = self.function_of(call)?;
         Some(self.inline(function, &call.args, at))
+    }
+
+    /// Returns the function of the script that a call means.
+    pub(super) fn function_of(&self, call: &FnCallExpr) -> Option<&'a Function> {
+        let module = call.namespace.path.first().map(|it| it.as_str());
+        self.staged.function(self.file, module, &call.name, call.args.len())
     }
 
     /// Inlines a function's body.
@@ -95,7 +99,9 @@ impl Checker<'_> {
         for (name, argument) in function.parameters.iter().zip(arguments) {
             let binding = match unwrapped(argument) {
                 Syntax::Variable(variable, ..) if self.is_event(&variable.1) => Binding::Event,
-                Syntax::Variable(variable, ..) if self.closure(&variable.1).is_some() => {
+                Syntax::Variable(variable, ..)
+                    if self.closure(&variable.1).is_some() || self.listed(&variable.1).is_some() =>
+                {
                     self.lookup(&variable.1).unwrap_or(Binding::Event)
                 }
                 argument => {

@@ -2,13 +2,14 @@
 
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
 use super::tables::{MAX_KEY_PARTS, Purpose, Stored};
-use super::typed::{Base, Expr, Kind, MapId, Stmt, StmtKind, Type, Where};
+use super::typed::{Base, Block, Expr, Kind, MapId, Stmt, StmtKind, Type, Where};
 use super::{Checker, missing};
 use crate::declare;
 use crate::static_check::aggregation_form;
 use rhai::{Expr as Syntax, FnCallExpr, Position};
 use xputrace_bytecode::insn::Alu;
 use xputrace_model::diagnostic::{Diagnostic, Label, nearest};
+use xputrace_model::plan::{MapAction, Place};
 use xputrace_model::table::TableKind;
 
 /// Maximum number of buckets in a linear histogram.
@@ -99,6 +100,19 @@ impl Checker<'_> {
         let without_call =
             Chain { head: chain.head, links: chain.links[..chain.links.len() - 1].to_vec(), safe: chain.safe };
         match method {
+            "take" if call.args.is_empty() => {
+                let value = self.map_value(name, chain);
+                return Some(Stmt { kind: StmtKind::Eval(value), at });
+            }
+            "clear" if chain.links.len() == 1 && call.args.is_empty() => {
+                if self.place == Place::Gpu {
+                    self.not_yet_on_gpu("clearing a map", at, "clear it in an `interval` handler");
+                    return None;
+                }
+                let map = self.whole_map(name, chain.head.position());
+                self.shapes.list[map].cleared_live = true;
+                return Some(Stmt { kind: StmtKind::Map(map, MapAction::Clear), at });
+            }
             "clear" | "top" | "len" | "keys" | "values" => {
                 let label = self.label(at);
                 self.error(
@@ -128,11 +142,11 @@ impl Checker<'_> {
         if TableKind::of_method(method).is_none() {
             let label = self.label(at);
             let mut diagnostic = Diagnostic::error("unknown-method", format!("a map has no method `{method}`"), label);
-            if let Some(near) = nearest(method, TableKind::methods().chain(["remove"])) {
+            if let Some(near) = nearest(method, TableKind::methods().chain(["remove", "take"])) {
                 diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
             }
             self.error(
-                diagnostic.help(format!("it has: {} remove", TableKind::methods().collect::<Vec<_>>().join(" "))),
+                diagnostic.help(format!("it has: {} remove take", TableKind::methods().collect::<Vec<_>>().join(" "))),
             );
             return None;
         }
@@ -260,12 +274,33 @@ impl Checker<'_> {
         }
         self.shapes.list[element.map].more_than_added = true;
         let ty = self.shapes.value(element.map);
-        let read = Expr { kind: Kind::Read(element.map, element.keys), ty, at };
-        self.links(read, &element.rest)
+        match element.rest.split_first() {
+            Some((Link::Method(call, _), rest)) if call.name == "take" && call.args.is_empty() => {
+                let taken = self.taken(element.map, element.keys, at);
+                self.links(taken, rest)
+            }
+            _ => self.links(Expr { kind: Kind::Read(element.map, element.keys), ty, at }, &element.rest),
+        }
+    }
+
+    /// Reads an element and removes it. The key is computed once, first.
+    fn taken(&mut self, map: MapId, keys: Vec<Expr>, at: Position) -> Expr {
+        let mut stmts = Vec::new();
+        let keys: Vec<Expr> = keys.into_iter().map(|it| self.settled(it, &mut stmts)).collect();
+        let ty = self.shapes.value(map).maybe(true);
+        let value = self.new_local(ty);
+        let read = Expr { kind: Kind::Read(map, keys.clone()), ty, at };
+        stmts.push(Stmt { kind: StmtKind::Set(value, read), at });
+        stmts.push(Stmt { kind: StmtKind::Remove(map, keys), at });
+        let block = Block { stmts, value: Some(Expr { kind: Kind::Local(value), ty, at }) };
+        Expr { kind: Kind::Block(Box::new(block)), ty, at }
     }
 
     pub(super) fn contains(&mut self, map: &Syntax, key: &Syntax, at: Position) -> Expr {
         let Some(name) = map_name(map) else {
+            if let Some(values) = self.listed_values(map) {
+                return self.is_among(key, values, at);
+            }
             let whole = self.expr(map);
             return match whole.ty.base {
                 Base::Name | Base::Text(_) => self.matching(Where::Anywhere, whole, key, at),

@@ -6,6 +6,7 @@
 
 pub(in crate::compile) mod arguments;
 mod calls;
+mod constants;
 mod exprs;
 mod fields;
 mod inline;

@@ -38,6 +38,14 @@ impl Checker<'_> {
             Captured::Bool(b) => of(Base::Bool, i64::from(*b)),
             Captured::Str(text) => self.text_constant(text, at),
             Captured::Unit => missing(at),
+            Captured::List(_) => {
+                let help = format!("read an element, `{name}[i]`, or test for one: `x in {name}`");
+                self.whole_value(&format!("`{name}` is a list"), &self.or_interpret(&help), at)
+            }
+            Captured::Object(_) => {
+                let help = format!("read what it holds for a name: `{name}.part`, `{name}[e.comm]`");
+                self.whole_value(&format!("`{name}` is a `#{{…}}`"), &self.or_interpret(&help), at)
+            }
             Captured::Closure(_) => {
                 let diagnostic = Diagnostic::error("function-value", format!("`{name}` is a function"), self.label(at))
                     .help(format!("call it: `{name}.call(…)`"));
@@ -59,6 +67,12 @@ impl Checker<'_> {
                 self.poison(diagnostic, at)
             }
         }
+    }
+
+    /// Reports a value with parts where one of them is needed.
+    fn whole_value(&mut self, message: &str, help: &str, at: Position) -> Expr {
+        let diagnostic = Diagnostic::error("whole-value", message, self.label(at)).help(help);
+        self.poison(diagnostic, at)
     }
 
     /// Adds to an advice that the interpreter knows more, for events whose handlers it can run.

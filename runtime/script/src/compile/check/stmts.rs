@@ -1,17 +1,19 @@
 //! Statements: assignments, branches, loops and prints.
 
 use super::chain::{Chain, Link, map_name, unwrapped};
-use super::exprs::text_bytes;
+use super::exprs::{known_text, text_bytes};
+use super::operators::negated;
 use super::tables::{Purpose, join_base};
-use super::typed::{Base, Block, Expr, Kind, LocalId, Part, Stmt, StmtKind};
+use super::typed::{Base, Block, Expr, Kind, LocalId, MapId, Part, Printed, Stmt, StmtKind};
 use super::{Binding, Checker};
 use crate::declare;
 use crate::handler::Captured;
 use crate::static_check::no_exit_status;
-use rhai::{Expr as Syntax, FnCallExpr, Position, Stmt as SyntaxStmt};
+use rhai::{Expr as Syntax, FnCallExpr, Ident, Position, Stmt as SyntaxStmt};
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::Place;
-use xputrace_model::schema::Event;
+use xputrace_model::plan::{MapAction, Place};
+use xputrace_model::schema::{Event, Unit};
+use xputrace_model::style::{Digits, MOST_COLUMNS, Style, padded};
 
 /// Maximum number of iterations of a `for`, which is unrolled.
 const MAX_ITERATIONS: i64 = 64;
@@ -131,6 +133,18 @@ impl Checker<'_> {
                             return None;
                         }
                     }
+                }
+                values
+            }
+            Syntax::Variable(variable, ..) if self.listed(&variable.1).is_some() => {
+                let values = match self.listed(&variable.1) {
+                    Some(Captured::List(values)) => values,
+                    _ => Vec::new(),
+                };
+                if values.is_empty() || values.len() > MAX_ITERATIONS as usize {
+                    let instead = format!("loop over a list of 1 to {MAX_ITERATIONS} values");
+                    self.unsupported("a loop over this", at, &instead);
+                    return None;
                 }
                 values
             }
@@ -260,8 +274,10 @@ impl Checker<'_> {
     /// Whether an expression is evaluated for its effect and has no value.
     pub(super) fn is_action(&self, expr: &Syntax) -> bool {
         let expr = unwrapped(expr);
-        if let Syntax::FnCall(call, _) = expr {
-            return matches!(&*call.name, "print" | "exit");
+        match expr {
+            Syntax::FnCall(call, _) => return matches!(&*call.name, "print" | "exit"),
+            Syntax::And(parts, _) | Syntax::Or(parts, _) => return parts.last().is_some_and(|it| self.is_guarded(it)),
+            _ => {}
         }
         let chain = Chain::of(expr);
         if self.probe_method(&chain).is_some() {
@@ -269,6 +285,31 @@ impl Checker<'_> {
         }
         map_name(chain.head).is_some()
             && matches!(chain.links.last(), Some(Link::Method(..)) if is_map_action(chain.links.len()))
+    }
+
+    /// Whether the last part of a condition is something to do if the others let it.
+    fn is_guarded(&self, last: &Syntax) -> bool {
+        let calls_function = match unwrapped(last) {
+            Syntax::FnCall(call, _) => self.function_of(call).is_some(),
+            Syntax::Stmt(_) => true,
+            _ => false,
+        };
+        calls_function || self.is_action(last)
+    }
+
+    /// Checks `condition && action` and `condition || action`; `None` if it is a plain condition.
+    fn guarded(&mut self, expr: &Syntax, at: Position) -> Option<Stmt> {
+        let (parts, all) = match expr {
+            Syntax::And(parts, _) => (parts, true),
+            Syntax::Or(parts, _) => (parts, false),
+            _ => return None,
+        };
+        let (last, front) = parts.split_last().filter(|it| self.is_guarded(it.0))?;
+        let action = [SyntaxStmt::Expr(Box::new(last.clone()))];
+        let condition = self.all(front.iter(), at, if all { Kind::And } else { Kind::Or });
+        let condition = if all { condition } else { negated(condition, at) };
+        let then = self.block_where(&condition, &action, false);
+        Some(Stmt { kind: StmtKind::If(condition, then, Block::default()), at })
     }
 
     pub(super) fn expr_stmt(&mut self, expr: &Syntax) -> Option<Stmt> {
@@ -279,6 +320,7 @@ impl Checker<'_> {
             Syntax::Stmt(block) => {
                 return Some(Stmt { kind: StmtKind::Block(self.block(block.statements(), false)), at });
             }
+            Syntax::And(..) | Syntax::Or(..) if self.is_action(expr) => return self.guarded(expr, at),
             _ => {}
         }
         let chain = Chain::of(expr);
@@ -329,7 +371,7 @@ impl Checker<'_> {
             return None;
         }
         let kind = match (&*call.name, &call.args[..]) {
-            ("print", [argument]) => StmtKind::Print(self.printed(argument)),
+            ("print", [argument]) => self.print(unwrapped(argument)),
             ("print", []) => {
                 self.unsupported("print of nothing", at, "print a string: `print(\"\")` is an empty line");
                 return None;
@@ -358,32 +400,108 @@ impl Checker<'_> {
         }
     }
 
+    /// Checks what `print` prints: a map, an object or a text.
+    fn print(&mut self, argument: &Syntax) -> StmtKind {
+        if let Some((name, top)) = self.printed_map(argument) {
+            let map = self.whole_map(&name, argument.start_position());
+            return StmtKind::Map(map, MapAction::Print { top });
+        }
+        StmtKind::Print(match argument {
+            Syntax::Map(members, _) => Printed::Object(self.members(&members.0)),
+            text => Printed::Line(self.printed(text)),
+        })
+    }
+
+    /// Returns the map that is printed as a whole, or how many of its largest elements are.
+    fn printed_map(&mut self, argument: &Syntax) -> Option<(String, Option<usize>)> {
+        let chain = Chain::of(argument);
+        let name = map_name(chain.head)?;
+        match chain.links[..] {
+            [] => {
+                let id = self.shapes.get(&name);
+                let is_value =
+                    id.is_some_and(|it| self.shapes.purpose(it) == Some(Purpose::Plain) && !self.shapes.has_keys(it));
+                (!is_value).then_some((name, None))
+            }
+            [Link::Method(call, _)] if call.name == "top" && call.args.len() == 1 => {
+                let n = self.constant(&call.args[0]).and_then(|it| usize::try_from(it).ok());
+                Some((name, Some(n.unwrap_or_default().max(1))))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns a map that the tracer reads or clears for this handler.
+    pub(super) fn whole_map(&mut self, name: &str, at: Position) -> MapId {
+        let label = self.label(at);
+        let map = self.shapes.id(name, &label);
+        let shape = &mut self.shapes.list[map];
+        shape.in_interpreter = true;
+        shape.read_live = true;
+        map
+    }
+
+    /// Checks the members of a printed `#{…}`, in the order of their names.
+    fn members(&mut self, members: &[(Ident, Syntax)]) -> Vec<(String, Part)> {
+        let mut sorted: Vec<&(Ident, Syntax)> = members.iter().collect();
+        sorted.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+        sorted.into_iter().map(|(name, it)| (name.name.to_string(), self.member(unwrapped(it)))).collect()
+    }
+
+    fn member(&mut self, value: &Syntax) -> Part {
+        self.styled_part(value).unwrap_or_else(|| printed_value(self.expr(value)))
+    }
+
     /// Returns the pieces of a printed text: constants, and values with or without `.human`.
     pub(super) fn printed(&mut self, argument: &Syntax) -> Vec<Part> {
-        let argument = unwrapped(argument);
-        if let Some(name) = map_name(argument) {
-            let label = self.label(argument.position());
-            let id = self.shapes.get(&name);
-            if id.is_none_or(|id| self.shapes.purpose(id) != Some(Purpose::Plain) || self.shapes.has_keys(id)) {
-                self.error(
-                    Diagnostic::error("print-map", format!("`{name}` cannot be printed in a compiled handler"), label)
-                        .help(format!("print it in `interval(1.s, || print({name}))` or in an `end` handler")),
-                );
-                return Vec::new();
-            }
-        }
         match argument {
             Syntax::InterpolatedString(pieces, _) => pieces.iter().flat_map(|it| self.printed_part(it)).collect(),
             one => self.printed_part(one),
         }
     }
 
+    /// Checks a piece that says how it is printed: by `.human`, `.hex` or `.pad(n)`.
+    fn styled_part(&mut self, piece: &Syntax) -> Option<Part> {
+        let mut chain = Chain::of(piece);
+        let columns = take_columns(&mut chain.links);
+        let digits = take_digits(&mut chain.links);
+        if columns.is_none() && digits.is_none() {
+            return None;
+        }
+        let expr = if chain.links.is_empty() { self.expr(chain.head) } else { self.chain(&chain) };
+        let expr =
+            if digits.is_some_and(|it| it(Unit::None) == Digits::Hex) { self.expect(expr, Base::Int) } else { expr };
+        let digits = digits.map_or(Digits::Decimal, |it| it(expr.ty.unit));
+        let columns = columns.map_or(0, |it| self.columns(it, &expr));
+        Some(match known_text(&expr) {
+            Some(text) if digits == Digits::Decimal => Part::Text(padded(&text, columns.into())),
+            _ => Part::Value { expr, style: Style { digits, columns } },
+        })
+    }
+
+    /// Checks the columns of `.pad(n)`: a constant, negative to fill them after the text.
+    fn columns(&mut self, columns: &Syntax, padded: &Expr) -> i16 {
+        let label = self.label(columns.position());
+        if padded.ty.base == Base::Stack {
+            self.error(Diagnostic::error("type", "a stack has several lines and cannot be padded", label));
+            return 0;
+        }
+        match self.constant(columns) {
+            Some(n) if (-MOST_COLUMNS..=MOST_COLUMNS).contains(&n) => n as i16,
+            Some(_) => {
+                let message = format!("`pad` fills up to {MOST_COLUMNS} columns");
+                let help = "write `x.pad(8)`, or `x.pad(-8)` to fill the columns after it";
+                self.error(Diagnostic::error("arguments", message, label).help(help));
+                0
+            }
+            None => 0,
+        }
+    }
+
     pub(super) fn printed_part(&mut self, piece: &Syntax) -> Vec<Part> {
         let piece = unwrapped(piece);
-        let mut chain = Chain::of(piece);
-        if let Some(Link::Property("human", _)) = chain.links.last() {
-            chain.links.pop();
-            return vec![Part::Value { expr: self.chain(&chain), human: true }];
+        if let Some(part) = self.styled_part(piece) {
+            return vec![part];
         }
         let expr = self.expr(piece);
         match expr.kind {
@@ -397,8 +515,27 @@ impl Checker<'_> {
 pub(super) fn printed_value(expr: Expr) -> Part {
     match expr.kind {
         Kind::Literal(text) => Part::Text(text),
-        _ => Part::Value { expr, human: false },
+        _ => Part::Value { expr, style: Style::default() },
     }
+}
+
+/// Takes `.human` or `.hex` off the end of a chain.
+fn take_digits(links: &mut Vec<Link>) -> Option<fn(Unit) -> Digits> {
+    let digits: fn(Unit) -> Digits = match links.last()? {
+        Link::Property("human", _) => Digits::Human,
+        Link::Property("hex", _) => |_| Digits::Hex,
+        _ => return None,
+    };
+    links.pop();
+    Some(digits)
+}
+
+/// Takes `.pad(n)` off the end of a chain; returns `n`.
+fn take_columns<'c>(links: &mut Vec<Link<'c>>) -> Option<&'c Syntax> {
+    let Link::Method(call, _) = links.last()? else { return None };
+    let [columns] = &call.args[..] else { return None };
+    (call.name == "pad").then(|| links.pop())?;
+    Some(columns)
 }
 
 /// Whether a method at the end of a chain belongs to the map or its element, not to a value in it.

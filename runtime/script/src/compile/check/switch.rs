@@ -28,11 +28,7 @@ impl Checker<'_> {
     ) -> Expr {
         let value = self.expr(value);
         let mut stmts = Vec::new();
-        // A name's mangled form is no case of it: Rhai finds a case by the value alone.
-        let value = match symbol_beside(&value) {
-            Some(_) => self.stored(value, &mut stmts),
-            None => self.settled(value, &mut stmts),
-        };
+        let value = self.settled_alone(value, &mut stmts);
         let mut ways = self.value_ways(&value, cases, at);
         ways.extend(self.range_ways(&value, cases));
         let mut otherwise = match cases.def_case {
@@ -121,6 +117,14 @@ impl Checker<'_> {
     /// repeat an effect.
     pub(super) fn settled(&mut self, value: Expr, before: &mut Vec<Stmt>) -> Expr {
         if value.is_simple() { value } else { self.stored(value, before) }
+    }
+
+    /// Likewise, for comparing a name with others: its mangled form is none of them, as in Rhai.
+    pub(super) fn settled_alone(&mut self, value: Expr, before: &mut Vec<Stmt>) -> Expr {
+        match symbol_beside(&value) {
+            Some(_) => self.stored(value, before),
+            None => self.settled(value, before),
+        }
     }
 
     /// Computes a value into a variable of its own.
