@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::OnceLock;
 use xputrace_bytecode::probe::PidNamespace;
-use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, TracepointFormat};
+use xputrace_model::catalog::{Catalog, ReturnType, TracepointField, TracepointFieldType, TracepointFormat};
 use xputrace_model::diagnostic;
 
 /// Inode of the initial pid namespace. Source: `PROC_PID_INIT_INO` in `include/linux/proc_ns.h`.
@@ -27,10 +27,13 @@ const NEAR_NAMES: usize = 3;
 #[derive(Clone, Debug)]
 pub struct LiveCatalog {
     scope: Scope,
+    /// Whether no later process may bring a file that is missing.
+    is_final: bool,
     exec_id: OnceLock<Option<u32>>,
     pid_namespace: OnceLock<Option<PidNamespace>>,
     files: RefCell<HashMap<String, Rc<Vec<NamedFile>>>>,
     answers: RefCell<HashMap<(String, String), Result<(), String>>>,
+    return_types: RefCell<HashMap<(String, String), Option<ReturnType>>>,
 }
 
 /// A file and the names of its functions that can be probed.
@@ -56,11 +59,18 @@ impl LiveCatalog {
     pub fn of(scope: Scope) -> Self {
         LiveCatalog {
             scope,
+            is_final: false,
             exec_id: OnceLock::new(),
             pid_namespace: OnceLock::new(),
             files: RefCell::default(),
             answers: RefCell::default(),
+            return_types: RefCell::default(),
         }
+    }
+
+    /// Makes it tell of files that are not there now: for a script that is only checked.
+    pub fn as_of_now(self) -> Self {
+        LiveCatalog { is_final: true, ..self }
     }
 
     fn files(&self, object: &str) -> Rc<Vec<NamedFile>> {
@@ -71,6 +81,13 @@ impl LiveCatalog {
         let found = Rc::new(resolve::candidates(object, &self.scope).into_iter().map(named).collect::<Vec<_>>());
         self.files.borrow_mut().insert(object.to_owned(), found.clone());
         found
+    }
+
+    fn look_up_return_type(&self, object: &str, function: &str) -> Option<ReturnType> {
+        let files = self.files(object);
+        let mut types = files.iter().map(|it| resolve::return_type(&it.file, function));
+        let first = types.next()??;
+        types.all(|it| it == Some(first)).then_some(first)
     }
 
     fn look_up(&self, object: &str, function: &str) -> Result<(), String> {
@@ -102,6 +119,20 @@ impl Catalog for LiveCatalog {
         let answer = self.look_up(object, function);
         self.answers.borrow_mut().insert(key, answer.clone());
         answer
+    }
+
+    fn has_file(&self, object: &str) -> bool {
+        !self.is_final || !self.files(object).is_empty()
+    }
+
+    fn return_type(&self, object: &str, function: &str) -> Option<ReturnType> {
+        let key = (object.to_owned(), function.to_owned());
+        if let Some(known) = self.return_types.borrow().get(&key) {
+            return *known;
+        }
+        let found = self.look_up_return_type(object, function);
+        self.return_types.borrow_mut().insert(key, found);
+        found
     }
 
     fn pid_namespace(&self) -> Option<PidNamespace> {

@@ -49,7 +49,7 @@ impl Elf {
         Ok(elf)
     }
 
-    fn parse(&self) -> Result<ElfFile64<'_, Endianness>, String> {
+    pub(crate) fn parse(&self) -> Result<ElfFile64<'_, Endianness>, String> {
         ElfFile64::parse(&*self.bytes).map_err(|_| "it is not a 64-bit ELF file".to_owned())
     }
 
@@ -74,6 +74,16 @@ impl Elf {
         let mut found: Vec<_> = found.into_values().collect();
         found.sort_by(|a, b| (&a.name, a.file_offset).cmp(&(&b.name, b.file_offset)));
         found
+    }
+
+    /// Returns the virtual address of the code at a file offset.
+    pub(crate) fn address(&self, file_offset: u64) -> Option<u64> {
+        let file = self.parse().ok()?;
+        file.segments().find_map(|it| {
+            let (start, size) = it.file_range();
+            let distance = file_offset.checked_sub(start).filter(|it| *it < size)?;
+            Some(it.address() + distance)
+        })
     }
 
     /// Returns the file offset of the code at a virtual address.

@@ -36,6 +36,7 @@ mod proc_maps;
 mod reach;
 mod report;
 mod resolve;
+mod return_type;
 mod returns;
 mod ring;
 mod scope;

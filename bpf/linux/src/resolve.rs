@@ -9,12 +9,14 @@ use crate::elf::{Elf, Function};
 use crate::error::AttachError;
 use crate::first_insn::{self, Answer, Step};
 use crate::proc_maps::{self, View};
+use crate::return_type;
 use crate::scope::{CommandScope, Scope};
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
+use xputrace_model::catalog::ReturnType;
 pub(crate) use xputrace_model::catalog::glob;
 use xputrace_model::diagnostic;
 use xputrace_symbols::{demangle, with_parameters};
@@ -212,6 +214,17 @@ pub(crate) fn places(file: &Candidate, function: &str) -> Result<Places, AttachE
     }
     let places = direct.iter().map(|it| wanted.place(&elf, &code, file, it)).collect::<Result<Vec<_>, _>>()?;
     Ok(Places { places: each_once(places), indirect })
+}
+
+/// Returns the integer that a function returns, if the file tells; of several functions of the name, if they agree.
+pub(crate) fn return_type(file: &Candidate, function: &str) -> Option<ReturnType> {
+    let elf = Elf::open(&file.path).ok()?;
+    let wanted = Wanted { part: file.part, ..Wanted::parse(function) };
+    let found = Named::split(wanted.find(&elf)).direct;
+    let types: Vec<_> =
+        found.iter().map(|it| return_type::of(&elf, elf.address(it.file_offset)?)).collect::<Option<_>>()?;
+    let (first, others) = types.split_first()?;
+    others.iter().all(|it| it == first).then_some(*first)
 }
 
 /// Returns the file offset of a function's first instruction.

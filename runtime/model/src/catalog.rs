@@ -19,6 +19,17 @@ pub trait Catalog {
         Ok(())
     }
 
+    /// Whether a file that `object` names is known, or may be mapped later.
+    fn has_file(&self, _object: &str) -> bool {
+        true
+    }
+
+    /// Returns the integer that a function of the file that `object` names returns; `None` if that is not known, or for a
+    /// pattern.
+    fn return_type(&self, _object: &str, _function: &str) -> Option<ReturnType> {
+        None
+    }
+
     /// Whether it is a recording, which has the probes that a script asked for when it was made.
     fn is_recording(&self) -> bool {
         false
@@ -36,6 +47,14 @@ pub trait Catalog {
 /// Whether a program can attach to a tracepoint (`CATEGORY:NAME`): not to the records of Linux's function tracer.
 pub fn is_attachable(tracepoint: &str) -> bool {
     !tracepoint.starts_with("ftrace:")
+}
+
+/// An integer or address that a function returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReturnType {
+    /// 1, 2, 4 or 8.
+    pub bytes: u32,
+    pub signed: bool,
 }
 
 /// The fields of a tracepoint, as `events/CATEGORY/NAME/format` in tracefs describes them.
@@ -168,6 +187,14 @@ impl Catalog for MiniCatalog {
                 int("next_pid", 56, 4, true),
                 int("next_prio", 60, 4, true),
             ],
+            ("sched", "sched_wakeup") => {
+                vec![
+                    chars("comm", 8),
+                    int("pid", 24, 4, true),
+                    int("prio", 28, 4, true),
+                    int("target_cpu", 32, 4, true),
+                ]
+            }
             ("syscalls", "sys_enter_write") => vec![
                 int("__syscall_nr", 8, 4, true),
                 int("fd", 16, 8, false),
@@ -180,8 +207,20 @@ impl Catalog for MiniCatalog {
         Ok(TracepointFormat { fields })
     }
 
+    fn return_type(&self, object: &str, function: &str) -> Option<ReturnType> {
+        let typed = |bytes, signed| Some(ReturnType { bytes, signed });
+        match (object, function) {
+            ("./server", "handle_request") => typed(4, true),
+            ("./server", "is_open") => typed(1, false),
+            ("./server", "bytes_sent") => typed(8, true),
+            _ => None,
+        }
+    }
+
     fn tracepoints(&self) -> Result<Vec<String>, String> {
-        Ok(["sched:sched_switch", "syscalls:sys_enter_close", "syscalls:sys_enter_write"].map(str::to_owned).into())
+        Ok(["sched:sched_switch", "sched:sched_wakeup", "syscalls:sys_enter_close", "syscalls:sys_enter_write"]
+            .map(str::to_owned)
+            .into())
     }
 
     fn pid_namespace(&self) -> Option<PidNamespace> {

@@ -229,13 +229,47 @@ fn unknown_field(text: &str, label: Label) -> Diagnostic {
 /// Reports that `noun` has no such field, and suggests one of those that it has.
 pub(crate) fn no_field(noun: &str, field: &str, known: &[&str], label: Label) -> Diagnostic {
     let mut diagnostic = Diagnostic::error("unknown-field", format!("{noun} has no field `{field}`"), label);
-    if let Some(near) = nearest(field, known.iter().copied()) {
+    if let Some(near) = synonym(field, known).or_else(|| nearest(field, known.iter().copied())) {
         diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
     }
     match known {
         [] => diagnostic,
         known => diagnostic.help(format!("it has: {}", known.join(" "))),
     }
+}
+
+/// What other tools call a field, and what it is called here, the likelier first.
+const SYNONYMS: &[(&str, &[&str])] = &[
+    ("size", &["bytes", "dynamic_shared"]),
+    ("len", &["bytes"]),
+    ("length", &["bytes"]),
+    ("count", &["copies", "bytes"]),
+    ("elapsed", &["duration"]),
+    ("latency", &["duration"]),
+    ("took", &["duration"]),
+    ("dur", &["duration"]),
+    ("time", &["start", "duration"]),
+    ("timestamp", &["time"]),
+    ("ts", &["time"]),
+    ("nsecs", &["time"]),
+    ("thread", &["tid"]),
+    ("process", &["pid"]),
+    ("addr", &["address"]),
+    ("ptr", &["address"]),
+    ("stack", &["ustack", "capture"]),
+    ("backtrace", &["ustack"]),
+    ("ret", &["retval", "result"]),
+    ("return", &["retval", "result"]),
+    ("status", &["result", "retval"]),
+    ("function", &["func", "api", "name"]),
+    ("gpu_id", &["device"]),
+    ("kernel", &["name"]),
+];
+
+/// Returns the field that is meant by another tool's word for it.
+fn synonym<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    let (_, meant) = SYNONYMS.iter().find(|it| it.0 == word)?;
+    meant.iter().find_map(|it| known.iter().find(|known| *known == it)).copied()
 }
 
 /// Returns the fields of one of our types, by its name in Rhai.
@@ -271,6 +305,10 @@ pub(crate) fn parse(file: FileId, text: &str, positions: &Positions, error: &Par
         ParseErrorType::AssignmentToConstant(name) => {
             Diagnostic::error("constant", format!("`{name}` is a constant and cannot be assigned"), label)
         }
+        ParseErrorType::AssignmentToInvalidLHS(_) if is_guarded(text, label.span.start) => {
+            Diagnostic::error("assignment", "an assignment cannot follow `&&` or `||`", label)
+                .help("write `if condition { @n += 1; }`")
+        }
         ParseErrorType::AssignmentToInvalidLHS(_) => {
             Diagnostic::error("assignment", "this cannot be assigned to", label)
                 .help("assign to a variable, an `@map`, its element or `l.tag`")
@@ -289,6 +327,16 @@ pub(crate) fn parse(file: FileId, text: &str, positions: &Positions, error: &Par
         }
         other => Diagnostic::error("syntax", plain(&user_names(&other.to_string())), label),
     }
+}
+
+/// Whether the statement around an offset has a `&&` or `||` before an assignment.
+fn is_guarded(text: &str, offset: usize) -> bool {
+    let ends = [';', '{', '}'];
+    let before = text.get(..offset).unwrap_or_default();
+    let start = before.rfind(ends).map_or(0, |it| it + 1);
+    let rest = text.get(start..).unwrap_or_default();
+    let statement = rest.split(ends).next().unwrap_or_default();
+    statement.contains("&&") || statement.contains("||")
 }
 
 /// Restores the names of maps as the user wrote them.

@@ -32,6 +32,11 @@ impl Width {
         WIDTHS.iter().copied().find(|it| it.name == name)
     }
 
+    /// Returns the width of an integer of so many bytes; `None` for all 64 bits.
+    pub(crate) fn of_bytes(bytes: u32, signed: bool) -> Option<Width> {
+        WIDTHS.iter().copied().find(|it| it.bits == 8 * bytes && it.signed == signed && it.above() > 0)
+    }
+
     /// Returns the number of bits above it.
     pub(crate) fn above(self) -> u32 {
         64 - self.bits

@@ -117,7 +117,8 @@ pub fn report(diagnostics: &[Diagnostic], sources: &Sources, errors_only: bool) 
 
 /// `xputrace check`: prints errors and warnings only.
 pub fn check(run: &Run) -> Result<ExitCode> {
-    Ok(compile_named(run)?.ready_or(MISTAKE).err().unwrap_or(ExitCode::SUCCESS))
+    let catalog = machine::catalog(run).as_of_now();
+    Ok(compile_given(run, &catalog)?.ready_or(MISTAKE).err().unwrap_or(ExitCode::SUCCESS))
 }
 
 /// `xputrace explain`: prints where each handler runs and why; with -v also the bytecode.
@@ -168,10 +169,15 @@ pub fn scripts() -> Result<ExitCode> {
 }
 
 fn compile_named(run: &Run) -> Result<Outcome> {
+    compile_given(run, &machine::catalog(run))
+}
+
+/// Compiles the script that the command line must name.
+fn compile_given(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     if run.script.is_none() {
         bail!("no script was given: name a file or a bundled script, or use -e 'TEXT'");
     }
-    compile_script(run, &machine::catalog(run))
+    compile_script(run, catalog)
 }
 
 fn default_object(script: Option<&Script>) -> PathBuf {

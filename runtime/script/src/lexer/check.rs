@@ -102,6 +102,7 @@ impl Checker<'_> {
                     &["write `,` between the parts: `@m[a, b]`"],
                 );
             }
+            ";" if self.innermost() == "(" => self.handler_without_braces(at),
             "=" => self.assignment_in_condition(at),
             "/" => self.predicate(at),
             _ => {}
@@ -173,6 +174,18 @@ impl Checker<'_> {
 
     fn innermost(&self) -> &str {
         self.open.last().map_or("", |it| self.slice(*it))
+    }
+
+    /// Reports `uprobe(…, |e| a; b)`.
+    fn handler_without_braces(&mut self, at: usize) {
+        let Some(open) = self.open.last().copied() else { return };
+        let is_bar = |it: &usize| self.tokens[*it].kind == Kind::Symbol && matches!(self.slice(*it), "|" | "||");
+        let mut bars = (open + 1..at).filter(is_bar);
+        let Some(first) = bars.next() else { return };
+        let last = if self.slice(first) == "||" { first } else { bars.next().unwrap_or(first) };
+        let bars = &self.text[self.tokens[first].span.start..self.tokens[last].span.end];
+        let help = format!("write `{bars} {{ …; … }}`");
+        self.say(at, "missing-braces", "a handler of several statements needs braces", &[&help]);
     }
 
     /// Reports `if a = b {` at the first assignment in the condition.
@@ -382,7 +395,10 @@ impl Checker<'_> {
         }
         let gap = self.tokens[before].span.end..self.tokens[at].span.start;
         let place = self.label(gap.start..gap.start + usize::from(!gap.is_empty()));
-        let diagnostic = if self.is_bare_unit(before, at) {
+        let diagnostic = if let Some(whole) = self.magnitude(before, at) {
+            let message = format!("numbers have no suffix `{}`", self.slice(at));
+            Diagnostic::error("number", message, self.label_of(at)).help(whole)
+        } else if self.is_bare_unit(before, at) {
             let help = format!("write `{}.{}`", self.slice(before), self.slice(at));
             Diagnostic::error("unit", "join a number and its unit with a dot", self.label_of(at)).help(help)
         } else if let Some(keyword) = self.open_condition(at) {
@@ -405,6 +421,27 @@ impl Checker<'_> {
     /// Whether commas separate items in the innermost open bracket.
     fn in_list(&self) -> bool {
         self.open.last().is_some_and(|open| matches!(self.slice(*open), "(" | "[" | "?[" | "#{"))
+    }
+
+    /// Returns what to write instead of `1k`, `4KiB` and the like.
+    fn magnitude(&self, before: usize, at: usize) -> Option<String> {
+        let digits = self.slice(before);
+        if self.tokens[before].kind != Kind::Integer || !self.touches(before) {
+            return None;
+        }
+        let (zeros, binary) = match self.word(at) {
+            "k" | "K" | "kB" | "KB" => ("000", None),
+            "M" | "MB" => ("000_000", None),
+            "G" | "GB" => ("000_000_000", None),
+            "KiB" | "Ki" => ("", Some("1024")),
+            "MiB" | "Mi" => ("", Some("1024 * 1024")),
+            "GiB" | "Gi" => ("", Some("1024 * 1024 * 1024")),
+            _ => return None,
+        };
+        Some(match binary {
+            Some(factor) => format!("write `{digits} * {factor}`"),
+            None => format!("write `{digits}{}` or `{digits}_{zeros}`", zeros.replace('_', "")),
+        })
     }
 
     fn is_bare_unit(&self, before: usize, at: usize) -> bool {

@@ -3,7 +3,7 @@
 use super::entry::{Meta, TracepointFieldInfo};
 use crate::replay::EXEC_ID_OFFSET;
 use xputrace_bytecode::probe::PidNamespace;
-use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, TracepointFormat};
+use xputrace_model::catalog::{Catalog, ReturnType, TracepointField, TracepointFieldType, TracepointFormat};
 
 /// The catalog for compiling a script that runs over a recording.
 #[derive(Clone, Debug)]
@@ -33,6 +33,15 @@ impl Catalog for RecordedMachine {
         Ok(self.0.probes.iter().filter_map(|it| it.name.strip_prefix("tracepoint:").map(str::to_owned)).collect())
     }
 
+    fn return_type(&self, object: &str, function: &str) -> Option<ReturnType> {
+        let wanted = format!("uretprobe:{object}:{function}");
+        let written = self.0.probes.iter().find(|it| it.name == wanted)?.returns.as_deref()?;
+        match kind(written)? {
+            TracepointFieldType::Int { size, signed } => Some(ReturnType { bytes: size, signed }),
+            _ => None,
+        }
+    }
+
     fn is_recording(&self) -> bool {
         true
     }
@@ -54,6 +63,11 @@ pub(super) fn recorded(format: &TracepointFormat) -> Vec<TracepointFieldInfo> {
         kind: kind_text(it.kind),
     };
     format.fields.iter().map(info).collect()
+}
+
+/// Converts what a function returns for the header.
+pub(super) fn returned(it: ReturnType) -> String {
+    kind_text(TracepointFieldType::Int { size: it.bytes, signed: it.signed })
 }
 
 /// Converts a field of the header; returns `None` for kinds that only later versions know.

@@ -119,6 +119,9 @@ pub struct ProbeInfo {
     pub name: String,
     /// Fields of a tracepoint's record, so that scripts compile on other machines.
     pub fields: Vec<TracepointFieldInfo>,
+    /// The integer that a function returns, if its file told: `i4`, `u8`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub returns: Option<String>,
     /// Whether each hit has the user stack, and the Linux stack.
     pub ustack: bool,
     pub kstack: bool,

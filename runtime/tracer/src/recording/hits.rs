@@ -6,7 +6,7 @@
 //! ```
 //! The handlers themselves do not run while recording; they run over the hits in a replay.
 
-use crate::recording::catalog::recorded;
+use crate::recording::catalog::{recorded, returned};
 use crate::recording::entry::{Hit, ProbeInfo, UserString};
 use rustc_hash::FxHashMap;
 use xputrace_bytecode::asm::AsmError;
@@ -324,6 +324,7 @@ impl<'a> Builder<'a> {
         self.probes.push(ProbeInfo {
             name: probe.name.clone(),
             fields: format.map(|it| recorded(&it)).unwrap_or_default(),
+            returns: self.returned(probe),
             ustack: true,
             kstack: true,
             texts: texts.iter().map(|it| (*it).into()).collect(),
@@ -340,6 +341,16 @@ impl<'a> Builder<'a> {
             ..probe.clone()
         });
         Ok(())
+    }
+
+    /// Returns the integer that a probed function returns, for the header.
+    fn returned(&self, probe: &Probe) -> Option<String> {
+        match (&probe.target, probe.event) {
+            (Target::Function { object, function }, Event::Uretprobe) => {
+                self.catalog.return_type(object, function).map(returned)
+            }
+            _ => None,
+        }
     }
 
     fn context(&self, probe: &Probe) -> Result<(ProgramKind, usize, Option<TracepointFormat>), RecorderError> {

@@ -120,6 +120,10 @@ impl Words {
         if let Some(misspelled) = self.misspelled.take() {
             return misspelled;
         }
+        if unknown_word(&error).is_some_and(|it| it == "-l") {
+            let message = "there is no option `-l`: to list events, tracepoints and functions, use `xputrace list`";
+            return usage(message.into());
+        }
         match self.command_before(&error) {
             Some(name) => usage(format!("put the command and its options after `--`: -- {name} …")),
             None => error,

@@ -143,7 +143,7 @@ impl Checker<'_> {
             value = match link {
                 // The mistake has been reported already.
                 _ if is_poison(&value) => return value,
-                Link::Property(name, at) if Width::of(name).is_some() => self.in_width(value, name, *at),
+                Link::Property(name, at) if let Some(width) = Width::of(name) => self.in_width(value, width, *at),
                 Link::Property(name, at) if units::is_unit(name) => self.in_unit(value, name, *at),
                 Link::Property("lines", at) if value.ty.base == Base::Stack => self.with_lines(value, *at),
                 Link::Property("hex", at) => self.hex(value, *at),
@@ -195,8 +195,8 @@ impl Checker<'_> {
     }
 
     /// Checks `n.i32`: the low bits.
-    fn in_width(&mut self, value: Expr, width: &str, at: Position) -> Expr {
-        let (value, Some(width)) = (self.expect(value, Base::Int), Width::of(width)) else { return missing(at) };
+    pub(super) fn in_width(&mut self, value: Expr, width: Width, at: Position) -> Expr {
+        let value = self.expect(value, Base::Int);
         let ty = value.ty;
         let of = |n: u32| int(i64::from(n), at);
         match width.above() {

@@ -3,10 +3,11 @@
 use super::typed::{Base, Expr, Kind, Source, Type};
 use super::{Checker, missing};
 use crate::errors::{an_event, no_field};
+use crate::width::Width;
 use rhai::Position;
 use xputrace_bytecode::insn::Alu;
 use xputrace_bytecode::probe::pt_regs;
-use xputrace_model::catalog::TracepointFieldType;
+use xputrace_model::catalog::{ReturnType, TracepointFieldType};
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::{Diagnostic, nearest};
 use xputrace_model::plan::{Place, Target};
@@ -229,6 +230,7 @@ impl Checker<'_> {
         if self.handler.event == Event::Tracepoint && !schema::CPU.iter().any(|it| it.name == name) {
             return self.record_field(name, at);
         }
+        self.warn_of_the_running_thread(name, at);
         let fields = self.handler.event.fields();
         let Some(field) = fields.iter().find(|it| it.name == name) else {
             return self.unknown_field(name, at, fields);
@@ -248,7 +250,7 @@ impl Checker<'_> {
             "kstack" => of(Base::Stack, Source::LinuxStack),
             "probe" => self.literal(&self.handler.name.clone(), at),
             "func" => self.function_name(at),
-            "retval" => of(Base::Int, Source::Register(pt_regs::RETURN_VALUE)),
+            "retval" => self.return_value(of(Base::Int, Source::Register(pt_regs::RETURN_VALUE)), at),
             "duration" => {
                 let (now, then) = (of(Base::Int, Source::Time), self.entry_time(at));
                 let ty = now.ty;
@@ -258,6 +260,23 @@ impl Checker<'_> {
                 let n = name.strip_prefix("arg").and_then(|it| it.parse::<usize>().ok()).unwrap_or(0);
                 of(Base::Int, Source::Register(pt_regs::ARGUMENTS[n.min(5)]))
             }
+        }
+    }
+
+    /// Returns a return value in its width, if that is known: the rest of the register is undefined.
+    fn return_value(&mut self, register: Expr, at: Position) -> Expr {
+        let Some(returned) = self.return_type() else { return register };
+        match Width::of_bytes(returned.bytes, returned.signed) {
+            Some(width) => self.in_width(register, width, at),
+            None => register,
+        }
+    }
+
+    /// Returns the integer that the probed function returns, if the machine knows.
+    pub(super) fn return_type(&self) -> Option<ReturnType> {
+        match &self.handler.target {
+            Target::Function { object, function } => self.catalog.return_type(object, function),
+            _ => None,
         }
     }
 

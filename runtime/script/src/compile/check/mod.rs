@@ -93,6 +93,10 @@ impl Checker<'_> {
                 let Err(why) = self.catalog.tracepoint(category, name) else { return };
                 ("unknown-tracepoint", why, tracepoints_help(self.staged, self.catalog, category))
             }
+            Target::Function { object, .. } if !self.catalog.has_file(object) => {
+                let diagnostic = no_file(object, self.pattern_label());
+                return self.error(diagnostic);
+            }
             Target::Function { object, function } => {
                 let Err(why) = self.catalog.function(object, function) else { return };
                 let help = match function.starts_with("0x") || function.contains('+') {
@@ -206,6 +210,17 @@ pub(super) fn check(
     checker.check_target();
     checker.checked.body = checker.block(&handler.body, false);
     checker.checked
+}
+
+/// Reports a file that is not there. A library may yet come with the program; a path leads nowhere.
+fn no_file(object: &str, label: Label) -> Diagnostic {
+    if object.contains('/') && !object.contains(['*', '?']) {
+        return Diagnostic::error("no-such-file", format!("there is no file `{object}`"), label)
+            .help("a path is relative to the directory in which xputrace is started");
+    }
+    Diagnostic::warning("no-such-file", format!("no file of the name `{object}` is installed or running here"), label)
+        .help("a run in which no process maps such a file fails")
+        .help("if the program brings it along, name it by its path, so that `check` knows its functions")
 }
 
 pub(super) fn missing(at: Position) -> Expr {

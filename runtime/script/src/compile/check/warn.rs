@@ -2,9 +2,11 @@
 
 use super::Checker;
 use super::typed::{Expr, Kind, Source};
+use rhai::Position;
 use xputrace_bytecode::insn::Cond;
 use xputrace_bytecode::probe::pt_regs;
 use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::plan::Target;
 
 impl Checker<'_> {
     /// Warns of `k.graph != 0`, which also holds if there is no graph.
@@ -46,10 +48,24 @@ impl Checker<'_> {
         }
     }
 
+    /// Warns of `e.pid` at `sched:sched_wakeup`: that is who wakes, and the record names who is woken.
+    pub(super) fn warn_of_the_running_thread(&mut self, name: &str, at: Position) {
+        let Target::Tracepoint { category, name: tracepoint } = &self.handler.target else { return };
+        let is_of_another = category == "sched" && OF_ANOTHER_THREAD.iter().any(|it| tracepoint.starts_with(it));
+        let format = || self.catalog.tracepoint(category, tracepoint).ok();
+        if !is_of_another || !format().is_some_and(|it| it.fields.iter().any(|it| it.name == name)) {
+            return;
+        }
+        let message =
+            format!("`{name}` is that of the running thread, and not of the one that `{tracepoint}` is about");
+        let warning = Diagnostic::warning("running-thread", message, self.label(at));
+        self.error(warning.help(format!("for the other, write `e.args.{name}`")));
+    }
+
     /// Whether a value is the whole register of a return value.
     pub(super) fn is_raw_return(&self, value: &Expr) -> bool {
         match &value.kind {
-            Kind::Source(Source::Register(pt_regs::RETURN_VALUE)) => true,
+            Kind::Source(Source::Register(pt_regs::RETURN_VALUE)) => self.return_type().is_none(),
             Kind::Local(local) => self.raw_returns.contains(local),
             _ => false,
         }
@@ -60,11 +76,15 @@ impl Checker<'_> {
         let label = self.label(value.at);
         self.error(
             Diagnostic::warning("raw-retval", message, label)
-                .help("if the function returns `int`, write `e.retval.i32`")
+                .help("no debug information tells what the function returns")
+                .help("if it returns `int`, write `e.retval.i32`, as in `e.retval.i32 < 0`")
                 .help("if it returns `long`, `ssize_t` or a pointer, write `e.retval.i64`"),
         );
     }
 }
+
+/// Tracepoints of the scheduler whose record is about another thread than the running one.
+const OF_ANOTHER_THREAD: &[&str] = &["sched_wak", "sched_migrate_task", "sched_stat_"];
 
 /// Whether a comparison with `n` tests the sign.
 fn asks_for_sign(cond: Cond, flipped: bool, n: i64) -> bool {

@@ -1,0 +1,118 @@
+//! The integer that a function returns, by the DWARF of its file.
+
+use crate::elf::Elf;
+use gimli::{
+    AttributeValue, DebuggingInformationEntry, DwarfSections, EndianSlice, LittleEndian, Unit, UnitOffset, constants,
+};
+use object::{Object, ObjectSection};
+use std::borrow::Cow;
+use xputrace_model::catalog::ReturnType;
+
+type Reader<'d> = EndianSlice<'d, LittleEndian>;
+type Entry<'d> = DebuggingInformationEntry<Reader<'d>>;
+type Dwarf<'d> = gimli::Dwarf<Reader<'d>>;
+
+/// Longest chain of types (`typedef`, `const`, …) and of declarations that is followed.
+const MOST_STEPS: usize = 16;
+
+/// Returns the integer that the function at a virtual address returns; `None` if the file has no DWARF of it, or it returns
+/// no integer and no address.
+pub(crate) fn of(elf: &Elf, address: u64) -> Option<ReturnType> {
+    let file = elf.parse().ok()?;
+    file.section_by_name(".debug_info")?;
+    let data = |id: gimli::SectionId| -> Result<Cow<'_, [u8]>, gimli::Error> {
+        let section = file.section_by_name(id.name());
+        Ok(section.and_then(|it| it.uncompressed_data().ok()).unwrap_or_default())
+    };
+    let sections = DwarfSections::load(data).ok()?;
+    let dwarf = sections.borrow(|it| EndianSlice::new(it, LittleEndian));
+    let mut headers = dwarf.units();
+    while let Ok(Some(header)) = headers.next() {
+        let Ok(unit) = dwarf.unit(header) else { continue };
+        if contains(&dwarf, &unit, address)
+            && let Some(function) = function_at(&dwarf, &unit, address)
+        {
+            return returned(&unit, function);
+        }
+    }
+    None
+}
+
+/// Whether a unit has code at an address; also if it doesn't say where its code is.
+fn contains(dwarf: &Dwarf<'_>, unit: &Unit<Reader<'_>>, address: u64) -> bool {
+    let Ok(mut ranges) = dwarf.unit_ranges(unit) else { return false };
+    let mut has_any = false;
+    while let Ok(Some(range)) = ranges.next() {
+        has_any = true;
+        if (range.begin..range.end).contains(&address) {
+            return true;
+        }
+    }
+    !has_any
+}
+
+/// Finds the function that begins at an address.
+fn function_at<'d>(dwarf: &Dwarf<'d>, unit: &Unit<Reader<'d>>, address: u64) -> Option<Entry<'d>> {
+    let mut entries = unit.entries();
+    while let Ok(Some(entry)) = entries.next_dfs() {
+        let low = entry.attr_value(constants::DW_AT_low_pc).filter(|_| entry.tag() == constants::DW_TAG_subprogram);
+        if low.and_then(|it| dwarf.attr_address(unit, it).ok().flatten()) == Some(address) {
+            return Some(entry.clone());
+        }
+    }
+    None
+}
+
+/// Returns what a function returns. Its type may be that of its declaration, or of what it is a copy of.
+fn returned<'d>(unit: &Unit<Reader<'d>>, function: Entry<'d>) -> Option<ReturnType> {
+    let mut function = function;
+    for _ in 0..MOST_STEPS {
+        if let Some(found) = follow(unit, &function, constants::DW_AT_type) {
+            return integer(unit, found);
+        }
+        let declared = [constants::DW_AT_abstract_origin, constants::DW_AT_specification];
+        function = declared.iter().find_map(|it| follow(unit, &function, *it))?;
+    }
+    None
+}
+
+/// Returns the integer that a type is, if it is one, or the bytes of an address.
+fn integer<'d>(unit: &Unit<Reader<'d>>, of: Entry<'d>) -> Option<ReturnType> {
+    let mut of = of;
+    for _ in 0..MOST_STEPS {
+        let bytes = of.attr_value(constants::DW_AT_byte_size).and_then(|it| it.udata_value());
+        let bytes = bytes.and_then(|it| u32::try_from(it).ok());
+        match of.tag() {
+            constants::DW_TAG_base_type => return base(&of, bytes?),
+            constants::DW_TAG_pointer_type | constants::DW_TAG_reference_type => {
+                return Some(ReturnType { bytes: 8, signed: false });
+            }
+            constants::DW_TAG_enumeration_type if follow(unit, &of, constants::DW_AT_type).is_none() => {
+                return Some(ReturnType { bytes: bytes?, signed: false });
+            }
+            _ => of = follow(unit, &of, constants::DW_AT_type)?,
+        }
+    }
+    None
+}
+
+fn base(of: &Entry<'_>, bytes: u32) -> Option<ReturnType> {
+    let Some(AttributeValue::Encoding(encoding)) = of.attr_value(constants::DW_AT_encoding) else { return None };
+    let signed = match encoding {
+        constants::DW_ATE_signed | constants::DW_ATE_signed_char => true,
+        constants::DW_ATE_unsigned | constants::DW_ATE_unsigned_char | constants::DW_ATE_boolean => false,
+        constants::DW_ATE_UTF | constants::DW_ATE_address => false,
+        _ => return None,
+    };
+    matches!(bytes, 1 | 2 | 4 | 8).then_some(ReturnType { bytes, signed })
+}
+
+/// Returns the entry of the same unit that an attribute refers to.
+fn follow<'d>(unit: &Unit<Reader<'d>>, entry: &Entry<'d>, attribute: constants::DwAt) -> Option<Entry<'d>> {
+    let at: UnitOffset = match entry.attr_value(attribute)? {
+        AttributeValue::UnitRef(at) => at,
+        AttributeValue::DebugInfoRef(at) => at.to_unit_offset(&unit.header)?,
+        _ => return None,
+    };
+    unit.entry(at).ok()
+}
