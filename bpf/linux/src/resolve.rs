@@ -478,11 +478,12 @@ fn dense(name: &str) -> String {
 fn near(elf: &Elf, name: &str) -> Vec<String> {
     let mut all: Vec<_> = Named::split(elf.functions(&mut |_| true)).direct.into_iter().map(|it| it.name).collect();
     let plain = name.split_once('(').map_or(name, |it| it.0);
-    if name.contains("::") || plain != name {
+    if plain != name {
+        all = all.iter().filter_map(|it| with_parameters(it)).collect();
+    } else if name.contains("::") {
         all.iter_mut().for_each(|it| *it = demangle(it).short_name);
     }
-    let name = plain;
-    let lower = name.trim_matches('*').to_lowercase();
+    let lower = plain.trim_matches('*').to_lowercase();
     let mut near: Vec<String> =
         diagnostic::nearest(name, all.iter().map(String::as_str)).map(str::to_owned).into_iter().collect();
     if lower.len() >= 3 {

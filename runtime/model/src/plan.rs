@@ -41,6 +41,9 @@ pub struct Plan {
     /// The array whose only element (`u64`) tells Linux's handlers whether to record: not if it is 0. Present if
     /// only a part of the run is recorded.
     pub window: Option<BpfMapId>,
+    /// The array of one `u64` per probe, which a handler in Linux sets to 1 at its first hit. Present if the run wants to
+    /// know.
+    pub linux_hits: Option<BpfMapId>,
     /// The ring buffer through which Linux's handlers print.
     pub linux_ring: Option<BpfMapId>,
     /// Linux's stack map.

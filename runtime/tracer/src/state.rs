@@ -49,6 +49,8 @@ pub struct State {
     pub(crate) heard_until: u64,
     /// What programs of Linux have switched before has been heard of. Launches and host events wait for that.
     pub(crate) linux_heard_until: u64,
+    /// Which probes' handlers have run here.
+    pub(crate) hit: Vec<bool>,
     /// Events that a handler skipped after it was enabled, by probe.
     pub(crate) late: FxHashMap<ProbeId, u64>,
     /// Events that a handler skipped because it is unknown whether it was enabled, by probe.
@@ -341,6 +343,11 @@ impl State {
     /// Says that these were the last copies of a process.
     pub fn end_device_memory(&mut self, process: ProcessIndex) {
         self.device.end(process);
+    }
+
+    /// Whether a handler of the tracer has run, by its probe.
+    pub fn is_hit(&self, probe: ProbeId) -> bool {
+        self.hit.get(probe.index()).copied().unwrap_or(false)
     }
 
     /// Handles a record written by a handler in Linux: a print or `exit`. Returns false for

@@ -94,8 +94,12 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     }
     // Python frames beside native ones are shown if a recording has them; a script that names them needs them.
     let python = run.options.naming.python != PythonFrames::Off && run.options.replay.is_none();
-    let wishes =
-        compile::Wishes { python, window: run.options.window.is_limited(), some_gpus: !run.options.gpus.is_empty() };
+    let wishes = compile::Wishes {
+        python,
+        window: run.options.window.is_limited(),
+        hits: run.has_target() && !run.options.quiet,
+        some_gpus: !run.options.gpus.is_empty(),
+    };
     let (plan, compiled) = compile::compile(&loaded.staged, catalog, wishes);
     let diagnostics: Vec<Diagnostic> = loaded.diagnostics.into_iter().chain(compiled).collect();
     report(&diagnostics, &loaded.staged.sources, run.options.quiet);

@@ -72,6 +72,8 @@ pub(super) struct Build<'a> {
     over: Option<BpfMapId>,
     /// Whether only a part of the run is recorded.
     pub(super) has_window: bool,
+    /// Whether programs in Linux tell that they were hit.
+    pub(super) has_hits: bool,
 }
 
 impl<'a> Build<'a> {
@@ -98,6 +100,7 @@ impl<'a> Build<'a> {
             ends_in_linux: false,
             over: None,
             has_window: false,
+            has_hits: false,
         };
         for map in 0..shapes.list.len() {
             let table = build.table_with_maps(map);
@@ -184,6 +187,9 @@ impl<'a> Build<'a> {
         for map in [self.plan.linux_losses, self.plan.tracer_losses, self.plan.gpu_losses].into_iter().flatten() {
             self.plan.image.maps[map].max_entries = slots;
         }
+        if let Some(map) = self.plan.linux_hits {
+            self.plan.image.maps[map].max_entries = self.plan.probes.len() as u32;
+        }
         for (map, slots) in self.every.values() {
             self.plan.image.maps[*map].max_entries = *slots;
         }
@@ -268,6 +274,17 @@ impl<'a> Build<'a> {
             self.plan.window = Some(self.map(spec("window", MapKind::Array, 4, 8, 1, 0, Home::Linux)));
         }
         self.plan.window
+    }
+
+    /// Returns the map in which programs in Linux tell that they were hit. `None` if nobody wants to know.
+    pub(super) fn hits_map(&mut self, engine: Engine) -> Option<BpfMapId> {
+        if engine != Engine::Linux || !self.has_hits {
+            return None;
+        }
+        if self.plan.linux_hits.is_none() {
+            self.plan.linux_hits = Some(self.map(spec("hits", MapKind::Array, 4, 8, 1, 0, Home::Linux)));
+        }
+        self.plan.linux_hits
     }
 
     /// Returns the map that tells programs in Linux which switches are off: the values are then not 0.

@@ -256,7 +256,7 @@ impl Emitter<'_, '_> {
     fn print(&mut self, printed: &Printed, at: Position) {
         let mut record = PrintRecord { size: 8, values: Vec::new() };
         let form = match printed {
-            Printed::Line(parts) => Form::Line(parts.iter().map(|it| record.piece(it)).collect()),
+            Printed::Line(parts) => Form::Line(parts.iter().map(|it| record.piece_of_line(it)).collect()),
             Printed::Object(members) => {
                 Form::Object(members.iter().map(|(name, it)| (name.clone(), record.piece(it))).collect())
             }
@@ -411,15 +411,20 @@ struct PrintRecord<'e> {
 }
 
 impl<'e> PrintRecord<'e> {
+    /// Makes room for the value of a part of a line; what is known to be missing needs none.
+    fn piece_of_line(&mut self, part: &'e Part) -> Piece {
+        match part {
+            Part::Value { expr, .. } if matches!(expr.kind, Kind::Missing) => Piece::Text("-".into()),
+            part => self.piece(part),
+        }
+    }
+
     /// Makes room for a part's value.
     fn piece(&mut self, part: &'e Part) -> Piece {
         let (expr, style) = match part {
             Part::Text(text) => return Piece::Text(text.clone()),
             Part::Value { expr, style } => (expr, *style),
         };
-        if matches!(expr.kind, Kind::Missing) {
-            return Piece::Text("-".into());
-        }
         let kind = match expr.ty.base {
             Base::Unknown => Scalar::Int,
             base => base.scalar(),

@@ -54,6 +54,8 @@ pub struct Wishes {
     /// Only a part of the run is recorded: handlers in Linux test a flag, and activities are recorded with their
     /// launches, which tell what belongs to the part.
     pub window: bool,
+    /// Which probes in Linux were hit is wanted.
+    pub hits: bool,
     /// Only some GPUs are recorded: activities are, with their launches, which tell what belongs to them.
     pub some_gpus: bool,
 }
@@ -104,6 +106,7 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     }
     build.plan.reads_lines = units.iter().any(Unit::reads_lines);
     build.has_window = wishes.window;
+    build.has_hits = wishes.hits;
     build.ends_in_linux = units.iter().any(Unit::ends_in_linux);
     units.iter().for_each(|it| build.handler(it, fit));
     let (mut plan, from_build) = build.finish();

@@ -195,6 +195,7 @@ impl Emitter<'_, '_> {
         self.until_exit();
         self.only_in_window();
         self.only_while_on();
+        self.note_hit();
         if let Some(every) = self.handler.options.every.filter(|it| *it > 1) {
             self.only_every(every);
         }
@@ -211,6 +212,19 @@ impl Emitter<'_, '_> {
             self.store(slot, Reg::R0);
             self.time = Some(slot);
         }
+    }
+
+    /// Notes the first hit. Later ones only read the word, so that processors don't take it from each other.
+    fn note_hit(&mut self) {
+        let Some(map) = self.build.hits_map(self.engine) else { return };
+        let done = self.asm.label();
+        self.asm.st_imm(Size::W, Reg::FP, SCRATCH, self.probe.0 as i32);
+        self.lookup(map, SCRATCH);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+        self.asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
+        self.asm.jump_if_imm(Cond::Ne, Reg::R1, 0, done);
+        self.asm.st_imm(Size::Dw, Reg::R0, 0, 1);
+        self.asm.place(done);
     }
 
     /// Skips threads of a kernel.

@@ -298,7 +298,10 @@ fn integers_are_written_in_hexadecimal_digits() {
 fn conditions_guard_actions() {
     let mut run = Run::new(
         "fn note(k) { @noted.sum(k.duration); }
+         fn is_small(k) { k.duration < 10 }
+         fn is_six(k) { k.duration > 5 && is_small(k) }
          kernel(|k| {
+             if is_six(k) { @six.count(); }
              k.duration > 5 && @long.count();
              k.duration > 5 || @short.count();
              k.duration > 5 && k.stream == 7 && print(`${k.duration}`);
@@ -311,6 +314,7 @@ fn conditions_guard_actions() {
         run.feed(&[kernel("gemm", n).with(word::STREAM, 7)]);
     }
     assert_eq!((run.one("@long"), run.one("@short")), (Some(vec![2]), Some(vec![1])));
+    assert_eq!(run.one("@six"), Some(vec![1]));
     assert_eq!(run.printed(), ["6", "100", "exit 3"]);
     assert_eq!(
         (run.one("@noted"), run.one("@other"), run.one("@others")),

@@ -180,6 +180,7 @@ impl Pipeline {
         let strings = Strings::new(demangle, handlers.wanted.reads, &mut names);
         let ledger = Ledger::new(&handlers.wanted);
         let switches = Switches::new(&plan);
+        let hit = vec![false; plan.probes.len()];
         let mut state = State {
             plan,
             engine,
@@ -193,6 +194,7 @@ impl Pipeline {
             now: 0,
             heard_until: u64::MAX,
             linux_heard_until: u64::MAX,
+            hit,
             late: FxHashMap::default(),
             forgotten: FxHashMap::default(),
         };
@@ -468,6 +470,7 @@ impl Pipeline {
             if handler.switch.is_some_and(|it| !state.lets_run(handler.probe, it.id, it.needs, origin)) {
                 continue;
             }
+            state.hit[handler.probe.index()] = true;
             match handler.program {
                 Some(program) => state.run_gpu(handler.probe, program, ctx, sink),
                 None => sink.interpret(handler.probe, ctx, state),

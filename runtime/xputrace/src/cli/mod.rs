@@ -48,6 +48,13 @@ pub struct Run {
     pub help: bool,
 }
 
+impl Run {
+    /// Whether it names what to trace: a command or processes.
+    pub fn has_target(&self) -> bool {
+        !self.command.is_empty() || !self.options.pids.is_empty() || self.options.all_processes
+    }
+}
+
 /// The options of all verbs that take a script; options that a verb lacks have their defaults.
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -9,6 +9,7 @@ use crate::interrupts;
 use crate::machine::deadline;
 use crate::status::Ended;
 use anyhow::Result;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xputrace_linux::Linux;
 use xputrace_model::plan::{Probe, ProbeId};
@@ -91,8 +92,10 @@ impl Attached {
         if let Some(reason) = self.unknown_gpus() {
             self.running.report().recorded_part(Err(reason));
         }
+        let unhit = self.unhit();
         self.running.finish();
         interrupts::results_are_printed();
+        unhit.iter().for_each(|it| self.running.report().note(it));
         self.report_pending();
         self.running.report().note_children();
         // Programs that the command starts from now on must neither wait for us nor be followed.
@@ -162,6 +165,13 @@ impl Attached {
         Ok(())
     }
 
+    /// Returns the line that names the probes whose handlers never ran. A recording runs none.
+    fn unhit(&self) -> Option<String> {
+        let pending: HashSet<ProbeId> = self.sources.linux.pending().map(|it| it.0).collect();
+        let names = if self.running.is_recording() { Vec::new() } else { self.running.state().unhit(&pending) };
+        named(&names)
+    }
+
     /// Reports probes that never attached and so counted nothing, even with notes suppressed. A run
     /// in which none attached has failed.
     fn report_pending(&mut self) {
@@ -176,5 +186,18 @@ impl Attached {
             true => reasons.iter().for_each(|it| self.running.report().fail(it)),
             false => reasons.iter().for_each(say),
         }
+    }
+}
+
+/// Most probes that a line names.
+const MOST_UNHIT: usize = 8;
+
+/// Returns the line that names probes without a hit; `None` if there are none.
+fn named(names: &[String]) -> Option<String> {
+    let shown = names.get(..MOST_UNHIT).unwrap_or(names).join(", ");
+    match names.len().saturating_sub(MOST_UNHIT) {
+        _ if names.is_empty() => None,
+        0 => Some(format!("never hit: {shown}")),
+        more => Some(format!("never hit: {shown} and {more} more")),
     }
 }

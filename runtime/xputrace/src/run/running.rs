@@ -357,6 +357,11 @@ impl Running {
         }
     }
 
+    /// Whether the run makes a recording.
+    pub fn is_recording(&self) -> bool {
+        self.observer.is_some()
+    }
+
     /// Ends the run. A recording only reports its losses; its maps belong to replays.
     pub fn finish(&mut self) {
         if let Some(code) = self.exit_code().filter(|it| u8::try_from(*it).is_err()) {

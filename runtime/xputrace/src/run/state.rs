@@ -11,7 +11,8 @@ use std::sync::Arc;
 use xputrace_linux::Linux;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, StackNames, View};
-use xputrace_model::plan::{Plan, SwitchId};
+use xputrace_model::plan::{Place, Plan, Probe, ProbeId, SwitchId};
+use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::table::{Table, TableDef, TableId};
 use xputrace_render::{Exporter, Maps, StackFile};
@@ -170,6 +171,37 @@ impl State {
         }
         let losses = self.all_losses();
         self.emit(&Output::End { losses, account: account.map(Box::new) });
+    }
+
+    /// Returns the names of the probes whose handlers never ran, each once. Left out are those that are not attached
+    /// (`pending`), those that handlers switch, the software GPU's threads, and tracepoints of a pattern of which one was hit.
+    pub fn unhit(&self, pending: &HashSet<ProbeId>) -> Vec<String> {
+        let is_silent = self.pipeline.account().is_silent();
+        let is_meant = |id: ProbeId, it: &Probe| match it.event {
+            Event::Begin | Event::End | Event::Interval | Event::Device(_) => false,
+            _ if it.switch.is_some() || pending.contains(&id) => false,
+            _ if it.place == Place::Linux => self.plan.linux_hits.is_some(),
+            _ => !is_silent,
+        };
+        let meant: Vec<(ProbeId, &Probe)> =
+            ProbeId::each(&self.plan.probes).filter(|(id, it)| is_meant(*id, it)).collect();
+        let (hit, unhit): (Vec<_>, Vec<_>) = meant.into_iter().partition(|(id, it)| self.is_hit(*id, it.place));
+        let has_hit_sibling = |it: &Probe| hit.iter().any(|(_, other)| other.site == it.site);
+        let is_of_pattern = |it: &Probe| it.event == Event::Tracepoint && has_hit_sibling(it);
+        let mut names: Vec<String> =
+            unhit.iter().filter(|(_, it)| !is_of_pattern(it)).map(|(_, it)| it.name.clone()).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    fn is_hit(&self, probe: ProbeId, place: Place) -> bool {
+        if place != Place::Linux {
+            return self.pipeline.state().is_hit(probe);
+        }
+        let map = self.plan.linux_hits.and_then(|it| self.linux.as_ref()?.map(it));
+        let word = map.and_then(|it| it.lookup(&probe.0.to_ne_bytes()).ok().flatten());
+        word.is_none_or(|values| values.iter().flatten().any(|it| *it != 0))
     }
 
     /// Returns all losses so far, of every engine.

@@ -276,7 +276,7 @@ impl Checker<'_> {
         let expr = unwrapped(expr);
         match expr {
             Syntax::FnCall(call, _) => return matches!(&*call.name, "print" | "exit"),
-            Syntax::And(parts, _) | Syntax::Or(parts, _) => return parts.last().is_some_and(|it| self.is_guarded(it)),
+            Syntax::And(parts, _) | Syntax::Or(parts, _) => return parts.last().is_some_and(|it| self.is_action(it)),
             _ => {}
         }
         let chain = Chain::of(expr);
@@ -287,7 +287,7 @@ impl Checker<'_> {
             && matches!(chain.links.last(), Some(Link::Method(..)) if is_map_action(chain.links.len()))
     }
 
-    /// Whether the last part of a condition is something to do if the others let it.
+    /// Whether the last part of a condition, whose value nobody wants, is something to do if the others let it.
     fn is_guarded(&self, last: &Syntax) -> bool {
         let calls_function = match unwrapped(last) {
             Syntax::FnCall(call, _) => self.function_of(call).is_some(),
@@ -320,8 +320,10 @@ impl Checker<'_> {
             Syntax::Stmt(block) => {
                 return Some(Stmt { kind: StmtKind::Block(self.block(block.statements(), false)), at });
             }
-            Syntax::And(..) | Syntax::Or(..) if self.is_action(expr) => return self.guarded(expr, at),
             _ => {}
+        }
+        if let Some(guarded) = self.guarded(expr, at) {
+            return Some(guarded);
         }
         let chain = Chain::of(expr);
         if let (Some(name), Some(Link::Method(call, at))) = (map_name(chain.head), chain.links.last())
