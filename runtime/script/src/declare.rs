@@ -436,6 +436,13 @@ fn kernels(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)>
         call.error("pattern", message).help(format!("write `{}`", call.usage(event))).report(call);
         return None;
     }
+    if pattern.ends_with(')') && !pattern.ends_with("operator()") {
+        let name = pattern.split('(').next().unwrap_or(pattern);
+        call.error("pattern", format!("names of kernels have no parameters: `{pattern}`"))
+            .help(format!("write `\"{name}\"`; for one of several with this name, write its mangled name"))
+            .report(call);
+        return None;
+    }
     Some((Target::Kernels(KernelPattern::new(pattern)), format!("{}:{pattern}", event.name())))
 }
 

@@ -276,7 +276,7 @@ losses! {
         name: "unreadable_memory",
         meaning: "strings of the program that could not be read, and are `()`",
         help: "check the address. Linux reads only memory that is loaded: text that the program has not touched yet \
-             can be read later, such as at the function's return: `uretprobe(…, |e| … str(e.entry.arg0))`",
+             can be read later, such as at the function's return, by `str(e.entry.arg0)` in a `uretprobe`",
     }
     NoEntry {
         name: "no_entry",

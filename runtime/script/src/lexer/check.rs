@@ -179,6 +179,10 @@ impl Checker<'_> {
     /// Reports `uprobe(…, |e| a; b)`.
     fn handler_without_braces(&mut self, at: usize) {
         let Some(open) = self.open.last().copied() else { return };
+        // Nothing after such a text can be told.
+        if self.found.iter().any(|it| it.code == "unclosed-text") {
+            return;
+        }
         let is_bar = |it: &usize| self.tokens[*it].kind == Kind::Symbol && matches!(self.slice(*it), "|" | "||");
         let mut bars = (open + 1..at).filter(is_bar);
         let Some(first) = bars.next() else { return };
@@ -425,7 +429,7 @@ impl Checker<'_> {
 
     /// Returns what to write instead of `1k`, `4KiB` and the like.
     fn magnitude(&self, before: usize, at: usize) -> Option<String> {
-        let digits = self.slice(before);
+        let digits = self.slice(before).trim_end_matches('_');
         if self.tokens[before].kind != Kind::Integer || !self.touches(before) {
             return None;
         }

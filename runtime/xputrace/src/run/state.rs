@@ -11,7 +11,7 @@ use std::sync::Arc;
 use xputrace_linux::Linux;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, StackNames, View};
-use xputrace_model::plan::{Place, Plan, Probe, ProbeId, SwitchId};
+use xputrace_model::plan::{Place, Plan, Probe, ProbeId, SwitchId, Target};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::table::{Table, TableDef, TableId};
@@ -173,15 +173,16 @@ impl State {
         self.emit(&Output::End { losses, account: account.map(Box::new) });
     }
 
-    /// Returns the names of the probes whose handlers never ran, each once. Left out are those that are not attached
-    /// (`pending`), those that handlers switch, the software GPU's threads, and tracepoints of a pattern of which one was hit.
+    /// Returns the names of the probes of functions, tracepoints and CUDA calls whose handlers never ran, each once. Left out
+    /// are those that are not attached (`pending`), those that handlers switch, and tracepoints of a pattern of which one was
+    /// hit.
     pub fn unhit(&self, pending: &HashSet<ProbeId>) -> Vec<String> {
         let is_silent = self.pipeline.account().is_silent();
-        let is_meant = |id: ProbeId, it: &Probe| match it.event {
-            Event::Begin | Event::End | Event::Interval | Event::Device(_) => false,
+        let is_meant = |id: ProbeId, it: &Probe| match it.target {
             _ if it.switch.is_some() || pending.contains(&id) => false,
-            _ if it.place == Place::Linux => self.plan.linux_hits.is_some(),
-            _ => !is_silent,
+            Target::Function { .. } | Target::Tracepoint { .. } => self.plan.linux_hits.is_some(),
+            Target::Api(_) => !is_silent,
+            _ => false,
         };
         let meant: Vec<(ProbeId, &Probe)> =
             ProbeId::each(&self.plan.probes).filter(|(id, it)| is_meant(*id, it)).collect();

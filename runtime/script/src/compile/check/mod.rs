@@ -212,11 +212,11 @@ pub(super) fn check(
     checker.checked
 }
 
-/// Reports a file that is not there. A library may yet come with the program; a path leads nowhere.
+/// Warns of a file that is not there now; the program of a run may bring it along.
 fn no_file(object: &str, label: Label) -> Diagnostic {
-    if object.contains('/') && !object.contains(['*', '?']) {
-        return Diagnostic::error("no-such-file", format!("there is no file `{object}`"), label)
-            .help("a path is relative to the directory in which xputrace is started");
+    if object.contains('/') {
+        return Diagnostic::warning("no-such-file", format!("there is no file `{object}` here"), label)
+            .help("a path is relative to the directory in which xputrace is started; a run without the file fails");
     }
     Diagnostic::warning("no-such-file", format!("no file of the name `{object}` is installed or running here"), label)
         .help("a run in which no process maps such a file fails")
