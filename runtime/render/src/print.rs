@@ -16,19 +16,19 @@ pub fn printed(pieces: &[Piece], names: &mut dyn StackNames) -> String {
     pieces.iter().map(text).collect()
 }
 
-/// Formats a printed `#{…}` on one line, `a: 3, took: 3.10 ms`; stacks follow below.
+/// Formats a printed `#{…}` on one line, `a: 3, took: 3.10 ms`, with its stacks below.
 pub fn object(members: &[Member], names: &mut dyn StackNames) -> String {
-    let one = |it: &Member| {
-        let value = match &it.value {
-            Value::Missing => "-".to_owned(),
-            Value::Bool(on) => on.to_string(),
-            Value::Int(n) => human(*n, it.unit),
-            Value::Str(text) => Shown { text, one_line: true, distinct: true }.to_string(),
-            Value::Stack(stack) => format!("\n{}", stack_lines(*stack, names)),
-        };
-        format!("{}: {value}", it.name)
-    };
-    members.iter().map(one).collect::<Vec<_>>().join(", ")
+    let (mut line, mut below) = (Vec::new(), String::new());
+    for Member { name, value, unit } in members {
+        match value {
+            Value::Missing => line.push(format!("{name}: -")),
+            Value::Bool(on) => line.push(format!("{name}: {on}")),
+            Value::Int(n) => line.push(format!("{name}: {}", human(*n, *unit))),
+            Value::Str(text) => line.push(format!("{name}: {}", Shown { text, one_line: true, distinct: true })),
+            Value::Stack(stack) => below += &format!("\n{name}:\n{}", stack_lines(*stack, names)),
+        }
+    }
+    line.join(", ") + &below
 }
 
 /// Returns a stack as indented lines, innermost first, or `-` if it was lost.

@@ -21,8 +21,8 @@ pub(super) fn handlers(text: &str, tokens: &[Token]) -> Vec<BareHandler> {
     let own = reader.own_names();
     let mut open: Vec<usize> = Vec::new();
     let mut found = Vec::new();
-    for at in 0..tokens.len() {
-        match (tokens[at].kind, reader.slice(at)) {
+    for (at, token) in tokens.iter().enumerate() {
+        match (token.kind, reader.slice(at)) {
             (Kind::TemplateStart, _) | (Kind::Symbol, "(" | "[" | "{" | "#{" | "?[") => open.push(at),
             (Kind::TemplateEnd, _) | (Kind::Symbol, ")" | "]" | "}") => drop(open.pop()),
             (Kind::Symbol, "||") => found.extend(reader.handler(at, &open, &own)),
