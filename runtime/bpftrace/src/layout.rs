@@ -8,6 +8,8 @@ const MOST_COLUMNS: usize = 110;
 pub(crate) enum Piece {
     /// A statement with its semicolon.
     Line(String),
+    /// A statement with its semicolon, and a comment behind it.
+    Commented(String, String),
     /// A comment on lines of its own, without the slashes.
     Comment(String),
     /// An empty line.
@@ -42,6 +44,7 @@ fn lines(pieces: &[Piece]) -> Vec<String> {
             Piece::Blank if lines.last().is_none_or(|it| it.is_empty()) => {}
             Piece::Blank => lines.push(String::new()),
             Piece::Line(it) => lines.push(it.clone()),
+            Piece::Commented(code, comment) => lines.push(format!("{code} // {comment}")),
             Piece::Comment(it) => lines.extend(it.lines().map(|it| format!("// {it}"))),
             Piece::Blocks(parts) => lines.extend(blocks(parts)),
             Piece::Handler { head, body, tail } => lines.extend(handler(head, body, tail)),
@@ -104,14 +107,20 @@ mod tests {
     fn handlers_of_one_statement_are_one_line() {
         let line = |it: &str| Piece::Line(it.into());
         let body = vec![Piece::Blocks(vec![("if a".into(), vec![line("b;")]), ("else".into(), vec![line("c;")])])];
+        let commented = vec![Piece::Commented("b;".into(), "why;".into())];
         let pieces = [
+            Piece::Handler {
+                head: "end(||".into(),
+                body: vec![Piece::Blocks(vec![("if a".into(), commented)])],
+                tail: ");",
+            },
             Piece::Handler { head: "end(||".into(), body: vec![line("print(@m);")], tail: ");" },
             Piece::Blank,
             Piece::Blank,
             Piece::Handler { head: "end(||".into(), body, tail: ");" },
             Piece::Handler { head: "end(||".into(), body: vec![Piece::Comment("a\nb".into()), line("c;")], tail: ");" },
         ];
-        let expected = "end(|| print(@m));\n\nend(|| if a {\n    b;\n} else {\n    c;\n});\nend(|| {\n    // a\n    // b\n    c;\n});\n";
+        let expected = "end(|| if a {\n    b; // why;\n});\nend(|| print(@m));\n\nend(|| if a {\n    b;\n} else {\n    c;\n});\nend(|| {\n    // a\n    // b\n    c;\n});\n";
         assert_eq!(text(&pieces), expected);
     }
 }

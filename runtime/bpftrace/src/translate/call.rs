@@ -1,9 +1,9 @@
 //! Translates calls, as values and as statements.
 
-use super::expression::Code;
+use super::Coded;
+use super::expression::{Code, TIGHTEST};
 use super::format::TIME_OF_DAY;
 use super::handler::{Handler, refused};
-use super::{Coded, Refused};
 use crate::facts::{self, Kind};
 use crate::names;
 use crate::tree::{Expr, ExprKind};
@@ -18,7 +18,7 @@ impl Handler<'_, '_> {
             ("str", [text, length @ ..]) => self.str_(text, length.first(), it),
             ("has_key", _) => self.has_key(arguments, it),
             ("strcontains", [text, Expr { kind: ExprKind::Text(part), .. }]) => {
-                let code = self.operand(text, 255)?;
+                let code = self.operand(text, TIGHTEST)?;
                 Ok(Code::tight(format!("{code}.contains({})", super::format::quoted(part)), Kind::Bool))
             }
             ("len", [Expr { kind: ExprKind::Map { name, keys }, span }]) if keys.is_empty() => {
@@ -119,7 +119,7 @@ impl Handler<'_, '_> {
             },
             "delete" => self.delete(arguments, it),
             "clear" => {
-                let name = self.whole_map(arguments, it, "emptied")?;
+                let name = self.whole_map(arguments, it)?;
                 self.removed(&name);
                 Ok(format!("@{name}.clear()"))
             }
@@ -139,7 +139,7 @@ impl Handler<'_, '_> {
     }
 
     /// Returns the name of a map that is printed or emptied as a whole.
-    fn whole_map(&mut self, arguments: &[Expr], it: &Expr, what: &str) -> Coded<String> {
+    fn whole_map(&mut self, arguments: &[Expr], it: &Expr) -> Coded<String> {
         let Some(Expr { kind: ExprKind::Map { name, keys }, .. }) = arguments.first() else {
             return Err(refused(it, "it names no map"));
         };
@@ -147,21 +147,17 @@ impl Handler<'_, '_> {
             return Err(refused(it, "it names an element, not a map"));
         }
         self.translator.read(name, &it.span)?;
-        if !self.event.is_interpreted() {
-            let because = format!("a map can be {what} only in `interval`, `begin` and `end`");
-            return Err(Refused { span: it.span.clone(), because });
-        }
         Ok(name.clone())
     }
 
     /// Translates `print(@m, top, divisor)`.
     fn print_map(&mut self, arguments: &[Expr], it: &Expr) -> Coded<String> {
-        let name = self.whole_map(arguments, it, "printed")?;
+        let name = self.whole_map(arguments, it)?;
         let numbers: Vec<Option<i64>> = arguments[1..].iter().map(facts::constant_value).collect();
         let code = match numbers[..] {
             [] | [Some(0)] => format!("print(@{name})"),
             [Some(top)] | [Some(top), Some(0 | 1)] if top > 0 => format!("print(@{name}.top({top}))"),
-            [None] => {
+            [None] if self.event.is_interpreted() => {
                 let top = self.number(&arguments[1])?.text;
                 format!("print(@{name}.top({top}))")
             }

@@ -14,8 +14,10 @@ mod level {
     pub(super) const WEAKEST: u8 = 0;
     pub(super) const IN: u8 = 110;
     pub(super) const UNARY: u8 = 220;
-    pub(super) const TIGHTEST: u8 = 255;
 }
+
+/// Of what is one piece: a name, a call, a method.
+pub(super) const TIGHTEST: u8 = 255;
 
 /// Of sums and differences.
 pub(super) const ADDITION: u8 = 150;
@@ -35,7 +37,7 @@ pub(super) struct Code {
 
 impl Code {
     pub(super) fn tight(text: impl Into<String>, kind: Kind) -> Self {
-        Code { text: text.into(), level: level::TIGHTEST, kind, opposite: None }
+        Code { text: text.into(), level: TIGHTEST, kind, opposite: None }
     }
 
     fn weak(text: String, kind: Kind) -> Self {
@@ -47,7 +49,7 @@ impl Code {
     }
 
     /// Returns the code for a place where everything binds at least so tightly.
-    fn at_least(&self, level: u8) -> String {
+    pub(super) fn at_least(&self, level: u8) -> String {
         if self.level < level { format!("({})", self.text) } else { self.text.clone() }
     }
 }
@@ -101,18 +103,13 @@ impl Handler<'_, '_> {
         if is_hex { Code::tight(written, Kind::Int) } else { int(number) }
     }
 
-    /// Translates a value to compute with: a condition as 0 or 1.
+    /// Translates a value to compute with, or to keep: a condition as 0 or 1.
     pub(super) fn number(&mut self, it: &Expr) -> Coded<Code> {
         let code = self.value(it)?;
         Ok(match code.kind {
             Kind::Bool => Code::weak(format!("if {} {{ 1 }} else {{ 0 }}", code.text), Kind::Int),
             _ => code,
         })
-    }
-
-    /// Translates a value to keep.
-    pub(super) fn stored(&mut self, it: &Expr) -> Coded<Code> {
-        self.number(it)
     }
 
     /// Translates an operand of something that binds so tightly.
@@ -328,7 +325,7 @@ impl Handler<'_, '_> {
             | "size_t" | "ssize_t" => return self.number(value),
             _ => return Err(refused(it, "C's types other than integers are not known")),
         };
-        let operand = self.operand(value, level::TIGHTEST)?;
+        let operand = self.operand(value, TIGHTEST)?;
         let operand = if operand.starts_with('-') { format!("({operand})") } else { operand };
         Ok(Code::tight(format!("{operand}.{view}"), Kind::Int))
     }
@@ -413,8 +410,7 @@ impl Handler<'_, '_> {
         let code = self.value(text)?;
         Ok(match literal.get(..length) {
             Some(beginning) => {
-                let text =
-                    format!("{}.starts_with({})", code.at_least(level::TIGHTEST), super::format::quoted(beginning));
+                let text = format!("{}.starts_with({})", code.at_least(TIGHTEST), super::format::quoted(beginning));
                 Code::tight(text, Kind::Bool)
             }
             None => {
@@ -446,7 +442,7 @@ fn existence(map: &str, element: &str, parts: usize) -> Code {
 
 /// Writes an integer.
 fn int(number: i64) -> Code {
-    let level = if number < 0 { level::UNARY } else { level::TIGHTEST };
+    let level = if number < 0 { level::UNARY } else { TIGHTEST };
     // The smallest integer cannot be written as a negated one.
     let text = if number == i64::MIN { "(-9223372036854775807 - 1)".into() } else { grouped(number) };
     Code::at(level, text, Kind::Int)

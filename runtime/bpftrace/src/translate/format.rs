@@ -2,8 +2,9 @@
 
 use super::Coded;
 use super::expression::ADDITION;
+use super::expression::TIGHTEST;
 use super::handler::{Handler, refused};
-use crate::facts;
+use crate::facts::{self, Kind};
 use crate::layout::Piece;
 use crate::tree::{Expr, ExprKind, Stmt, StmtKind};
 
@@ -20,6 +21,8 @@ enum Part {
 struct Conversion {
     is_left: bool,
     has_zeros: bool,
+    /// `#`: with `0x` before hexadecimal digits.
+    has_prefix: bool,
     width: usize,
     has_precision: bool,
     letter: char,
@@ -35,8 +38,8 @@ enum FormatPiece {
     Conversion(Conversion),
 }
 
-/// Widths beyond this are not padded in advance.
-const MOST_COLUMNS: usize = 200;
+/// Columns that `.pad` fills at most.
+const MOST_COLUMNS: usize = 256;
 
 impl Handler<'_, '_> {
     /// Translates the calls at the beginning that print, up to the end of a line; returns how many there are.
@@ -95,12 +98,12 @@ impl Handler<'_, '_> {
 
     /// Translates a format of `strftime`. Only the time of day is known.
     fn time_of_day(&mut self, format: &str, it: &Expr) -> Coded<Vec<Part>> {
+        if format.replace(TIME_OF_DAY, "").contains('%') {
+            return Err(refused(it, "only the time of day, %H:%M:%S, can be printed"));
+        }
         let now = self.clock_time(&Expr { kind: ExprKind::Name("nsecs".into()), span: it.span.clone() })?;
         let mut parts = Vec::new();
         for (at, text) in format.split(TIME_OF_DAY).enumerate() {
-            if text.contains('%') {
-                return Err(refused(it, "only the time of day, %H:%M:%S, can be printed"));
-            }
             if at > 0 {
                 parts.push(Part::Value(now.clone()));
             }
@@ -123,7 +126,10 @@ impl Handler<'_, '_> {
             match piece {
                 FormatPiece::Text(text) => parts.push(Part::Text(text)),
                 FormatPiece::Conversion(conversion) => match values.next() {
-                    Some(value) => parts.extend(self.converted(&conversion, value)?),
+                    Some(value) => {
+                        let more = self.converted(&conversion, value, &mut parts)?;
+                        parts.extend(more);
+                    }
                     None => parts.push(Part::Text(format!("%{}", conversion.letter))),
                 },
             }
@@ -131,13 +137,15 @@ impl Handler<'_, '_> {
         Ok(parts)
     }
 
-    fn converted(&mut self, conversion: &Conversion, value: &Expr) -> Coded<Vec<Part>> {
+    /// Translates a value as it is to be formatted; `before` is what is printed before it.
+    fn converted(&mut self, conversion: &Conversion, value: &Expr, before: &mut [Part]) -> Coded<Vec<Part>> {
         if let Some(text) = known(conversion, value) {
             return Ok(vec![Part::Text(text)]);
         }
         match conversion.letter {
             'd' | 'i' | 'u' | 's' => {}
-            'x' | 'X' | 'o' | 'p' => return Err(refused(value, "numbers are printed in decimal")),
+            'x' | 'X' | 'p' => return self.hexadecimal(conversion, value, before).map(|it| vec![Part::Value(it)]),
+            'o' => return Err(refused(value, "numbers are printed in decimal or hexadecimal digits")),
             'c' => return Err(refused(value, "a number cannot be printed as a character")),
             'r' => return Err(refused(value, "only text can be read from memory, by `str`")),
             _ => return Err(refused(value, "its format is not known")),
@@ -148,8 +156,29 @@ impl Handler<'_, '_> {
         if conversion.has_zeros && conversion.width > 1 && conversion.letter != 's' {
             return Ok(self.digits(conversion.width, value)?.into_iter().map(Part::Value).collect());
         }
-        let code = self.number(value)?.text;
-        Ok(vec![Part::Value(self.padded(conversion, code))])
+        let code = self.number(value)?;
+        // A stack has several lines.
+        let is_plain = conversion.width < 2 || code.kind == Kind::Stack;
+        let text = if is_plain { code.text } else { padded(conversion, &code.at_least(TIGHTEST)) };
+        Ok(vec![Part::Value(text)])
+    }
+
+    /// Writes `x.hex`, which begins with `0x`: a `0x` of the format before it is left out.
+    fn hexadecimal(&mut self, conversion: &Conversion, value: &Expr, before: &mut [Part]) -> Coded<String> {
+        const PREFIXED: &str = "hexadecimal digits have `0x` before them, and are small";
+        if conversion.has_zeros && conversion.width > 1 {
+            return Err(refused(value, "hexadecimal numbers are printed without leading zeros"));
+        }
+        let code = format!("{}.hex", self.operand(value, TIGHTEST)?);
+        match before.last_mut() {
+            _ if conversion.letter == 'p' || conversion.has_prefix => {}
+            Some(Part::Text(text)) if text.ends_with("0x") && conversion.letter == 'x' => {
+                text.truncate(text.len() - "0x".len());
+            }
+            _ if self.translator.says(PREFIXED) => self.differences.push(PREFIXED.into()),
+            _ => {}
+        }
+        Ok(if conversion.width < 2 { code } else { padded(conversion, &code) })
     }
 
     /// Writes each digit of a number with leading zeros by itself.
@@ -158,7 +187,7 @@ impl Handler<'_, '_> {
         if width > MOST_DIGITS {
             return Err(refused(value, "numbers are printed without leading zeros"));
         }
-        let number = self.operand(value, 180)?;
+        let number = self.operand(value, TIGHTEST)?;
         Ok((0..width)
             .rev()
             .map(|at| {
@@ -171,22 +200,12 @@ impl Handler<'_, '_> {
             })
             .collect())
     }
+}
 
-    fn padded(&mut self, conversion: &Conversion, code: String) -> String {
-        if conversion.width < 2 {
-            return code;
-        }
-        if self.event.is_interpreted() {
-            self.translator.declare(" fmt", "import \"fmt\" as fmt;".into());
-            let side = if conversion.is_left { "left" } else { "right" };
-            return format!("fmt::{side}({code}, {})", conversion.width);
-        }
-        const UNALIGNED: &str = "columns are not aligned: compiled handlers cannot pad";
-        if self.translator.says(UNALIGNED) {
-            self.differences.push(UNALIGNED.into());
-        }
-        code
-    }
+/// Writes `x.pad(8)`: spaces before the text, or after it for negative numbers.
+fn padded(conversion: &Conversion, code: &str) -> String {
+    let sign = if conversion.is_left { "-" } else { "" };
+    format!("{code}.pad({sign}{})", conversion.width.min(MOST_COLUMNS))
 }
 
 /// Formats a value that is known now.
@@ -251,6 +270,7 @@ fn conversion(rest: &str) -> (Option<Conversion>, usize) {
     while let Some((_, flag)) = chars.next_if(|it| matches!(it.1, '-' | '+' | ' ' | '0' | '#')) {
         conversion.is_left |= flag == '-';
         conversion.has_zeros |= flag == '0';
+        conversion.has_prefix |= flag == '#';
     }
     while let Some((_, digit)) = chars.next_if(|it| it.1.is_ascii_digit()) {
         let digit = digit.to_digit(10).unwrap_or(0) as usize;
@@ -278,8 +298,9 @@ fn ends_line(parts: &[Part]) -> bool {
 
 /// Writes the argument of `print`.
 fn template(parts: &[Part]) -> String {
-    if parts.iter().all(|it| matches!(it, Part::Text(_))) {
-        let text: String = parts.iter().map(|it| if let Part::Text(it) = it { it.as_str() } else { "" }).collect();
+    let text = |it: &Part| if let Part::Text(it) = it { Some(it.clone()) } else { None };
+    // In quotes, `${` looks like a mistake.
+    if let Some(text) = parts.iter().map(text).collect::<Option<String>>().filter(|it| !it.contains("${")) {
         return quoted(&text);
     }
     let mut code = String::from("`");

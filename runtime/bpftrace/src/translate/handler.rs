@@ -274,7 +274,7 @@ impl<'h, 't> Handler<'h, 't> {
             self.variable(name, &target.span)?;
             return Ok(format!("{here} {}= {}", operator.text(), self.number(value)?.text));
         }
-        let value_code = self.stored(value)?;
+        let value_code = self.number(value)?;
         let kind = self.translator.facts.variable(self.probe, name);
         if kind == Kind::Text && value_code.kind == Kind::Name {
             return Err(refused(value, &format!("`${name}` holds texts that are read at run time, not a literal")));
@@ -303,7 +303,7 @@ impl<'h, 't> Handler<'h, 't> {
                 format!("{element} {}= {}", operator.text(), self.number(value)?.text)
             }
             (None, None) if known.aggregation.is_none() => {
-                let value_code = self.stored(value)?;
+                let value_code = self.number(value)?;
                 if value_code.kind == Kind::Tuple {
                     return Err(refused(value, "a map cannot hold tuples; use a map for each part"));
                 }

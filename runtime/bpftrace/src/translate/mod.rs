@@ -132,11 +132,12 @@ impl<'t> Translator<'t> {
             }
             let is_behind = !self.text[self.end..comment.span.start].contains('\n');
             let text = comment_text(&self.text[comment.span.clone()]);
-            match pieces.last_mut() {
-                Some(Piece::Line(line)) if is_behind && !text.contains('\n') => {
-                    *line = format!("{line} // {text}");
+            match pieces.pop() {
+                Some(Piece::Line(code)) if is_behind && !text.contains('\n') => {
+                    pieces.push(Piece::Commented(code, text));
                 }
-                _ => {
+                last => {
+                    pieces.extend(last);
                     self.blank(comment.span.start, pieces);
                     pieces.push(Piece::Comment(text));
                 }
