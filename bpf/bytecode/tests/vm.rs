@@ -10,7 +10,7 @@ use common::{image, map, program};
 use proptest::prelude::*;
 use xputrace_bytecode::image::{Home, Image, MapKind, MapSpec, Program, ProgramKind};
 use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic};
-use xputrace_bytecode::vm::{Engine, Env, Fault, FaultReason, RemoteMap};
+use xputrace_bytecode::vm::{Atomic, Engine, Env, Fault, FaultReason, Number, RemoteMap};
 use xputrace_bytecode::{Assembler, BpfMapId, ProgramId, helper};
 
 fn engine(image: &Image) -> Engine {
@@ -169,6 +169,54 @@ fn a_remote_map_gets_what_programs_store() {
     }
     let found: Vec<(u64, u64)> = map.0.borrow().iter().map(|(k, v)| (word(k), word(v))).collect();
     assert_eq!(found, [(3, 3), (4, 1)]);
+}
+
+/// A remote map whose owner runs atomic instructions itself: there was 100 in each number.
+struct Owner(Elsewhere, Rc<RefCell<Vec<(Number, Atomic)>>>);
+
+impl RemoteMap for Owner {
+    fn lookup(&mut self, key: &[u8], value: &mut [u8]) -> bool {
+        self.0.lookup(key, value)
+    }
+    fn update(&mut self, key: &[u8], value: &[u8], flags: u64) -> i64 {
+        self.0.update(key, value, flags)
+    }
+    fn delete(&mut self, key: &[u8]) -> i64 {
+        self.0.delete(key)
+    }
+    fn atomic(&mut self, _: &[u8], number: Number, atomic: Atomic) -> Option<u64> {
+        self.1.borrow_mut().push((number, atomic));
+        Some(100)
+    }
+}
+
+/// What others change in a remote value at the same time is kept: atomic instructions run where it lives.
+#[test]
+fn atomic_instructions_run_where_a_value_lives() {
+    let image = one(vec![map("values", MapKind::Array, 4, 24, 1)], |asm| {
+        asm.st_imm(Size::W, Reg::FP, -4, 0);
+        asm.ld_map(Reg::R1, BpfMapId(0));
+        asm.mov(Reg::R2, Reg::FP);
+        asm.alu_imm(Alu::Add, Reg::R2, -4);
+        asm.call(helper::MAP_LOOKUP_ELEM);
+        asm.mov(Reg::R6, Reg::R0);
+        asm.mov_imm(Reg::R7, 5);
+        asm.atomic(atomic::ADD | atomic::FETCH, Size::W, Reg::R6, 20, Reg::R7);
+        asm.mov_imm(Reg::R0, 9);
+        asm.mov_imm(Reg::R8, 3);
+        asm.atomic(atomic::CMPXCHG, Size::Dw, Reg::R6, 8, Reg::R8);
+        asm.alu(Alu::Add, Reg::R0, Reg::R7);
+        asm.exit();
+    });
+    let (map, seen) = (Elsewhere::default(), Rc::new(RefCell::new(Vec::new())));
+    map.0.borrow_mut().insert(vec![0; 4], vec![0; 24]);
+    let mut remote = |_: BpfMapId, _: &MapSpec| Some(Box::new(Owner(map.clone(), seen.clone())) as Box<dyn RemoteMap>);
+    let mut engine = Engine::new(&image, &[ProgramId(0)], &mut remote).expect("loads");
+    assert_eq!(engine.run_words(ProgramId(0), &[], &mut ()), Ok(200), "both return what was there");
+    let add = Atomic { op: atomic::ADD | atomic::FETCH, operand: 5, expected: seen.borrow()[0].1.expected };
+    let exchange = Atomic { op: atomic::CMPXCHG, operand: 3, expected: 9 };
+    assert_eq!(*seen.borrow(), [(Number { at: 20, bytes: 4 }, add), (Number { at: 8, bytes: 8 }, exchange)]);
+    assert!(!engine.has_overwritten(BpfMapId(0)));
 }
 
 /// Adds the second word of the context to the element of the first, then copies it to `copy`.

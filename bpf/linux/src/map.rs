@@ -2,7 +2,7 @@
 
 use crate::cpus;
 use crate::error::Error;
-use crate::modify::Modifier;
+use crate::modify::{AtomicProgram, Modifier};
 use crate::sys;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::image::{MapKind, MapSpec};
-use xputrace_bytecode::vm::{Change, RemoteMap};
+use xputrace_bytecode::vm::{Atomic, Change, Number, RemoteMap};
 
 /// Called with every element: its key, and one value per CPU (a single value for maps that are not
 /// per-CPU).
@@ -29,6 +29,8 @@ pub struct MapHandle {
     fd: Rc<RefCell<Rc<OwnedFd>>>,
     /// Loaded on first use.
     modifiers: Rc<RefCell<Vec<Modifier>>>,
+    /// Loaded on first use.
+    atomics: Rc<RefCell<Vec<AtomicProgram>>>,
     /// Elements that user space stored in an evicting map, less those it removed.
     stored: Rc<Cell<i64>>,
 }
@@ -43,7 +45,14 @@ impl MapHandle {
             _ => 1,
         };
         let fd = Rc::new(RefCell::new(Rc::new(fd)));
-        Ok(MapHandle { spec: Rc::new(spec), values, fd, modifiers: Rc::default(), stored: Rc::default() })
+        Ok(MapHandle {
+            spec: Rc::new(spec),
+            values,
+            fd,
+            modifiers: Rc::default(),
+            atomics: Rc::default(),
+            stored: Rc::default(),
+        })
     }
 
     /// Returns the specification that the map was created from.
@@ -131,12 +140,13 @@ impl MapHandle {
     /// Makes the handle refer to another map of the same shape; returns the previous one.
     pub(crate) fn replace(&self, fd: OwnedFd) -> MapHandle {
         let old = self.fd.replace(Rc::new(fd));
-        let modifiers = self.modifiers.take();
+        let (modifiers, atomics) = (self.modifiers.take(), self.atomics.take());
         MapHandle {
             spec: self.spec.clone(),
             values: self.values,
             fd: Rc::new(RefCell::new(old)),
             modifiers: Rc::new(RefCell::new(modifiers)),
+            atomics: Rc::new(RefCell::new(atomics)),
             stored: self.stored.clone(),
         }
     }
@@ -168,6 +178,18 @@ impl MapHandle {
         let is_new = modifiers[at].run(key, change.operand())?;
         self.count_stored(i64::from(is_new));
         Ok(())
+    }
+
+    fn atomic_in_linux(&self, key: &[u8], number: Number, atomic: Atomic) -> io::Result<Option<u64>> {
+        let mut programs = self.atomics.borrow_mut();
+        let at = match programs.iter().position(|it| it.is_for(number, atomic.op)) {
+            Some(at) => at,
+            None => {
+                programs.push(AtomicProgram::new(self.fd().as_fd(), &self.spec, number, atomic.op)?);
+                programs.len() - 1
+            }
+        };
+        programs[at].run(key, atomic.operand, atomic.expected)
     }
 
     fn delete_in_linux(&self, key: &[u8]) -> io::Result<()> {
@@ -322,6 +344,10 @@ impl RemoteMap for MapHandle {
             return -i64::from(libc::EINVAL);
         }
         as_errno(self.modify_in_linux(key, change))
+    }
+
+    fn atomic(&mut self, key: &[u8], number: Number, atomic: Atomic) -> Option<u64> {
+        self.atomic_in_linux(key, number, atomic).ok()?
     }
 }
 

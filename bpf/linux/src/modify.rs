@@ -1,22 +1,27 @@
 //! Changes a number in a map of Linux from user space, atomically.
 //!
 //! Reading and writing back would lose what a probe adds in between. So a program of a few
-//! instructions does it inside Linux, run by `BPF_PROG_TEST_RUN`: it looks up the element, creates
-//! it if needed, and changes it atomically, as the probes themselves do.
+//! instructions does it inside Linux, run by `BPF_PROG_TEST_RUN`: it looks up the element and changes
+//! it atomically, as the probes themselves do. A [`Modifier`] creates a missing element; an
+//! [`AtomicProgram`] returns what the number was.
 //!
 //! ```text
-//! ctx:  key, padded to 8 bytes │ operand
+//! ctx of a Modifier:        key, padded to 8 bytes │ operand
+//! ctx of an AtomicProgram:  key, padded to 8 bytes │ operand │ expected │ what it was
 //! ```
 
 use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use xputrace_bytecode::image::MapSpec;
-use xputrace_bytecode::insn::{Alu, Cond, Size};
+use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
+use xputrace_bytecode::vm::Number;
 use xputrace_bytecode::{Assembler, BpfMapId, Reg, helper};
 
 /// Bytes of a program's stack.
 const STACK_BYTES: usize = 512;
+/// Bytes of a register.
+const WORD: usize = 8;
 
 /// A loaded program for one map and one operation.
 #[derive(Debug)]
@@ -37,7 +42,7 @@ impl Modifier {
             );
             return Err(refused(text));
         }
-        let insns = program(map, key, value, op).map_err(|it| refused(it.to_string()))?;
+        let insns = program(map, key, value, op).map_err(refused)?;
         let program = sys::load_syscall_program(c"xt_modify", &insns)?;
         Ok(Modifier { op, program, ctx: vec![0; key + 8] })
     }
@@ -58,6 +63,86 @@ impl Modifier {
     }
 }
 
+/// A loaded program for one map, one number in its values and one atomic instruction.
+#[derive(Debug)]
+pub(crate) struct AtomicProgram {
+    number: Number,
+    op: i32,
+    program: OwnedFd,
+    ctx: Vec<u8>,
+}
+
+impl AtomicProgram {
+    pub(crate) fn new(map: BorrowedFd<'_>, spec: &MapSpec, number: Number, op: i32) -> io::Result<AtomicProgram> {
+        let refused = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
+        let key = sizes(spec).0;
+        if key > STACK_BYTES {
+            return Err(refused(format!("a key of {} bytes is too long", spec.key_size)));
+        }
+        let insns = atomic_program(map, key, number, op).map_err(refused)?;
+        let program = sys::load_syscall_program(c"xt_atomic", &insns)?;
+        Ok(AtomicProgram { number, op, program, ctx: vec![0; key + 3 * WORD] })
+    }
+
+    pub(crate) fn is_for(&self, number: Number, op: i32) -> bool {
+        (self.number, self.op) == (number, op)
+    }
+
+    /// Returns what the number was, or `None` if the map has no such element; `key` has the map's key size.
+    pub(crate) fn run(&mut self, key: &[u8], operand: u64, expected: u64) -> io::Result<Option<u64>> {
+        self.ctx[..key.len()].copy_from_slice(key);
+        let words = self.ctx.len() - 3 * WORD;
+        for (at, word) in [operand, expected, 0].into_iter().enumerate() {
+            self.ctx[words + at * WORD..][..WORD].copy_from_slice(&word.to_ne_bytes());
+        }
+        let is_there = sys::run_program(self.program.as_fd(), &mut self.ctx)? == 1;
+        let was = self.ctx.last_chunk().map_or(0, |it| u64::from_ne_bytes(*it));
+        Ok(is_there.then_some(was))
+    }
+}
+
+/// Returns a program that returns 1 if the element is there.
+fn atomic_program(map: BorrowedFd<'_>, key: usize, number: Number, op: i32) -> Result<Vec<[u8; 8]>, String> {
+    let (key_at, words) = (-(key as i16), key as i16);
+    let size = if number.bytes == 4 { Size::W } else { Size::Dw };
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    asm.mov(Reg::R6, Reg::R1);
+    copy_key(&mut asm, key);
+    asm.ldx(Size::Dw, Reg::R7, Reg::R6, words);
+    asm.ldx(Size::Dw, Reg::R8, Reg::R6, words + WORD as i16);
+    lookup(&mut asm, key_at);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.mov(Reg::R9, Reg::R0);
+    asm.mov(Reg::R0, Reg::R8);
+    // Those that return the old value do so in their operand's register, and CMPXCHG in R0.
+    asm.atomic(op | atomic::FETCH, size, Reg::R9, number.at as i16, Reg::R7);
+    let was = if op == atomic::CMPXCHG { Reg::R0 } else { Reg::R7 };
+    asm.stx(Size::Dw, Reg::R6, words + 2 * WORD as i16, was);
+    asm.mov_imm(Reg::R0, 1);
+    asm.place(out);
+    asm.exit();
+    patched(asm, map)
+}
+
+/// Copies the key from the context, in R6, to the stack.
+fn copy_key(asm: &mut Assembler, key: usize) {
+    for at in (0..key as i16).step_by(WORD) {
+        asm.ldx(Size::Dw, Reg::R1, Reg::R6, at);
+        asm.stx(Size::Dw, Reg::FP, at - key as i16, Reg::R1);
+    }
+}
+
+/// Returns the instructions with the map's descriptor.
+fn patched(asm: Assembler, map: BorrowedFd<'_>) -> Result<Vec<[u8; 8]>, String> {
+    let done = asm.finish().map_err(|it| it.to_string())?;
+    let mut insns = done.insns;
+    for (slot, _) in done.map_refs {
+        insns[slot].imm = map.as_raw_fd();
+    }
+    Ok(insns.into_iter().map(|it| it.to_bytes()).collect())
+}
+
 /// Returns the sizes of key and value, each padded to 8 bytes.
 fn sizes(spec: &MapSpec) -> (usize, usize) {
     let padded = |it: u32| (it as usize).next_multiple_of(8);
@@ -74,10 +159,7 @@ fn program(map: BorrowedFd<'_>, key: usize, value: usize, op: i32) -> Result<Vec
     let found = asm.label();
     asm.mov(Reg::R6, Reg::R1);
     asm.mov_imm(Reg::R9, 0);
-    for at in (0..key as i16).step_by(8) {
-        asm.ldx(Size::Dw, Reg::R1, Reg::R6, at);
-        asm.stx(Size::Dw, Reg::FP, key_at + at, Reg::R1);
-    }
+    copy_key(&mut asm, key);
     asm.ldx(Size::Dw, Reg::R7, Reg::R6, key as i16);
     lookup(&mut asm, key_at);
     asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
@@ -104,12 +186,7 @@ fn program(map: BorrowedFd<'_>, key: usize, value: usize, op: i32) -> Result<Vec
     asm.mov(Reg::R0, Reg::R9);
     asm.place(out);
     asm.exit();
-    let done = asm.finish().map_err(|it| it.to_string())?;
-    let mut insns = done.insns;
-    for (slot, _) in done.map_refs {
-        insns[slot].imm = map.as_raw_fd();
-    }
-    Ok(insns.into_iter().map(|it| it.to_bytes()).collect())
+    patched(asm, map)
 }
 
 fn lookup(asm: &mut Assembler, key_at: i16) {

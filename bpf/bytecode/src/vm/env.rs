@@ -133,6 +133,30 @@ pub trait RemoteMap {
         change.apply_to(&mut value);
         self.update(key, &value, flags as u64)
     }
+    /// Runs an atomic instruction on a number in the element's value; returns what it was before. `None` if there is no such
+    /// element, or the map can't: the engine then changes its copy.
+    fn atomic(&mut self, key: &[u8], number: Number, atomic: Atomic) -> Option<u64> {
+        let _ = (key, number, atomic);
+        None
+    }
+}
+
+/// Where a number is in a value, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    pub at: u16,
+    /// 4 or 8.
+    pub bytes: u8,
+}
+
+/// An atomic instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Atomic {
+    /// One of [`crate::insn::atomic`].
+    pub op: i32,
+    pub operand: u64,
+    /// What `CMPXCHG` compares with.
+    pub expected: u64,
 }
 
 /// A `map_modify` operation on a number.

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use rustc_hash::FxHasher;
 
-use super::env::{Change, E2BIG, EEXIST, EINVAL, ENOENT, RemoteMap};
+use super::env::{Atomic, Change, E2BIG, EEXIST, EINVAL, ENOENT, Number, RemoteMap};
 use super::pointer::OFFSET_BITS;
 use crate::helper::{UPDATE_EXIST, UPDATE_NOEXIST};
 use crate::image::{MapKind, MapSpec, READ_ONLY};
@@ -109,6 +109,9 @@ impl Map {
                 Ok(Map { value_size, max_entries, store: Store::Outside, ..Map::unused(spec) })
             }
             MapKind::PerThreadArray => Map::per_thread(spec),
+            MapKind::PerfEventArray | MapKind::Foreign => {
+                Err("only programs in Linux can use a map of its type".into())
+            }
             // Others decide at run time which maps a hash holds. Here every key returns the same
             // one; an engine that must tell them apart is given a handle.
             MapKind::HashOfMaps => Ok(Map { max_entries: 1, store: Store::OneMap(inner.start), ..Map::unused(spec) }),
@@ -273,8 +276,41 @@ impl Map {
             if std::mem::take(dirty) {
                 let value = &self.values[slot * stride..][..size];
                 remote.handle.update(key, value, UPDATE_EXIST as u64);
+                remote.has_overwritten = true;
             }
         }
+    }
+
+    pub(super) fn is_remote(&self) -> bool {
+        matches!(self.store, Store::Remote(_))
+    }
+
+    pub(super) fn has_overwritten(&self) -> bool {
+        matches!(&self.store, Store::Remote(remote) if remote.has_overwritten)
+    }
+
+    /// Runs an atomic instruction on a remote value, and reads the copy that the run holds again. `None` if the map is not
+    /// remote, or can't.
+    #[inline(always)]
+    pub(super) fn atomic_elsewhere(&mut self, offset: u64, bytes: u8, atomic: Atomic) -> Option<u64> {
+        if !self.is_remote() {
+            return None;
+        }
+        self.atomic_remote(offset, bytes, atomic)
+    }
+
+    #[cold]
+    fn atomic_remote(&mut self, offset: u64, bytes: u8, atomic: Atomic) -> Option<u64> {
+        self.range(offset, bytes.into())?;
+        self.write_back();
+        let slot = (offset >> self.shift) as usize;
+        let at = u16::try_from(offset & ((1 << self.shift) - 1)).ok()?;
+        let (stride, size) = (self.stride, self.value_size);
+        let Store::Remote(remote) = &mut self.store else { return None };
+        let key = remote.keys.chunks_exact(self.key_size).nth(slot)?;
+        let old = remote.handle.atomic(key, Number { at, bytes }, atomic)?;
+        remote.handle.lookup(key, &mut self.values[slot * stride..][..size]);
+        Some(old)
     }
 
     /// Forgets the last run's remote values before a run.
@@ -461,11 +497,13 @@ pub(super) struct Remote {
     handle: Box<dyn RemoteMap>,
     keys: Vec<u8>,
     dirty: Vec<bool>,
+    /// Whether a copy was ever written back.
+    has_overwritten: bool,
 }
 
 impl Remote {
     fn new(handle: Box<dyn RemoteMap>) -> Self {
-        Remote { handle, keys: Vec::new(), dirty: Vec::new() }
+        Remote { handle, keys: Vec::new(), dirty: Vec::new(), has_overwritten: false }
     }
 
     fn slot_of(&self, key: &[u8]) -> Option<usize> {

@@ -1,5 +1,6 @@
 //! Everything that a program can reach by pointer, with the checks.
 
+use super::env::Atomic;
 use super::map::Map;
 use super::pointer::{self, CTX, RECORDS, STACK, VALUES};
 
@@ -31,6 +32,12 @@ impl Memory<'_> {
     pub(super) fn store<const N: usize>(&mut self, address: u64, value: [u8; N]) -> Option<()> {
         *self.bytes_mut(address, N)?.first_chunk_mut()? = value;
         Some(())
+    }
+
+    /// Runs an atomic instruction where a map lives; `None` if that is here.
+    #[inline(always)]
+    pub(super) fn atomic_elsewhere(&mut self, address: u64, bytes: u8, atomic: Atomic) -> Option<u64> {
+        self.maps.get_mut(map_of(address)?)?.atomic_elsewhere(pointer::offset(address), bytes, atomic)
     }
 
     #[inline(always)]

@@ -29,7 +29,7 @@ use self::call::Scratch;
 use self::decode::Decoded;
 use self::map::{Map, Store};
 use self::memory::{Local, Memory, Records, STACK_BYTES};
-pub use env::{Change, Env, GpuThread, RemoteMap};
+pub use env::{Atomic, Change, Env, GpuThread, Number, RemoteMap};
 
 use crate::id::{BpfMapId, ProgramId};
 use crate::image::{Home, Image, MapSpec};
@@ -97,6 +97,8 @@ pub struct Engine {
     maps: Vec<Map>,
     /// Maps whose values are copies, to be written back after each run.
     remote: Vec<usize>,
+    /// Those of them whose value programs have the address of, without looking it up.
+    addressed: Vec<usize>,
     /// Maps with a value per GPU thread.
     per_thread: Vec<usize>,
     records: Records,
@@ -118,6 +120,7 @@ impl Engine {
             programs: vec![Vec::new(); image.programs.len()],
             maps: Vec::with_capacity(image.maps.len()),
             remote: Vec::new(),
+            addressed: Vec::new(),
             per_thread: Vec::new(),
             records: Records::default(),
             scratch: Scratch::default(),
@@ -165,6 +168,9 @@ impl Engine {
                     Map::native(spec, range)
                 }),
             };
+            if matches!(&map, Ok(it) if it.is_remote()) && is_addressed(image, programs, BpfMapId::at(at)) {
+                self.addressed.push(at);
+            }
             if used[at] && spec.kind == crate::MapKind::PerThreadArray {
                 self.per_thread.push(at);
             }
@@ -202,6 +208,9 @@ impl Engine {
         let code = self.programs.get(program.index()).map_or(&[][..], Vec::as_slice);
         for at in &self.remote {
             self.maps[*at].forget_remote_values();
+        }
+        for at in &self.addressed {
+            self.maps[*at].find(&0_u32.to_le_bytes());
         }
         self.records.forget();
         // Build it in place: building the stack separately would copy it.
@@ -281,6 +290,12 @@ impl Engine {
         }
     }
 
+    /// Whether programs have stored to values of a map that lives elsewhere, other than by helpers and atomic instructions:
+    /// what others changed there meanwhile is lost.
+    pub fn has_overwritten(&self, map: BpfMapId) -> bool {
+        self.image_map(map).is_some_and(Map::has_overwritten)
+    }
+
     /// Returns the maps that hold a map's elements: itself, or its inner maps.
     fn parts(&self, map: BpfMapId) -> std::ops::Range<usize> {
         match self.image_map(map).map(|it| &it.store) {
@@ -298,6 +313,15 @@ impl Engine {
     fn native_mut(&mut self, map: BpfMapId) -> Option<&mut Map> {
         self.maps.get_mut(map.index()).filter(|it| !matches!(it.store, Store::Remote(_)))
     }
+}
+
+/// Whether a program has the address of a map's value in its code: of a global variable.
+fn is_addressed(image: &Image, programs: &[ProgramId], map: BpfMapId) -> bool {
+    programs.iter().map(|it| &image.programs[*it]).any(|program| {
+        let is_value =
+            |slot: &usize| program.insns.get(*slot).is_some_and(|it| it.src == crate::insn::PSEUDO_MAP_VALUE);
+        program.map_refs.iter().any(|(slot, it)| *it == map && is_value(slot))
+    })
 }
 
 /// Creates the empty inner maps of a map of maps; they will be at `first` and following.

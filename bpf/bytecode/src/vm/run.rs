@@ -2,7 +2,7 @@
 
 use super::call::{Call, Scratch};
 use super::decode::{Decoded, Op};
-use super::env::Env;
+use super::env::{Atomic, Env};
 use super::memory::{Memory, STACK_BYTES};
 use super::pointer::{self, CTX, STACK};
 use super::{Fault, FaultReason};
@@ -365,8 +365,13 @@ fn signed_mod_32(a: u32, b: u32) -> u32 {
     }
 }
 
-/// A single thread runs the engine, so plain memory access is atomic enough.
+/// A single thread runs the engine, so plain access to its own memory is atomic enough.
 fn atomic_64(memory: &mut Memory<'_>, address: u64, op: i32, r: &mut Registers, src: usize) -> Option<()> {
+    let atomic = Atomic { op, operand: r[src], expected: r[0] };
+    if let Some(old) = memory.atomic_elsewhere(address, 8, atomic) {
+        give_back(op, old, r, src);
+        return Some(());
+    }
     let old = u64::from_le_bytes(memory.load(address)?);
     let new = changed(op, old, r[src], r[0])?;
     memory.store(address, new.to_le_bytes())?;
@@ -375,6 +380,11 @@ fn atomic_64(memory: &mut Memory<'_>, address: u64, op: i32, r: &mut Registers, 
 }
 
 fn atomic_32(memory: &mut Memory<'_>, address: u64, op: i32, r: &mut Registers, src: usize) -> Option<()> {
+    let atomic = Atomic { op, operand: u64::from(r[src] as u32), expected: u64::from(r[0] as u32) };
+    if let Some(old) = memory.atomic_elsewhere(address, 4, atomic) {
+        give_back(op, old, r, src);
+        return Some(());
+    }
     let old = u32::from_le_bytes(memory.load(address)?);
     let new = changed(op, old.into(), u64::from(r[src] as u32), u64::from(r[0] as u32))?;
     memory.store(address, (new as u32).to_le_bytes())?;

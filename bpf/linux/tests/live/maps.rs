@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
-use xputrace_bytecode::vm::Change;
+use xputrace_bytecode::vm::{Atomic, Change, Number, RemoteMap};
 use xputrace_bytecode::{Assembler, BpfMapId, MapKind, MapSpec, ProgramKind, Reg};
 use xputrace_linux::{Linux, StoppedChild};
 use xputrace_model::diagnostic::Site;
@@ -129,6 +129,39 @@ fn a_number_is_changed_exactly_while_probes_change_it() {
     map.modify(&10u64.to_ne_bytes(), add).unwrap();
     let full = map.modify(&11u64.to_ne_bytes(), add).unwrap_err().to_string();
     assert!(full.contains("Argument list too long"), "the map is full: {full}");
+}
+
+/// Each atomic instruction, on numbers of both sizes anywhere in a value, does in Linux what it does elsewhere.
+#[test]
+fn atomic_instructions_change_one_number_of_a_value() {
+    need_root!();
+    let mut plan = Plan::default();
+    let values = add_map(&mut plan, "values", MapKind::Hash, 4, 24, 4);
+    let linux = Linux::load(&plan).unwrap();
+    let mut map = linux.map(values).unwrap().clone();
+    let key = 7u32.to_ne_bytes();
+    let number = |at, bytes| Number { at, bytes };
+    let mut run = |number, op, operand, expected| {
+        map.update(&key, &[0xff; 24], 0).unwrap();
+        let was = RemoteMap::atomic(&mut map, &key, number, Atomic { op, operand, expected });
+        let value = map.lookup(&key).unwrap().unwrap().remove(0);
+        let (at, end) = (usize::from(number.at), usize::from(number.at) + usize::from(number.bytes));
+        assert!(value[..at].iter().chain(&value[end..]).all(|it| *it == 0xff), "the rest stays");
+        let mut now = [0; 8];
+        now[..end - at].copy_from_slice(&value[at..end]);
+        (was, u64::from_ne_bytes(now))
+    };
+    let (all, low) = (u64::MAX, u64::from(u32::MAX));
+    assert_eq!(run(number(8, 8), atomic::ADD, 2, 0), (Some(all), 1));
+    assert_eq!(run(number(20, 4), atomic::ADD, 2, 0), (Some(low), 1));
+    assert_eq!(run(number(4, 4), atomic::AND | atomic::FETCH, 6, 0), (Some(low), 6));
+    assert_eq!(run(number(0, 8), atomic::XOR, 6, 0), (Some(all), all - 6));
+    assert_eq!(run(number(16, 8), atomic::OR, 6, 0), (Some(all), all));
+    assert_eq!(run(number(12, 4), atomic::XCHG, 6, 0), (Some(low), 6));
+    assert_eq!(run(number(8, 8), atomic::CMPXCHG, 6, all), (Some(all), 6));
+    assert_eq!(run(number(8, 8), atomic::CMPXCHG, 6, 5), (Some(all), all));
+    let missing = Atomic { op: atomic::ADD, operand: 1, expected: 0 };
+    assert_eq!(RemoteMap::atomic(&mut map, &8u32.to_ne_bytes(), number(0, 8), missing), None);
 }
 
 #[test]
