@@ -66,6 +66,7 @@ pub enum Home {
 pub enum MapKind {
     Hash = 1,
     Array = 2,
+    PerfEventArray = 4,
     PercpuHash = 5,
     PercpuArray = 6,
     StackTrace = 7,
@@ -79,6 +80,8 @@ pub enum MapKind {
     PerThreadArray = 1502,
     /// Records of at most the value's size, which `perf_event_output` writes.
     EventRing = 1527,
+    /// Of a compiled object, and of a type that only Linux needs to know.
+    Foreign = u32::MAX,
 }
 
 /// `BPF_F_NO_PREALLOC`: allocate hash elements on demand.
@@ -124,6 +127,8 @@ pub enum ProgramKind {
     PerfEvent,
     /// `syscall`: run by the tracer over an array of 64-bit words; never attached.
     Syscall,
+    /// A compiled object's section, which libbpf understands: such as `fentry/FUNCTION`.
+    Section(String),
     /// `?PLACE/KERNELS`, which libbpf does not load: code for a GPU, at a place in the kernels of these names. Context is
     /// an array of 64-bit words.
     Device { place: String, kernels: String },

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use xputrace_bytecode::image::{Home, Image, MapKind, MapSpec, Program, ProgramKind};
-use xputrace_bytecode::object::{self, Contents, Field, Layout, ReadMap};
+use xputrace_bytecode::object::{self, Contents, Field, Layout, ReadCode, ReadMap};
 use xputrace_bytecode::{BpfMapId, Insn, disasm};
 
 fn objects() -> PathBuf {
@@ -20,7 +20,7 @@ fn bytes(name: &str) -> Vec<u8> {
 fn text(contents: &Contents) -> String {
     let mut out = format!("license: {}\n", contents.license);
     for map in &contents.maps {
-        let ReadMap { name, kind, key_bytes, value_bytes, max_entries, flags, key, value, contents } = map;
+        let ReadMap { name, kind, key_bytes, value_bytes, max_entries, flags, key, value, contents, is_odd: _ } = map;
         let _ = writeln!(out, "\nmap {name}: type {kind}, {max_entries} × {key_bytes} → {value_bytes}, flags {flags}");
         let _ = writeln!(out, "  {} → {}", layout(key), layout(value));
         if let Some(contents) = contents {
@@ -61,12 +61,9 @@ fn image(contents: &Contents) -> Image {
         home: Home::Gpu,
         inner: None,
     };
-    let programs = contents.programs.iter().cloned().map(|it| Program {
-        name: it.name,
-        kind: ProgramKind::Syscall,
-        insns: it.insns,
-        map_refs: it.map_refs,
-        lines: it.lines,
+    let programs = contents.programs.iter().cloned().map(|it| {
+        let ReadCode { insns, map_refs, lines } = it.code.unwrap();
+        Program { name: it.name, kind: ProgramKind::Syscall, insns, map_refs, lines }
     });
     Image {
         maps: contents.maps.iter().map(map).collect(),
@@ -82,6 +79,34 @@ fn what_clang_writes_is_read() {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/read/{name}.txt"));
         xputrace_golden::assert(&golden, &text(&read));
     }
+}
+
+/// What only libbpf can do is no error: programs for the GPU may not need it.
+#[test]
+fn what_only_libbpf_can_do_is_told_of_each_program_and_map() {
+    let machine = object::read(&bytes("machine")).unwrap();
+    let code = |name: &str| machine.programs.iter().find(|it| it.name == name).unwrap().code.clone();
+    assert!(code("exits").unwrap_err().to_string().ends_with("(CO-RE), which only programs in Linux can"));
+    assert!(code("samples").is_ok());
+
+    let events = object::read(&bytes("events")).unwrap();
+    let odd: Vec<&str> = events.maps.iter().filter(|it| it.is_odd.is_some()).map(|it| it.name.as_str()).collect();
+    let held: Vec<&str> = events.programs.iter().filter(|it| it.is_in_map).map(|it| it.name.as_str()).collect();
+    assert_eq!((odd, held), (vec!["programs"], vec!["second"]));
+    let Some(Layout::Struct { bytes: 16, members, .. }) = events.types.layout_of_struct("record") else { panic!() };
+    assert_eq!(members.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["number", "text"]);
+}
+
+/// Programs refer to the maps of functions that they call.
+#[test]
+fn maps_are_those_of_called_functions_too() {
+    let read = object::read(&bytes("functions")).unwrap();
+    let maps = |name: &str| {
+        let program = read.programs.iter().find(|it| it.name == name).unwrap();
+        program.maps.iter().map(|it| read.maps[it.index()].name.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(maps("entry"), ["calls", "argument", ".bss"]);
+    assert_eq!(maps("anywhere"), [".bss"]);
 }
 
 /// What this crate writes, it reads too.
@@ -107,7 +132,8 @@ fn our_own_objects_are_read() {
     let read = object::read(&object::write(&image).unwrap()).unwrap();
     let program = &read.programs[0];
     assert_eq!((read.license.as_str(), program.section.as_str()), ("Dual BSD/GPL", "uprobe.multi"));
-    assert_eq!((&program.insns, &program.map_refs), (&assembled.insns, &image.programs[0].map_refs));
+    let code = program.code.as_ref().unwrap();
+    assert_eq!((&code.insns, &code.map_refs), (&assembled.insns, &image.programs[0].map_refs));
     let shapes: Vec<_> = read.maps.iter().map(|it| (it.name.as_str(), it.kind, it.value_bytes)).collect();
     assert_eq!(shapes, [("one", 2, 8), ("two", 2, 24)]);
 }
@@ -134,7 +160,7 @@ fn damaged_objects_are_read_or_refused() {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << bit;
             let Ok(read) = object::read(&damaged) else { continue };
-            for program in read.programs {
+            for program in read.programs.into_iter().filter_map(|it| it.code.ok()) {
                 let is_within =
                     |(slot, map): &(usize, BpfMapId)| slot + 1 < program.insns.len() && map.index() < read.maps.len();
                 assert!(program.map_refs.iter().all(is_within), "byte {at}");

@@ -30,8 +30,8 @@ use self::btf::{Btf, SectionInfo, TypeId};
 use crate::image::{Image, MapKind, MapSpec, Program, ProgramKind};
 use crate::insn::{self, class};
 
-pub use self::read::{Contents, ReadError, ReadMap, ReadProgram, read};
-pub use self::types::{Field, Layout};
+pub use self::read::{Contents, ReadCode, ReadError, ReadMap, ReadProgram, read};
+pub use self::types::{Field, Layout, Types};
 
 const LICENSE: &[u8] = b"Dual BSD/GPL\0";
 /// Maximum length of map and program names in Linux, without the NUL.
@@ -187,6 +187,7 @@ fn section_name(program: &Program, links: UprobeLinks) -> Result<String, ObjectE
         }
         ProgramKind::PerfEvent => "perf_event".into(),
         ProgramKind::Syscall => "syscall".into(),
+        ProgramKind::Section(name) => name.clone(),
         ProgramKind::Device { place, kernels } if kernels.contains('\0') => {
             return Err(ObjectError::Kernels { program: program.name.clone(), place: place.clone() });
         }
@@ -205,7 +206,7 @@ struct Writer<'a> {
     names: Names,
     object: Object<'a>,
     btf: Btf,
-    types: Types,
+    types: MapTypes,
     /// The image's sources by line.
     lines: Vec<Vec<&'a str>>,
     maps: Vec<SymbolId>,
@@ -232,8 +233,8 @@ impl Variables {
     }
 }
 
-/// Types used by all map definitions.
-struct Types {
+/// MapTypes used by all map definitions.
+struct MapTypes {
     int: TypeId,
     u8: TypeId,
     u32: TypeId,
@@ -244,7 +245,7 @@ struct Types {
 impl<'a> Writer<'a> {
     fn new(image: &'a Image) -> Self {
         let mut btf = Btf::new();
-        let types = Types {
+        let types = MapTypes {
             int: btf.int("int", 4, true),
             u8: btf.int("unsigned char", 1, false),
             u32: btf.int("unsigned int", 4, false),
@@ -367,7 +368,7 @@ impl<'a> Writer<'a> {
 
     /// Returns a type of that size that dumps readably: an integer, words, or bytes.
     fn bytes_type(&mut self, bytes: u32) -> TypeId {
-        let Types { u8, u32, u64, .. } = self.types;
+        let MapTypes { u8, u32, u64, .. } = self.types;
         match bytes {
             4 => u32,
             8 => u64,

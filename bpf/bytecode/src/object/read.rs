@@ -12,7 +12,7 @@
 //! Source: libbpf's documentation of `SEC()` names and BTF-defined maps; the psABI's `R_BPF_64_64` and `R_BPF_64_32`
 //! (LLVM's "BPF Directory-Based Relocations").
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader as _};
@@ -45,14 +45,28 @@ pub struct Contents {
     pub maps: Vec<ReadMap>,
     /// Name and text of each source file, as far as its lines have code; other lines are empty.
     pub sources: Vec<(String, String)>,
+    pub types: Types,
+    /// Whether maps are defined as libbpf doesn't know it any more.
+    pub has_legacy_maps: bool,
 }
 
-/// A program: a function with a section of its own, followed by the functions that it calls.
+/// A program: a function with a section of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadProgram {
     pub name: String,
     /// As `SEC()` gives it, such as `kprobe/work`.
     pub section: String,
+    /// Maps that it and the functions that it calls refer to, each once.
+    pub maps: Vec<BpfMapId>,
+    /// Whether a map of programs holds it from the start: others call it by its place there.
+    pub is_in_map: bool,
+    /// The error says what only libbpf can link, such as a function of Linux.
+    pub code: Result<ReadCode, ReadError>,
+}
+
+/// A program's function, followed by the functions that it calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadCode {
     pub insns: Vec<Insn>,
     /// Slots of `ld_imm64` whose immediate is a map or an address in its value: (slot, map).
     pub map_refs: Vec<(usize, BpfMapId)>,
@@ -74,6 +88,8 @@ pub struct ReadMap {
     pub value: Layout,
     /// For a section of global variables, what it begins with.
     pub contents: Option<Vec<u8>>,
+    /// What of its definition only libbpf understands: a sentence.
+    pub is_odd: Option<String>,
 }
 
 impl ReadMap {
@@ -120,8 +136,10 @@ pub fn read(data: &[u8]) -> Result<Contents, ReadError> {
     let ext = elf.section_by_name(".BTF.ext").and_then(|it| it.data().ok()).unwrap_or_default();
     let lines = Lines::parse(ext, &types).map_err(ReadError::Types)?;
     let maps = Maps::of(&elf, &types)?;
-    let programs = Linker::of(&elf, &maps, &lines)?.programs()?;
-    Ok(Contents { license: license(&elf), programs, maps: maps.list, sources: lines.sources() })
+    let programs = Linker::of(&elf, &maps, &lines)?.programs();
+    let sources = lines.sources();
+    let has_legacy_maps = elf.section_by_name(LEGACY).is_some();
+    Ok(Contents { has_legacy_maps, license: license(&elf), programs, maps: maps.list, sources, types })
 }
 
 fn types(elf: &Elf<'_>) -> Result<Types, ReadError> {
@@ -153,9 +171,10 @@ impl Maps {
         if let Some(section) = elf.section_by_name(".maps") {
             maps.defined(elf, types, section.index())?;
         }
-        if elf.section_by_name("maps").is_some() {
-            let what = "maps are defined in the old way: define them in SEC(\".maps\")".into();
-            return Err(ReadError::Section { section: "maps".into(), what });
+        if let Some(section) = elf.section_by_name(LEGACY) {
+            let refused = |what: String| ReadError::Section { section: LEGACY.into(), what };
+            let data = section.data().map_err(|it| refused(it.to_string()))?;
+            maps.legacy(elf, section.index(), data).map_err(refused)?;
         }
         maps.variables(elf, types)?;
         match maps.list.len() {
@@ -183,6 +202,33 @@ impl Maps {
         for (place, map) in list {
             self.places.insert((section, place), self.list.len());
             self.list.push(map);
+        }
+        Ok(())
+    }
+
+    /// Reads the section of maps that are defined by numbers, `struct bpf_map_def`.
+    fn legacy(&mut self, elf: &Elf<'_>, section: SectionIndex, data: &[u8]) -> Result<(), String> {
+        let mut places: Vec<(u64, String)> = offsets(elf, section).into_iter().map(|(name, at)| (at, name)).collect();
+        places.sort_unstable();
+        for (at, name) in places {
+            let words = data.get(at as usize..).unwrap_or_default().as_chunks::<4>().0;
+            let Some([kind, key_bytes, value_bytes, max_entries, flags]) = words.first_chunk() else {
+                return Err(format!("the definition of `{name}` is cut off"));
+            };
+            let number = |it: &[u8; 4]| u32::from_le_bytes(*it);
+            self.places.insert((section, at), self.list.len());
+            self.list.push(ReadMap {
+                name,
+                kind: number(kind),
+                key_bytes: number(key_bytes),
+                value_bytes: number(value_bytes),
+                max_entries: number(max_entries),
+                flags: number(flags),
+                key: Layout::of_bytes(number(key_bytes)),
+                value: Layout::of_bytes(number(value_bytes)),
+                contents: None,
+                is_odd: None,
+            });
         }
         Ok(())
     }
@@ -218,6 +264,7 @@ impl Maps {
                 key: Layout::of_bytes(4),
                 value,
                 contents: Some(contents),
+                is_odd: None,
             });
         }
         Ok(())
@@ -262,6 +309,7 @@ fn map(name: &str, definition: u32, types: &Types) -> Result<ReadMap, String> {
         key: Layout::Bytes { bytes: 0 },
         value: Layout::Bytes { bytes: 0 },
         contents: None,
+        is_odd: None,
     };
     let (mut key, mut value) = (None, None);
     for member in members {
@@ -279,8 +327,9 @@ fn map(name: &str, definition: u32, types: &Types) -> Result<ReadMap, String> {
             "key" => key = Some(of_type()?),
             "value" => value = Some(of_type()?),
             "pinning" if number()? == 0 => {}
+            "pinning" => return Err("it is to be pinned, but a run leaves nothing behind: leave `pinning` out".into()),
             "numa_node" => {}
-            other => return Err(format!("its definition has `{other}`, which is not supported")),
+            other => map.is_odd = Some(format!("its definition has `{other}`, which only Linux's maps can have")),
         }
     }
     map.key_bytes = size("key", map.key_bytes, key.as_ref())?;
@@ -335,6 +384,9 @@ struct Linker<'a> {
     code: HashMap<SectionIndex, Code>,
 }
 
+/// Maps that are defined by numbers are here: `type`, sizes of key and value, capacity, flags. libbpf took them up to 0.8,
+/// and aya's older macros write them.
+const LEGACY: &str = "maps";
 /// Functions that no attachment calls are here.
 const SHARED: &str = ".text";
 
@@ -367,20 +419,52 @@ impl<'a> Linker<'a> {
     }
 
     /// Returns the programs in the order of their sections, and of their code within one.
-    fn programs(&self) -> Result<Vec<ReadProgram>, ReadError> {
+    fn programs(&self) -> Vec<ReadProgram> {
         let entries = self.functions.iter().filter(|it| self.code[&it.section].name != SHARED);
-        entries.map(|it| self.link(it)).collect()
+        let in_maps = self.programs_in_maps();
+        let program = |it: &Place| ReadProgram {
+            name: it.name.clone(),
+            section: self.code[&it.section].name.clone(),
+            maps: self.maps_of(it),
+            is_in_map: in_maps.contains(it.name.as_str()),
+            code: self.link(it),
+        };
+        entries.map(program).collect()
     }
 
-    fn link(&self, entry: &Place) -> Result<ReadProgram, ReadError> {
-        let code = &self.code[&entry.section];
-        let mut program = ReadProgram {
-            name: entry.name.clone(),
-            section: code.name.clone(),
-            insns: Vec::new(),
-            map_refs: Vec::new(),
-            lines: Vec::new(),
-        };
+    /// Returns the names of what maps hold from the start.
+    fn programs_in_maps(&self) -> HashSet<&str> {
+        let maps = self.elf.section_by_name(".maps");
+        let held = maps.iter().flat_map(|it| it.relocations()).filter_map(|(_, it)| match it.target() {
+            RelocationTarget::Symbol(symbol) => self.elf.symbol_by_index(symbol).ok()?.name().ok(),
+            _ => None,
+        });
+        held.collect()
+    }
+
+    /// Returns the maps that a function and those that it calls refer to. What can't be linked is left out.
+    fn maps_of(&self, entry: &Place) -> Vec<BpfMapId> {
+        let mut found = Vec::new();
+        let mut reached = vec![entry];
+        let mut next = 0;
+        while let Some(function) = reached.get(next).copied() {
+            next += 1;
+            for slot in function.slots.clone() {
+                match (self.called(function, slot), self.data(function, slot)) {
+                    (Ok(Some(called)), _) if !reached.iter().any(|it| std::ptr::eq(*it, called)) => {
+                        reached.push(called)
+                    }
+                    (_, Ok(Some((map, _)))) if !found.contains(&map) => found.push(map),
+                    _ => {}
+                }
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    fn link(&self, entry: &Place) -> Result<ReadCode, ReadError> {
+        let mut program = ReadCode::default();
         // Each function once, with the slot that it begins at; calls are patched when all have a place.
         let mut placed: Vec<(&Place, usize)> = vec![(entry, 0)];
         let mut calls = Vec::new();
@@ -391,6 +475,11 @@ impl<'a> Linker<'a> {
             program.insns.extend_from_slice(&code.insns[function.slots.clone()]);
             if program.insns.len() > MOST_INSNS {
                 return Err(self.refused(function, 0, format!("it has more than {MOST_INSNS} instructions")));
+            }
+            if let Some(slot) = self.lines.first_field(&code.name, &function.slots) {
+                let what =
+                    "reads a field of another program's struct by its name (CO-RE), which only programs in Linux can";
+                return Err(self.refused(function, slot, what));
             }
             program.lines.extend(self.lines.within(&code.name, &function.slots, start));
             for slot in function.slots.clone() {

@@ -207,6 +207,12 @@ impl Types {
         variables.unwrap_or_default().iter().filter_map(variable).collect()
     }
 
+    /// Returns how a struct of this name lies in memory; `None` if there is none whose parts are known.
+    pub fn layout_of_struct(&self, wanted: &str) -> Option<Layout> {
+        let is_it = |it: &Type| matches!(it, Type::Struct { name, .. } if name == wanted);
+        self.layout(self.list.iter().position(is_it)? as TypeId + 1)
+    }
+
     /// Returns how a value of this type lies in memory; `None` if its size is unknown or it has too many parts.
     pub fn layout(&self, id: TypeId) -> Option<Layout> {
         self.part(id, 0, &mut 0)
