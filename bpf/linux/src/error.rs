@@ -19,6 +19,14 @@ pub enum Error {
         /// The last lines of the verifier's log.
         log: String,
     },
+    /// Linux refused a compiled object, or libbpf did.
+    #[error("Linux refused {what}: {answer}{}{log}", if log.is_empty() { "" } else { "\n" })]
+    RefusedObject {
+        what: String,
+        answer: io::Error,
+        /// The last lines of the verifier's log.
+        log: String,
+    },
     #[error("cannot create the map {map} ({kind}, {entries} entries): {answer}{hint}")]
     CreateMap { map: String, kind: String, entries: u32, answer: io::Error, hint: &'static str },
     #[error("cannot write the program object: {0}")]

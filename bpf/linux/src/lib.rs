@@ -16,6 +16,7 @@ mod attach;
 mod btf;
 mod catalog;
 mod code;
+mod compiled;
 mod cpus;
 mod elf;
 mod error;

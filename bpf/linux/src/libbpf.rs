@@ -5,8 +5,9 @@
 //! collected instead of printed, and parsed here.
 
 use crate::sys;
-use libbpf_rs::{Object, ObjectBuilder, PrintLevel};
+use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel};
 use std::cell::RefCell;
+use std::io;
 use std::sync::Once;
 
 const LOG_BEGINS: &str = "-- BEGIN PROG LOAD LOG --";
@@ -22,14 +23,38 @@ pub(crate) struct Refusal {
 
 /// Loads everything in the object.
 pub(crate) fn load(elf: &[u8]) -> Result<Object, Refusal> {
-    listen();
-    let opened = ObjectBuilder::default().open_memory(elf);
-    let answer = match opened {
-        Ok(object) => sys::load_object(object),
-        Err(_) => Err(std::io::Error::from_raw_os_error(libc::EINVAL)),
-    };
-    let said = SAID.take().unwrap_or_default();
+    finish(ObjectBuilder::default(), elf, |_| Ok(()))
+}
+
+/// Loads what `prepare` leaves of an object, which gets this name.
+pub(crate) fn load_prepared(
+    elf: &[u8],
+    name: &str,
+    prepare: impl FnOnce(&mut OpenObject) -> io::Result<()>,
+) -> Result<Object, Refusal> {
+    let mut builder = ObjectBuilder::default();
+    builder.name(name).map_err(|it| Refusal { errno: libc::EINVAL, said: it.to_string() })?;
+    finish(builder, elf, prepare)
+}
+
+fn finish(
+    mut builder: ObjectBuilder,
+    elf: &[u8],
+    prepare: impl FnOnce(&mut OpenObject) -> io::Result<()>,
+) -> Result<Object, Refusal> {
+    let (answer, said) = listening(|| {
+        let mut open = builder.open_memory(elf).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        prepare(&mut open)?;
+        sys::load_object(open)
+    });
     answer.map_err(|it| Refusal { errno: it.raw_os_error().unwrap_or(libc::EIO), said })
+}
+
+/// Runs `f`; returns also what libbpf said meanwhile, a message per line.
+pub(crate) fn listening<T>(f: impl FnOnce() -> T) -> (T, String) {
+    listen();
+    let result = f();
+    (result, SAID.take().unwrap_or_default())
 }
 
 impl Refusal {

@@ -1,6 +1,7 @@
 //! [`Linux`]: what a run holds in Linux.
 
 use crate::attach;
+use crate::compiled::{self, Rings};
 use crate::error::{AttachError, Error};
 use crate::links::Links;
 use crate::load::{self, LoadedMap};
@@ -36,6 +37,8 @@ pub struct Linux {
     maps: Vec<Option<LoadedMap>>,
     roles: Roles,
     ring: Option<Ring>,
+    /// Of a compiled object's programs.
+    rings: Rings,
     scope: Scope,
     sideband: Sideband,
     lost_events_told: bool,
@@ -57,13 +60,17 @@ impl Linux {
     /// a program, that is a bug in the compiler; the error names the script's line.
     pub fn load(plan: &Plan) -> Result<Linux, Error> {
         let image = plan.image.clone();
-        let loaded = load::load(&image)?;
+        let (loaded, compiled) = match plan.object.as_ref().and_then(|it| Some((it, it.elf.as_ref()?))) {
+            Some((object, elf)) => compiled::load(&image, object, elf).map(|(loaded, it)| (loaded, Some(it)))?,
+            None => (load::load(&image)?, None),
+        };
         let map = |map: BpfMapId| loaded.maps.get(map.index()).and_then(Option::as_ref).ok_or(Error::NoSuchMap(map));
-        let ring = plan.linux_ring.map(|it| open_ring(map(it)?)).transpose()?;
+        let ring = plan.linux_ring.map(|it| load::open_ring(map(it)?)).transpose()?;
         let load_targets = |it: &LoadedMap| Targets::load(it.current.fd().as_fd()).map_err(Error::NotFollowed);
         let targets = plan.targets.map(|it| load_targets(map(it)?)).transpose()?;
+        let rings = compiled.as_ref().map(|it| it.rings(&image, &loaded.maps)).transpose()?.unwrap_or_default();
         Ok(Linux {
-            probes: Probes::new(loaded.programs, &plan.strings),
+            probes: Probes::new(loaded.programs, compiled, &plan.strings),
             markers: Links::default(),
             followers: Vec::new(),
             targets,
@@ -76,6 +83,7 @@ impl Linux {
                 tags: plan.tags,
             },
             ring,
+            rings,
             scope: Scope::Processes(Vec::new()),
             sideband: Sideband::default(),
             lost_events_told: false,
@@ -162,7 +170,21 @@ impl Linux {
     /// Returns the descriptors that become readable when [`Linux::poll`] has something to do.
     pub fn fds(&self) -> impl Iterator<Item = std::os::fd::RawFd> + '_ {
         let ring = self.ring.as_ref().map(|it| it.fd().as_raw_fd());
-        self.sideband.fds().chain(ring)
+        self.sideband.fds().chain(ring).chain(self.rings.fds())
+    }
+
+    /// Passes on the records that a compiled object's programs have written, each with its ring. Returns `false` if a
+    /// record that is still being written holds back later ones.
+    ///
+    /// # Errors
+    /// They can't be read.
+    pub fn object_records(&mut self, on_record: &mut dyn FnMut(BpfMapId, &[u8])) -> Result<bool, Error> {
+        self.rings.drain(on_record)
+    }
+
+    /// Returns how many records of a compiled object's programs did not fit into its rings, as far as Linux counts them.
+    pub fn lost_object_records(&self) -> u64 {
+        self.rings.n_lost()
     }
 
     /// Waits at most `timeout` for records in the ring buffer or process events. Passes on the
@@ -416,9 +438,4 @@ fn unwatched(error: &std::io::Error, scope: &Scope) -> String {
         "cannot watch processes by perf events: {error}{hint}. Files that are mapped from now on have no uprobes, \
          nor have new children that need uprobes of their own (`scope: \"process\"`)"
     )
-}
-
-fn open_ring(map: &LoadedMap) -> Result<Ring, Error> {
-    let fd = map.current.try_clone_fd()?;
-    Ring::new(fd, map.current.spec().max_entries).map_err(|it| map.current.error("map the ring of", it))
 }

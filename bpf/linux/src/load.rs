@@ -11,11 +11,12 @@
 use crate::error::Error;
 use crate::libbpf::{self, Refusal};
 use crate::map::MapHandle;
+use crate::ring::Ring;
 use crate::sys;
 use libbpf_rs::{MapCore as _, Object};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use xputrace_bytecode::object::{self, Names};
 use xputrace_bytecode::{BpfMapId, Home, Image, MapSpec, Program, ProgramKind};
 
@@ -131,10 +132,6 @@ struct Descriptors {
 
 impl Descriptors {
     fn of(object: &Object, names: Names) -> Result<Descriptors, Error> {
-        let keep = |fd: std::os::fd::BorrowedFd<'_>| {
-            let what = || "keep what was loaded into Linux".to_owned();
-            fd.try_clone_to_owned().map_err(|answer| Error::System { what: what(), answer })
-        };
         let mut found = Descriptors { names, ..Descriptors::default() };
         for map in object.maps() {
             found.maps.insert(map.name().to_string_lossy().into_owned(), keep(map.as_fd())?);
@@ -159,6 +156,18 @@ impl Descriptors {
     fn program(&mut self, at: usize) -> Result<OwnedFd, Error> {
         take(&mut self.programs, &self.names.programs[at])
     }
+}
+
+/// Returns a descriptor that outlives libbpf's object.
+pub(crate) fn keep(fd: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+    let what = || "keep what was loaded into Linux".to_owned();
+    fd.try_clone_to_owned().map_err(|answer| Error::System { what: what(), answer })
+}
+
+/// Opens a map's ring for reading.
+pub(crate) fn open_ring(map: &LoadedMap) -> Result<Ring, Error> {
+    let fd = map.current.try_clone_fd()?;
+    Ring::new(fd, map.current.spec().max_entries).map_err(|it| map.current.error("map the ring of", it))
 }
 
 fn take(from: &mut HashMap<String, OwnedFd>, name: &str) -> Result<OwnedFd, Error> {
@@ -191,7 +200,7 @@ fn last_insn(log: &str) -> Option<usize> {
     })
 }
 
-fn tail(log: &str) -> String {
+pub(crate) fn tail(log: &str) -> String {
     let lines: Vec<_> = log.lines().filter(|it| !it.starts_with("processed ")).collect();
     lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }

@@ -4,6 +4,7 @@
 //! run begins, and files that a process maps later.
 
 use crate::attach::{self, Alive, FunctionProbe, ProbedFile, Programs, Sampler, TracepointLink};
+use crate::compiled::Compiled;
 use crate::error::AttachError;
 use crate::links::Links;
 use crate::proc_maps::{self, FileMapping, View};
@@ -24,6 +25,9 @@ use xputrace_model::schema::Event;
 pub(crate) struct Probes {
     // Drop order: links before the programs they refer to.
     links: Links,
+    /// Of a compiled object's programs that libbpf attaches.
+    links_of_libbpf: Vec<libbpf_rs::Link>,
+    compiled: Option<Compiled>,
     /// By index in the image; `None` for programs that don't run in Linux.
     programs: Vec<Option<OwnedFd>>,
     /// Assigns ids to functions matched by a pattern.
@@ -56,9 +60,11 @@ struct Linked {
 }
 
 impl Probes {
-    pub(crate) fn new(programs: Vec<Option<OwnedFd>>, strings: &[String]) -> Probes {
+    pub(crate) fn new(programs: Vec<Option<OwnedFd>>, compiled: Option<Compiled>, strings: &[String]) -> Probes {
         Probes {
             links: Links::default(),
+            links_of_libbpf: Vec::new(),
+            compiled,
             programs,
             names: Names::new(strings),
             functions: Vec::new(),
@@ -167,6 +173,7 @@ impl Probes {
         let samplers = std::mem::take(&mut self.samplers);
         samplers.into_iter().for_each(|it| self.links.add(it.probe, it.into_links()));
         self.links = Links::default();
+        self.links_of_libbpf.clear();
         self.run_counting = None;
     }
 
@@ -298,6 +305,16 @@ impl Probes {
                 }
                 Err(error) => Outcome::Failed(error),
             },
+            Target::Section(section) => {
+                let attached = self.compiled.as_ref().map(|it| it.attach(program, section));
+                match attached.unwrap_or_else(|| Err(not_compiled(&probe.name))) {
+                    Ok(link) => {
+                        self.links_of_libbpf.push(link);
+                        Outcome::Attached { functions: 1, files: Vec::new() }
+                    }
+                    Err(error) => Outcome::Failed(error),
+                }
+            }
             Target::Interval { .. } | Target::Kernels(_) | Target::Calls(_) | Target::Api(_) | Target::None => {
                 Outcome::Failed(not_compiled(&probe.name))
             }

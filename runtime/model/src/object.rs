@@ -1,5 +1,8 @@
 //! What a run needs of a compiled object besides its programs: what its maps hold, and which of them are shown.
 
+use crate::output::Output;
+use crate::plan::{ProbeId, ProgramId};
+use std::sync::Arc;
 use xputrace_bytecode::object::Layout;
 use xputrace_bytecode::{BpfMapId, MapKind};
 
@@ -12,8 +15,35 @@ pub struct Object {
     pub maps: Vec<ObjectMap>,
     /// What maps hold before the run.
     pub initial: Vec<Element>,
+    /// The file itself, which libbpf loads, if it has programs that run in Linux.
+    pub elf: Option<Arc<[u8]>>,
+    /// Programs that have the words of a device event, as a script's handlers do. Others have no context.
+    pub with_context: Vec<ProgramId>,
+    /// What runs once when the run begins, in this order.
+    pub launches: Vec<DirectLaunch>,
     /// Whether programs may end threads of kernels (helper 507).
     pub allows_exit: bool,
+}
+
+/// A program that is launched like a kernel, once, when the run begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectLaunch {
+    pub probe: ProbeId,
+    pub program: ProgramId,
+    /// Blocks, and threads in each.
+    pub shape: Shape,
+}
+
+/// How many threads run, as `x y z`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+}
+
+impl Shape {
+    /// A single thread.
+    pub const ONE: Shape = Shape { grid: [1; 3], block: [1; 3] };
 }
 
 /// A map of an object.
@@ -25,10 +55,21 @@ pub struct ObjectMap {
     pub number: u32,
     pub key: Layout,
     pub value: Layout,
+    pub max_entries: u32,
+    pub home: ObjectHome,
     /// Whether it is a section of global variables.
     pub is_variables: bool,
     /// Whether it is shown: at the end, or as records arrive.
     pub is_shown: bool,
+}
+
+/// Where a map of an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectHome {
+    Linux,
+    /// In Linux, and programs on the GPU use it too.
+    Shared,
+    Gpu,
 }
 
 /// An element of a map, in bytes.
@@ -100,15 +141,15 @@ pub struct Dump {
 
 impl Object {
     /// Returns a map's contents: of `elements`, keys and values in bytes, those to be shown. Elements of arrays that are
-    /// zeros are left out.
+    /// zeros are left out. A value for each CPU, one after the other, is an array.
     pub fn dump(&self, map: BpfMapId, elements: &[(Vec<u8>, Vec<u8>)]) -> Option<Dump> {
         let map = self.maps.get(map.index())?;
         let mut rows: Vec<(Datum, Datum)> = match map.is_variables {
             true => elements.iter().flat_map(|(_, value)| variables(&Datum::decode(&map.value, value))).collect(),
             false => {
-                let is_shown = |value: &[u8]| map.kind == MapKind::Hash || value.iter().any(|it| *it != 0);
+                let is_shown = |value: &[u8]| !map.is_array() || value.iter().any(|it| *it != 0);
                 let shown = elements.iter().filter(|(_, value)| is_shown(value));
-                shown.map(|(key, value)| (map.read_key(key), Datum::decode(&map.value, value))).collect()
+                shown.map(|(key, value)| (map.read_key(key), map.read_value(value))).collect()
             }
         };
         rows.sort();
@@ -119,7 +160,35 @@ impl Object {
 impl ObjectMap {
     /// Whether it holds no elements: its records are read as they arrive.
     pub fn is_ring(&self) -> bool {
-        self.kind == MapKind::EventRing
+        matches!(self.kind, MapKind::EventRing | MapKind::Ringbuf | MapKind::PerfEventArray)
+    }
+
+    /// Whether it can be printed: Linux's maps of programs and of maps can't.
+    pub fn is_readable(&self) -> bool {
+        !matches!(self.kind, MapKind::Foreign | MapKind::ArrayOfMaps | MapKind::HashOfMaps)
+    }
+
+    /// Returns a record of this ring as it is shown, if it is.
+    pub fn record(&self, data: &[u8]) -> Option<Output> {
+        let record = || Output::Record { map: self.name.clone(), value: Datum::decode(&self.value, data) };
+        self.is_shown.then(record)
+    }
+
+    fn is_array(&self) -> bool {
+        matches!(self.kind, MapKind::Array | MapKind::PercpuArray | MapKind::PerThreadArray)
+    }
+
+    fn is_per_cpu(&self) -> bool {
+        matches!(self.kind, MapKind::PercpuHash | MapKind::PercpuArray | MapKind::LruPercpuHash)
+    }
+
+    fn read_value(&self, value: &[u8]) -> Datum {
+        match self.value.bytes() as usize {
+            1.. if self.is_per_cpu() => Datum::Array(
+                value.chunks(self.value.bytes() as usize).map(|it| Datum::decode(&self.value, it)).collect(),
+            ),
+            _ => Datum::decode(&self.value, value),
+        }
     }
 
     fn read_key(&self, key: &[u8]) -> Datum {

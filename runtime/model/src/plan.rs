@@ -466,6 +466,8 @@ pub enum Target {
     Api(Box<Functions>),
     /// Kernels of these names: a device handler.
     Kernels(KernelPattern),
+    /// What a compiled object's section names, such as `fentry/FUNCTION`: libbpf attaches the program.
+    Section(String),
     /// Other GPU events, `begin` and `end`.
     None,
 }

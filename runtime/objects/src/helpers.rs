@@ -1,7 +1,6 @@
 //! Which helpers a program on the GPU may call.
 
-use xputrace_bytecode::object::ReadProgram;
-use xputrace_bytecode::{helper, insn};
+use xputrace_bytecode::{Insn, helper, insn};
 
 /// Those that both the software GPU and a real one have (`docs/OBJECTS.md`).
 const ON_GPU: [i32; 17] = [
@@ -26,9 +25,9 @@ const ON_GPU: [i32; 17] = [
 
 /// Returns the first instruction that calls a helper that a GPU program may not call, and why. `allows_exit` is
 /// `--unsafe`.
-pub(crate) fn refused_on_gpu(program: &ReadProgram, allows_exit: bool) -> Option<(usize, String)> {
+pub(crate) fn refused_on_gpu(insns: &[Insn], allows_exit: bool) -> Option<(usize, String)> {
     let call = insn::class::JMP | insn::CALL;
-    let calls = program.insns.iter().enumerate().filter(|(_, it)| it.code == call && it.src == 0);
+    let calls = insns.iter().enumerate().filter(|(_, it)| it.code == call && it.src == 0);
     calls.filter_map(|(at, it)| Some((at, refusal(it.imm, allows_exit)?))).next()
 }
 

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod helpers;
+mod launch;
 mod maps;
 mod plan;
 mod section;
@@ -38,8 +39,12 @@ pub struct Wishes {
     pub attach: Vec<String>,
     /// `--on-gpu PROGRAM`: as if its name began with `cuda__`.
     pub on_gpu: Vec<String>,
+    /// `--launch PROGRAM=GRID:BLOCK`: what runs as a kernel of its own.
+    pub launch: Vec<String>,
     /// `--unsafe`: programs may end threads of kernels.
     pub allows_exit: bool,
+    /// Whether function probes are only in the processes that the run names (`-p`).
+    pub in_processes: bool,
     /// Whether every activity is recorded with the call that caused it: of a part of a run, or of some GPUs.
     pub joins: bool,
 }

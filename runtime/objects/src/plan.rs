@@ -1,13 +1,16 @@
 //! Puts the plan together.
 
+use crate::section::{GpuHook, Hook};
 use crate::set::Setter;
-use crate::{ObjectError, ReadFile, Wishes, helpers, listed, maps, section};
+use crate::{ObjectError, ReadFile, Wishes, helpers, launch, listed, maps, section};
 use std::sync::Arc;
-use xputrace_bytecode::object::{self, Contents, ReadProgram};
-use xputrace_bytecode::{Image, Program, ProgramId, ProgramKind};
+use xputrace_bytecode::object::{self, Contents, ReadCode, ReadProgram};
+use xputrace_bytecode::{BpfMapId, Image, Program, ProgramId, ProgramKind};
 use xputrace_model::diagnostic::{FileId, Site, SourceFile, Sources};
 use xputrace_model::object::Object;
-use xputrace_model::plan::{Activities, Activity, Demand, DeviceEvent, KernelPattern, Place, Plan, Probe, Target};
+use xputrace_model::plan::{
+    Activities, Activity, Demand, DeviceEvent, KernelPattern, Place, Plan, Probe, ProbeScope, ReturnWay, Target,
+};
 use xputrace_model::schema::Event;
 
 /// Converts an object to what a run needs. `file` is its name in messages.
@@ -15,102 +18,233 @@ use xputrace_model::schema::Event;
 /// # Errors
 /// The bytes are no such object, it does what is not supported, or a wish names what it doesn't have.
 pub fn plan(file: &str, bytes: &[u8], wishes: &Wishes, read: &ReadFile<'_>) -> Result<Plan, ObjectError> {
-    let mut contents = object::read(bytes)?;
-    attach(&mut contents, &wishes.attach)?;
-    if contents.programs.is_empty() {
-        return Err(ObjectError::NoPrograms);
-    }
-    let specs = contents.maps.iter().map(maps::spec).collect::<Result<Vec<_>, _>>()?;
-    let shown = maps::shown(&contents.maps, &specs, wishes)?;
+    let contents = object::read(bytes)?;
+    let programs = Programs::of(&contents, wishes)?;
+    let users: Vec<_> = BpfMapId::each(&contents.maps).map(|(id, it)| programs.users(id, it.kind)).collect();
+    let specs = contents.maps.iter().zip(&users).map(|(it, users)| maps::spec(it, *users));
+    let specs = specs.collect::<Result<Vec<_>, _>>()?;
+    let shown = maps::shown(&contents, &specs, &users, wishes)?;
     let mut setter = Setter { maps: &contents.maps, specs: &specs, initial: maps::variables(&contents.maps) };
     wishes.set.iter().try_for_each(|it| setter.set(it, read))?;
-    let object =
-        Object { file: file.to_owned(), maps: shown, initial: setter.initial, allows_exit: wishes.allows_exit };
+    let initial = setter.initial;
+    let elf = programs.are_in_linux().then(|| bytes.into());
     let mut plan = Plan {
         sources: sources(file, &contents.sources),
         image: Image { maps: specs, programs: Vec::new(), sources: contents.sources.clone() },
-        demand: demand(wishes),
-        object: Some(Arc::new(object)),
+        demand: programs.demand(wishes),
         ..Plan::default()
     };
-    for name in &wishes.on_gpu {
-        program(&contents.programs, name, &format!("--on-gpu {name}"))?;
-    }
-    for program in &contents.programs {
-        add(program, wishes, &mut plan)?;
-    }
+    programs.list.iter().try_for_each(|it| it.add(wishes, &mut plan))?;
     // What runs at a kernel's exit sees what was done at its entry, whatever their order in the object.
     plan.probes.sort_by_key(|it| it.event == Event::Device(DeviceEvent::Exit));
+    plan.object = Some(Arc::new(Object {
+        file: file.to_owned(),
+        maps: shown,
+        initial,
+        elf,
+        launches: launch::launches(&plan, &wishes.launch)?,
+        with_context: with_context(&plan),
+        allows_exit: wishes.allows_exit,
+    }));
     Ok(plan)
 }
 
-/// Moves programs to the sections that the user wants them in.
-fn attach(contents: &mut Contents, wishes: &[String]) -> Result<(), ObjectError> {
-    for wish in wishes {
-        let option = format!("--attach {wish}");
-        let Some((name, section)) = wish.split_once('=') else {
-            return Err(ObjectError::Option { option, what: "write PROGRAM=SECTION, as in f=kprobe/KERNEL".into() });
-        };
-        let at = program(&contents.programs, name, &option)?;
-        section.clone_into(&mut contents.programs[at].section);
-    }
-    Ok(())
+const LEGACY_MAPS: &str = "it runs in Linux, and libbpf, which loads it, doesn't know maps in SEC(\"maps\") any more: define \
+                           them in SEC(\".maps\"); in Rust, with `#[btf_map]` of aya-ebpf";
+
+/// The programs of an object that are to run.
+struct Programs<'a> {
+    list: Vec<Placed<'a>>,
 }
 
-/// Returns the position of a program.
-fn program(programs: &[ReadProgram], name: &str, option: &str) -> Result<usize, ObjectError> {
-    let found = programs.iter().position(|it| it.name == name);
-    found.ok_or_else(|| ObjectError::Option {
-        option: option.to_owned(),
-        what: format!(
-            "there is no program `{name}`; its programs: {}",
-            listed(programs.iter().map(|it| it.name.as_str()))
-        ),
-    })
+/// A program, and where it is to run.
+struct Placed<'a> {
+    program: &'a ReadProgram,
+    /// Its own, or the one that the user wants it in.
+    section: String,
+    is_wished: bool,
+    is_on_gpu: bool,
 }
 
-/// Adds a program with a probe for each kernel that it runs in.
-fn add(program: &ReadProgram, wishes: &Wishes, plan: &mut Plan) -> Result<(), ObjectError> {
-    let refused = |what| ObjectError::Program { section: program.section.clone(), program: program.name.clone(), what };
-    if !section::is_on_gpu(&program.name) && !wishes.on_gpu.contains(&program.name) {
-        return Err(refused(
-            "programs on the CPU are not supported yet; one for the GPU has a name that begins with cuda__, or is \
-             named by --on-gpu"
-                .into(),
-        ));
-    }
-    let (place, kernels) = section::of_gpu(&program.section).map_err(refused)?;
-    let kind = ProgramKind::Device { place: place.name().into(), kernels: kernels.join(",") };
-    let converted = Program {
-        name: program.name.clone(),
-        kind,
-        insns: program.insns.clone(),
-        map_refs: program.map_refs.clone(),
-        lines: program.lines.clone(),
-    };
-    if let Some((insn, what)) = helpers::refused_on_gpu(program, wishes.allows_exit) {
-        return Err(ObjectError::Insn {
+impl<'a> Programs<'a> {
+    fn of(contents: &'a Contents, wishes: &Wishes) -> Result<Self, ObjectError> {
+        let placed = |program: &'a ReadProgram| Placed {
+            program,
             section: program.section.clone(),
-            program: program.name.clone(),
-            insn,
-            line: line(&converted, insn, &plan.image),
-            what,
-        });
+            is_wished: false,
+            is_on_gpu: section::is_on_gpu(&program.name) || section::of_script(&program.section).is_some(),
+        };
+        let mut all = Programs { list: contents.programs.iter().map(placed).collect() };
+        for wish in &wishes.attach {
+            let option = format!("--attach {wish}");
+            let Some((name, section)) = wish.split_once('=') else {
+                return Err(ObjectError::Option {
+                    option,
+                    what: "write PROGRAM=SECTION, as in f=kprobe/KERNEL".into(),
+                });
+            };
+            let it = all.named(name, &option)?;
+            section.clone_into(&mut it.section);
+            it.is_wished = true;
+        }
+        for name in &wishes.on_gpu {
+            all.named(name, &format!("--on-gpu {name}"))?.is_on_gpu = true;
+        }
+        all.list.retain(|it| !section::is_left_out(&it.section));
+        match all.list.iter().find(|it| !it.is_on_gpu) {
+            None if all.list.is_empty() => Err(ObjectError::NoPrograms),
+            Some(it) if contents.has_legacy_maps => Err(it.refused(LEGACY_MAPS.into())),
+            _ => Ok(all),
+        }
     }
-    let site = site(&converted);
-    let id = plan.image.add_program(converted);
-    plan.probes.extend(kernels.iter().map(|it| probe(id, place, it, program, site)));
-    Ok(())
+
+    /// Returns the program of a name, for an option.
+    fn named(&mut self, name: &str, option: &str) -> Result<&mut Placed<'a>, ObjectError> {
+        let names = listed(self.list.iter().map(|it| it.program.name.as_str()));
+        let found = self.list.iter_mut().find(|it| it.program.name == name);
+        found.ok_or_else(|| ObjectError::Option {
+            option: option.to_owned(),
+            what: format!("there is no program `{name}`; its programs: {names}"),
+        })
+    }
+
+    fn are_in_linux(&self) -> bool {
+        self.list.iter().any(|it| !it.is_on_gpu)
+    }
+
+    /// Returns what programs use a map of this type. Linux has also those that no program uses.
+    fn users(&self, map: BpfMapId, number: u32) -> maps::Users {
+        let uses = |is_on_gpu| self.list.iter().any(|it| it.is_on_gpu == is_on_gpu && it.program.maps.contains(&map));
+        let (used_in_linux, on_gpu) = (uses(false), uses(true));
+        let in_linux = used_in_linux || (!on_gpu && self.are_in_linux() && !maps::is_of_gpu(number));
+        maps::Users { in_linux, on_gpu }
+    }
+
+    /// Returns what the collector records. The software GPU runs programs over kernels' records.
+    fn demand(&self, wishes: &Wishes) -> Demand {
+        if !self.list.iter().any(Placed::is_in_kernels) {
+            return Demand::default();
+        }
+        let demand = Demand { activities: Activities::of(&[Activity::Kernel]), ..Demand::default() };
+        demand.joining(|_| wishes.joins)
+    }
 }
 
-fn probe(id: ProgramId, place: DeviceEvent, kernel: &str, program: &ReadProgram, site: Site) -> Probe {
-    Probe {
-        target: Target::Kernels(KernelPattern::new(kernel)),
-        name: program.section.clone(),
-        program: Some(id),
-        site,
-        ..Probe::of(Event::Device(place), Place::Gpu)
+impl Placed<'_> {
+    /// Adds the program with its probes.
+    fn add(&self, wishes: &Wishes, plan: &mut Plan) -> Result<(), ObjectError> {
+        match self.is_on_gpu {
+            true => self.add_on_gpu(wishes, plan),
+            false => self.add_in_linux(wishes, plan),
+        }
     }
+
+    /// Whether it runs in kernels of the traced program.
+    fn is_in_kernels(&self) -> bool {
+        self.is_on_gpu && section::of_gpu(&self.section) != Ok(GpuHook::Direct)
+    }
+
+    fn refused(&self, what: String) -> ObjectError {
+        ObjectError::Program { section: self.section.clone(), program: self.program.name.clone(), what }
+    }
+
+    /// Adds a program with a probe for each kernel that it runs in.
+    fn add_on_gpu(&self, wishes: &Wishes, plan: &mut Plan) -> Result<(), ObjectError> {
+        let hook = section::of_gpu(&self.section).map_err(|it| self.refused(it))?;
+        let code = self.program.code.clone()?;
+        let (event, kernels) = match hook {
+            GpuHook::Kernels(place, kernels) => (Event::Device(place), kernels),
+            GpuHook::Direct => (Event::Begin, Vec::new()),
+        };
+        let kind = ProgramKind::Device { place: event.name().into(), kernels: kernels.join(",") };
+        let is_of_script = section::of_script(&self.section).is_some();
+        let refusal = helpers::refused_on_gpu(&code.insns, wishes.allows_exit).filter(|_| !is_of_script);
+        let converted = self.converted(kind, code);
+        if let Some((insn, what)) = refusal {
+            return Err(ObjectError::Insn {
+                section: self.section.clone(),
+                program: self.program.name.clone(),
+                insn,
+                line: line(&converted, insn, &plan.image),
+                what,
+            });
+        }
+        let site = site(&converted);
+        let program = Some(plan.image.add_program(converted));
+        let probe =
+            |target| Probe { target, name: self.section.clone(), program, site, ..Probe::of(event, Place::Gpu) };
+        match event {
+            Event::Begin => plan.probes.push(probe(Target::None)),
+            _ => plan.probes.extend(kernels.iter().map(|it| probe(Target::Kernels(KernelPattern::new(it))))),
+        }
+        Ok(())
+    }
+
+    /// Adds a program that libbpf loads, with its probe unless others call it.
+    fn add_in_linux(&self, wishes: &Wishes, plan: &mut Plan) -> Result<(), ObjectError> {
+        if self.section == "syscall" {
+            return Err(self.refused(
+                "a script's handler of an event of the GPU, which an object can't name: run the script itself".into(),
+            ));
+        }
+        if self.program.is_in_map {
+            let kind = match self.section.starts_with("uprobe") || self.section.starts_with("uretprobe") {
+                true => ProgramKind::Uprobe,
+                false => ProgramKind::Section(self.section.clone()),
+            };
+            plan.image.add_program(self.converted(kind, ReadCode::default()));
+            return Ok(());
+        }
+        let hook = section::of_linux(&self.program.name, &self.section, self.is_wished);
+        let hook = hook.map_err(|it| self.refused(it))?;
+        if matches!(hook, Hook::ByLibbpf) && self.is_wished && self.section != self.program.section {
+            section::can_be_wished(&self.section).map_err(|it| self.refused(it))?;
+        }
+        let (event, kind, target) = self.hooked(hook);
+        let code = self.program.code.clone().unwrap_or_default();
+        let converted = self.converted(kind, code);
+        let site = site(&converted);
+        let program = plan.image.add_program(converted);
+        plan.probes.push(Probe {
+            target,
+            name: self.section.clone(),
+            program: Some(program),
+            scope: if wishes.in_processes { ProbeScope::Process } else { ProbeScope::System },
+            returns: ReturnWay::Trampoline,
+            site,
+            ..Probe::of(event, Place::Linux)
+        });
+        Ok(())
+    }
+
+    fn hooked(&self, hook: Hook) -> (Event, ProgramKind, Target) {
+        match hook {
+            Hook::Function { event, file, function } => {
+                let kind = if event == Event::Uretprobe { ProgramKind::Uretprobe } else { ProgramKind::Uprobe };
+                (event, kind, Target::Function { object: file, function })
+            }
+            Hook::Tracepoint { category, name } => {
+                let kind = ProgramKind::Tracepoint { category: category.clone(), name: name.clone() };
+                (Event::Tracepoint, kind, Target::Tracepoint { category, name })
+            }
+            Hook::Samples { hz } => (Event::Profile, ProgramKind::PerfEvent, Target::Profile { hz }),
+            Hook::ByLibbpf => {
+                let section = self.section.clone();
+                (Event::Tracepoint, ProgramKind::Section(section.clone()), Target::Section(section))
+            }
+        }
+    }
+
+    fn converted(&self, kind: ProgramKind, code: ReadCode) -> Program {
+        let ReadCode { insns, map_refs, lines } = code;
+        Program { name: self.program.name.clone(), kind, insns, map_refs, lines }
+    }
+}
+
+/// Returns the programs that a script's compiler made.
+fn with_context(plan: &Plan) -> Vec<ProgramId> {
+    let of_script = plan.probes.iter().filter(|it| section::of_script(&it.name).is_some());
+    of_script.filter_map(|it| it.program).collect()
 }
 
 /// Returns where an instruction is in the source: ` (x.bpf.c:3)`.
@@ -133,10 +267,4 @@ fn sources(object: &str, files: &[(String, String)]) -> Sources {
         files.push(SourceFile { name: object.to_owned(), text: String::new() });
     }
     Sources { files }
-}
-
-/// Returns what the collector records. The software GPU runs programs over kernels' records.
-fn demand(wishes: &Wishes) -> Demand {
-    let demand = Demand { activities: Activities::of(&[Activity::Kernel]), ..Demand::default() };
-    demand.joining(|_| wishes.joins)
 }

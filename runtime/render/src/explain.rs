@@ -5,6 +5,7 @@ mod measured;
 use crate::account::place;
 use crate::cells::{padded, wrapped};
 use std::fmt::Write;
+use xputrace_model::object::{Object, ObjectHome};
 use xputrace_model::plan::{Calls, Demand, HostDemand, HostEvent, Place, Plan, Probe, ProbeScope, SwitchId};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{KeyPart, Parts, Scalar, Storage, TableDef, TableKind};
@@ -55,12 +56,19 @@ struct Handler {
 
 impl Handler {
     fn of(probe: &Probe, plan: &Plan) -> Self {
-        let name = if probe.name.is_empty() { probe.event.name().to_string() } else { probe.name.clone() };
+        let name = match (plan.object.is_some(), probe.program) {
+            (true, Some(program)) => format!("{} in {}", plan.image.programs[program].name, probe.name),
+            _ if probe.name.is_empty() => probe.event.name().to_string(),
+            _ => probe.name.clone(),
+        };
         Handler { declared: place(probe.site, &plan.sources), name, runs_in: probe.place.name() }
     }
 }
 
 fn maps(plan: &Plan, text: &mut String) {
+    if let Some(object) = plan.object.as_ref().filter(|it| !it.maps.is_empty()) {
+        return object_maps(object, text);
+    }
     if plan.tables.is_empty() {
         return;
     }
@@ -69,6 +77,30 @@ fn maps(plan: &Plan, text: &mut String) {
     for def in &plan.tables {
         line(text, 4, &format!("  {}{}: {}", def.name, keys(&def.keys), contents(def)));
         line(text, 6, &format!("      {}", home(def)));
+    }
+}
+
+/// Says of a compiled object's maps what their definitions say, and where they are.
+fn object_maps(object: &Object, text: &mut String) {
+    line(text, 0, "");
+    line(text, 0, "maps");
+    for map in &object.maps {
+        let sizes = match map.is_ring() {
+            true => String::new(),
+            false => format!(
+                ", keys of {} bytes, values of {}, at most {}",
+                map.key.bytes(),
+                map.value.bytes(),
+                map.max_entries
+            ),
+        };
+        line(text, 4, &format!("  {}: type {}{sizes}", map.name, map.number));
+        let home = match map.home {
+            ObjectHome::Linux => "in linux",
+            ObjectHome::Shared => "in linux; each access by a program on the GPU is a system call",
+            ObjectHome::Gpu => "on the GPU",
+        };
+        line(text, 6, &format!("      {home}"));
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::pipeline::Sink;
 use xputrace_bytecode::vm::{Env, GpuThread};
 use xputrace_model::context::{DeviceContext, device};
-use xputrace_model::object::{Datum, Object};
+use xputrace_model::object::Object;
 use xputrace_model::output::Output;
 use xputrace_model::plan::BpfMapId;
 
@@ -47,8 +47,8 @@ impl Env for ObjectEnv<'_> {
     }
 
     fn output(&mut self, map: BpfMapId, data: &[u8]) -> bool {
-        if let Some(map) = self.object.maps.get(map.index()).filter(|it| it.is_shown) {
-            self.sink.output(Output::Record { map: map.name.clone(), value: Datum::decode(&map.value, data) });
+        if let Some(record) = self.object.maps.get(map.index()).and_then(|it| it.record(data)) {
+            self.sink.output(record);
         }
         true
     }

@@ -330,6 +330,11 @@ impl State {
         }
     }
 
+    /// Whether programs here have stored to values of a map in Linux other than atomically.
+    pub fn has_overwritten(&self, map: BpfMapId) -> bool {
+        self.engine.has_overwritten(map)
+    }
+
     /// Says how the script's maps lie in the memory of GPUs.
     pub fn set_device_layout(&mut self, layout: Arc<DeviceLayout>) {
         self.device.set_layout(layout);
@@ -439,7 +444,8 @@ impl State {
             Some(object) => {
                 let mut env = ObjectEnv::new(object, ctx, sink);
                 self.engine.set_gpu_thread(env.thread.number());
-                self.engine.run(program, &[], &mut env)
+                let words: &[u64] = if object.with_context.contains(&program) { ctx } else { &[] };
+                self.engine.run_words(program, words, &mut env)
             }
         };
         match ran {

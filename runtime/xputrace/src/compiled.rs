@@ -3,6 +3,7 @@
 use crate::cli::{Run, Script};
 use crate::console;
 use crate::machine;
+use crate::run::objects;
 use crate::status::MISTAKE;
 use crate::translate;
 use anyhow::{Context, Result, bail};
@@ -122,12 +123,12 @@ pub fn report(diagnostics: &[Diagnostic], sources: &Sources, errors_only: bool) 
 /// `xputrace check`: prints errors and warnings only.
 pub fn check(run: &Run) -> Result<ExitCode> {
     let catalog = machine::catalog(run).as_of_now();
-    Ok(compile_given(run, &catalog)?.ready_or(MISTAKE).err().unwrap_or(ExitCode::SUCCESS))
+    Ok(read_given(run, &catalog)?.ready_or(MISTAKE).err().unwrap_or(ExitCode::SUCCESS))
 }
 
 /// `xputrace explain`: prints where each handler runs and why; with -v also the bytecode.
 pub fn explain(run: &Run) -> Result<ExitCode> {
-    let compiled = match compile_named(run)?.ready_or(MISTAKE) {
+    let compiled = match read_given(run, &machine::catalog(run))?.ready_or(MISTAKE) {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),
     };
@@ -170,6 +171,14 @@ pub fn scripts() -> Result<ExitCode> {
     let line = |it: &xputrace_script::Bundled| format!("{:<12} {}\n", it.name, it.summary());
     console::print(xputrace_script::scripts().iter().map(line).collect::<String>())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// As [`compile_given`], but takes compiled objects too.
+fn read_given(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
+    match objects::named(run) {
+        Some(file) => Ok(Outcome::Ready(Box::new(Compiled::of_object(objects::plan(run, file)?)))),
+        None => compile_given(run, catalog),
+    }
 }
 
 fn compile_named(run: &Run) -> Result<Outcome> {
@@ -215,7 +224,7 @@ fn typed_name(script: Option<&Script>) -> String {
 fn named(name: &str) -> Result<(SourceFile, PathBuf)> {
     let path = Path::new(name);
     if path.extension().is_some_and(|it| it == "o") {
-        bail!("{name} is a compiled object: only `xputrace run {name} -- CMD` takes one");
+        bail!("{name} is a compiled object: only `xputrace run`, `check` and `explain` take one");
     }
     if crate::cli::is_program(name) {
         bail!("{name} is a program, not a script: put the command after `--`, as in `xputrace -- {name}`");

@@ -8,7 +8,7 @@ use crate::printer::Printer;
 use crate::run::files::Files;
 use crate::run::observer::Observer;
 use crate::run::report::{Collectors, Report};
-use crate::run::{self, Running, State};
+use crate::run::{self, Running, State, objects};
 use crate::stacks::{self, Naming, Stacks};
 use crate::status::{Ended, FAILED};
 use anyhow::{Context, Result, bail};
@@ -36,6 +36,13 @@ pub fn record(run: &Run) -> Result<ExitCode> {
     let path = run.options.output.clone().unwrap_or_else(|| PathBuf::from("recording.xpt"));
     if run.command.is_empty() {
         bail!("nothing to record: give a command, as in `xputrace record -o {} -- CMD`", path.display());
+    }
+    if let Some(file) = objects::named(run) {
+        bail!(
+            "{file} is a compiled object, and what its programs read is not recorded. `xputrace record -o {path} -- CMD` \
+             records all GPU events; `xputrace run {file} --replay {path}` runs its programs for the GPU over them",
+            path = path.display()
+        );
     }
     let naming = Naming { lines: false, ..run.options.naming };
     let lines = run.options.naming.lines;
@@ -230,6 +237,9 @@ pub fn replay(run: &Run) -> Result<ExitCode> {
     }
     let reader = Reader::open(path).with_context(|| format!("{} cannot be replayed", path.display()))?;
     let catalog = RecordedMachine::new(reader.meta());
+    if let Some(file) = objects::named(run) {
+        return replay_compiled(run, Compiled::of_object(objects::plan_of_replay(run, file)?), reader);
+    }
     let compiled = match compile_script(run, &catalog)?.ready_or(FAILED) {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),

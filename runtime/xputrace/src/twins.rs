@@ -66,9 +66,14 @@ impl Twins {
         if handlers.is_empty() || is_switched(plan) {
             return Ok(None);
         }
-        plan.object.iter().try_for_each(|it| objects::check(it, &plan.image))?;
+        plan.object.iter().try_for_each(|it| objects::check(it, plan))?;
         let allows_exit = plan.object.as_ref().map(|it| it.allows_exit);
-        let origin = allows_exit.map_or(Origin::Script, |allows_exit| Origin::Object { allows_exit });
+        let is_of_script =
+            plan.object.as_ref().is_some_and(|it| programs.iter().all(|at| it.with_context.contains(at)));
+        let origin = match allows_exit {
+            Some(allows_exit) if !is_of_script => Origin::Object { allows_exit },
+            _ => Origin::Script,
+        };
         let named = |handler: usize| plan.image.programs[programs[handler]].name.clone();
         let maker =
             Maker::new(origin, handlers, &maps(plan), &|text| string_id(plan, text)).map_err(|error| match error {

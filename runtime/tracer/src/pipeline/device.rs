@@ -11,6 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use xputrace_model::context::{DeviceContext, GpuContext, device, word};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::{Loss, Losses};
+use xputrace_model::object::DirectLaunch;
 use xputrace_model::plan::{DeviceEvent, KernelPattern, Plan, ProbeId, ProgramId};
 
 /// Maximum number of a launch's threads that a handler runs in.
@@ -80,6 +81,24 @@ impl Pipeline {
     /// Returns the device probes whose pattern no kernel has matched, where there were kernels.
     pub fn unmatched_device_probes(&self) -> Vec<ProbeId> {
         self.handlers.device.unmatched().collect()
+    }
+
+    /// Runs what a compiled object launches by itself, in place of a GPU. `now_nanos` is on CLOCK_MONOTONIC.
+    pub fn run_launches(&mut self, pid: u32, now_nanos: u64, sink: &mut dyn Sink) {
+        let Some(object) = self.state.plan.object.clone() else { return };
+        for DirectLaunch { probe, program, shape } in &object.launches {
+            let threads = Threads { grid: shape.grid.map(u64::from), block: shape.block.map(u64::from) };
+            let mut ctx: DeviceContext = [0; device::WORDS];
+            ctx[device::TIME] = now_nanos;
+            ctx[device::PID] = pid.into();
+            ctx[device::GRID_DIM..][..3].copy_from_slice(&threads.grid);
+            ctx[device::BLOCK_DIM..][..3].copy_from_slice(&threads.block);
+            for n in 0..threads.count() {
+                threads.fill(&mut ctx, n);
+                // A program that ends its thread ends only its own.
+                self.state.run_device(*probe, *program, &ctx, sink);
+            }
+        }
     }
 
     /// Runs the device handlers of a kernel whose words are filled. On a real GPU they have run in its twin; counts kernels

@@ -46,7 +46,7 @@ use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Activity, Call, HostEvents, MapAction, Place, Plan, ProbeId};
+use xputrace_model::plan::{Activity, Call, HostEvents, MapAction, Place, Plan, ProbeId, ProgramId};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::TableId;
 use xputrace_wire::events::host::Common;
@@ -138,6 +138,12 @@ pub struct Waiting {
     pub events: usize,
 }
 
+/// Returns the programs that the engine runs.
+fn programs(plan: &Plan, handlers: &Handlers) -> Vec<ProgramId> {
+    let launched = plan.object.iter().flat_map(|it| &it.launches).map(|it| it.program);
+    handlers.programs().into_iter().chain(launched).collect()
+}
+
 /// Decodes, joins, orders and handles the events of all processes of a run.
 pub struct Pipeline {
     state: State,
@@ -159,7 +165,7 @@ impl Pipeline {
     /// A program or map cannot be loaded into the engine.
     pub fn new(plan: Arc<Plan>, demangle: Demangle, remote: &mut RemoteMaps<'_>) -> Result<Self, Error> {
         let handlers = Handlers::of(&plan);
-        let engine = Engine::new(&plan.image, &handlers.programs(), remote)?;
+        let engine = Engine::new(&plan.image, &programs(&plan, &handlers), remote)?;
         Ok(Self::with_engine(plan, handlers, engine, demangle, false))
     }
 
@@ -167,7 +173,7 @@ impl Pipeline {
     pub(crate) fn all_native(plan: Arc<Plan>, demangle: Demangle) -> Result<Self, Error> {
         let handlers = Handlers::of(&plan);
         let kernel = plan.probes.iter().filter(|it| it.place == Place::Linux);
-        let mut programs = handlers.programs();
+        let mut programs = programs(&plan, &handlers);
         programs.extend(kernel.flat_map(|it| it.program.into_iter().chain(it.entry_program)));
         programs.sort_unstable();
         programs.dedup();

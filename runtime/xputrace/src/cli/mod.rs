@@ -179,9 +179,10 @@ fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocati
             let (script, options) = it.split();
             Invocation::Record(run(script, options)?)
         }
-        Verb::Check(it) => Invocation::Check(run(it.script, Options::default())?),
+        Verb::Check(it) => Invocation::Check(run(it.script, Options { object: *it.object, ..Options::default() })?),
         Verb::Explain(it) => {
-            let options = Options { verbose: it.verbose, naming: it.python.into(), ..Options::default() };
+            let (naming, object) = (it.python.into(), *it.object);
+            let options = Options { verbose: it.verbose, naming, object, ..Options::default() };
             Invocation::Explain(run(it.script, options)?)
         }
         Verb::Build(it) => {

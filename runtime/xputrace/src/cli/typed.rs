@@ -97,7 +97,8 @@ pub struct TranslateOptions {
 /// The script of a verb that takes one.
 #[derive(clap::Args, Debug)]
 pub(super) struct ScriptOptions {
-    /// A script file, the name of a bundled script, or for `run` an object compiled from C (FILE.bpf.o)
+    /// A script file, the name of a bundled script, or for `run`, `check` and `explain` an object
+    /// compiled from C (FILE.bpf.o)
     #[arg(value_name = "SCRIPT")]
     pub(super) script: Option<String>,
     /// A script on the command line
@@ -234,18 +235,21 @@ pub struct ObjectOptions {
     /// Print this map at the end; without --dump and --poll, all maps are printed
     #[arg(long, value_name = "MAP")]
     pub dump: Vec<String>,
-    /// Print the records of this ring as they arrive
+    /// Print the records of this ring as they arrive; RING=STRUCT gives their type
     #[arg(long, value_name = "RING")]
     pub poll: Vec<String>,
     /// Before the run, fill a map or a global variable: MAP[KEY]=VALUE, MAP=@FILE, VARIABLE=VALUE
     #[arg(long, value_name = "PLACE=VALUE")]
     pub set: Vec<String>,
-    /// Attach a program as if it were in this section: f=kprobe/KERNEL
+    /// Attach a program as if it were in this section: f=kprobe/KERNEL, f=uprobe/FILE:FUNCTION, f=perf_event/99
     #[arg(long, value_name = "PROGRAM=SECTION")]
     pub attach: Vec<String>,
     /// Run a program on the GPU though its name doesn't begin with cuda__
     #[arg(long, value_name = "PROGRAM")]
     pub on_gpu: Vec<String>,
+    /// Launch a program of kprobe/__directly_run as a kernel of this shape; without it, each runs in one thread
+    #[arg(long, value_name = "PROGRAM=GRID:BLOCK")]
+    pub launch: Vec<String>,
     /// Let programs end threads of kernels (bpf_cuda_exit)
     #[arg(long = "unsafe")]
     pub allows_exit: bool,
@@ -254,8 +258,9 @@ pub struct ObjectOptions {
 impl ObjectOptions {
     /// Returns the first option that was given.
     pub fn given(&self) -> Option<&'static str> {
-        let ObjectOptions { dump, poll, set, attach, on_gpu, allows_exit } = self;
-        let lists = [("dump", dump), ("poll", poll), ("set", set), ("attach", attach), ("on-gpu", on_gpu)];
+        let ObjectOptions { dump, poll, set, attach, on_gpu, launch, allows_exit } = self;
+        let lists =
+            [("dump", dump), ("poll", poll), ("set", set), ("attach", attach), ("on-gpu", on_gpu), ("launch", launch)];
         let list = lists.into_iter().find(|it| !it.1.is_empty()).map(|it| it.0);
         list.or(allows_exit.then_some("unsafe"))
     }
@@ -349,6 +354,8 @@ pub(super) struct RecordOptions {
 pub(super) struct CheckOptions {
     #[command(flatten)]
     pub(super) script: ScriptOptions,
+    #[command(flatten)]
+    pub(super) object: Box<ObjectOptions>,
 }
 
 #[derive(clap::Args, Debug)]
@@ -360,6 +367,8 @@ pub(super) struct ExplainOptions {
     /// Show the bytecode too
     #[arg(short = 'v', long)]
     pub(super) verbose: bool,
+    #[command(flatten)]
+    pub(super) object: Box<ObjectOptions>,
 }
 
 #[derive(clap::Args, Debug)]

@@ -12,7 +12,7 @@ use xputrace_tracer::Pipeline;
 /// Loads the plan's programs and maps into Linux; returns `None` if no handler runs there.
 pub fn linux(plan: &Plan) -> Result<Option<Linux>> {
     match plan.probes.iter().any(|it| it.place == Place::Linux) {
-        true => Ok(Some(Linux::load(plan)?)),
+        true => Ok(Some(Linux::load(plan).map_err(|it| named(plan, it))?)),
         false => Ok(None),
     }
 }
@@ -23,8 +23,14 @@ pub fn pipeline(plan: &Arc<Plan>, linux: Option<&Linux>) -> Result<Pipeline> {
         let handle = linux?.map(map)?.clone();
         Some(Box::new(handle) as Box<dyn RemoteMap>)
     };
-    Pipeline::new(plan.clone(), stacks::demangle, &mut remote).map_err(|it| match &plan.object {
-        Some(object) => anyhow!("{}: {it}", object.file),
-        None => it.into(),
-    })
+    Pipeline::new(plan.clone(), stacks::demangle, &mut remote).map_err(|it| named(plan, it))
+}
+
+/// Names the compiled object that an error is about.
+fn named(plan: &Plan, error: impl std::error::Error + Send + Sync + 'static) -> anyhow::Error {
+    match &plan.object {
+        // What the engine says of a program is enough: there is no script.
+        Some(object) => anyhow!("{}: {}", object.file, error.source().map_or(error.to_string(), |it| it.to_string())),
+        None => error.into(),
+    }
 }

@@ -14,7 +14,7 @@ mod engines;
 pub mod files;
 mod host;
 mod maps;
-mod objects;
+pub mod objects;
 pub mod observer;
 mod prepared;
 pub mod report;

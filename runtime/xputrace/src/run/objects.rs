@@ -8,8 +8,9 @@ use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::vm::Fault;
 use xputrace_model::object::Object;
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Plan, ProbeId};
+use xputrace_model::plan::{Place, Plan, ProbeId};
 use xputrace_objects::Wishes;
+use xputrace_tracer::Sink;
 
 /// Returns the object that a run names in the script's place.
 pub fn named(run: &Run) -> Option<&str> {
@@ -32,34 +33,104 @@ pub fn plan(run: &Run, file: &str) -> Result<Plan> {
     }
     let bytes = std::fs::read(file).with_context(|| format!("cannot read {file}"))?;
     let read = |name: &str| std::fs::read(name);
-    xputrace_objects::plan(file, &bytes, &wishes(run), &read).map_err(|it| anyhow!("{file}: {it}"))
+    let plan = xputrace_objects::plan(file, &bytes, &wishes(run), &read).map_err(|it| anyhow!("{file}: {it}"))?;
+    refuse_in_linux(run, &plan)?;
+    Ok(plan)
+}
+
+/// Reads an object whose programs run over a recording.
+///
+/// # Errors
+/// As [`plan`]; or it has programs that run in Linux, of which a recording knows nothing.
+pub fn plan_of_replay(run: &Run, file: &str) -> Result<Plan> {
+    let plan = plan(run, file)?;
+    if let Some(probe) = plan.probes.iter().find(|it| it.place == Place::Linux) {
+        bail!(
+            "{file}: the program in section `{}` runs in Linux, and a recording has nothing for it: run the object on the \
+             program itself, `xputrace run {file} -- CMD`",
+            probe.name
+        );
+    }
+    Ok(plan)
 }
 
 fn wishes(run: &Run) -> Wishes {
-    let ObjectOptions { dump, poll, set, attach, on_gpu, allows_exit } = run.options.object.clone();
+    let ObjectOptions { dump, poll, set, attach, on_gpu, launch, allows_exit } = run.options.object.clone();
     let joins = run.options.window.is_limited() || !run.options.gpus.is_empty();
-    Wishes { dump, poll, set, attach, on_gpu, allows_exit, joins }
+    let in_processes = !run.options.pids.is_empty();
+    Wishes { dump, poll, set, attach, on_gpu, launch, allows_exit, in_processes, joins }
+}
+
+/// Refuses what the programs of an object that run in Linux can't do.
+fn refuse_in_linux(run: &Run, plan: &Plan) -> Result<()> {
+    let Some(probe) = plan.probes.iter().find(|it| it.place == Place::Linux) else { return Ok(()) };
+    if run.options.window.is_limited() {
+        bail!(
+            "the programs of an object that run in Linux, such as that in section `{}`, run from start to end: leave out \
+             --after and --range, or use a script",
+            probe.name
+        );
+    }
+    Ok(())
 }
 
 impl State {
     /// Prints the maps of an object that are to be shown. Returns what its programs did that they may not.
     pub(super) fn dump_object(&mut self) -> Vec<String> {
         let Some(object) = self.plan.object.clone() else { return Vec::new() };
-        for (id, map) in BpfMapId::each(&object.maps) {
-            if map.is_shown && !map.is_ring() {
-                self.dump_map(&object, id);
-            }
-        }
+        self.note_overwritten(&object);
+        let shown = BpfMapId::each(&object.maps).filter(|(_, it)| it.is_shown && !it.is_ring());
+        let mut errors: Vec<String> = shown.filter_map(|(id, _)| self.dump_map(&object, id).err()).collect();
         let faults = self.pipeline.state().faults().into_iter();
-        faults.map(|(probe, fault, n)| faulty(&self.plan, &object, probe, fault, n)).collect()
+        errors.extend(faults.map(|(probe, fault, n)| faulty(&self.plan, &object, probe, fault, n)));
+        errors
     }
 
-    fn dump_map(&mut self, object: &Arc<Object>, id: BpfMapId) {
+    /// Passes on the records that programs of an object have written in Linux. Returns whether none is left from before.
+    ///
+    /// # Errors
+    /// They can't be read.
+    pub(super) fn take_object_records(&mut self, sink: &mut dyn Sink) -> Result<bool> {
+        let (Some(object), Some(linux)) = (&self.plan.object, &mut self.linux) else { return Ok(true) };
+        let on_record = &mut |map: BpfMapId, record: &[u8]| {
+            if let Some(record) = object.maps.get(map.index()).and_then(|it| it.record(record)) {
+                sink.output(record);
+            }
+        };
+        Ok(linux.object_records(on_record)?)
+    }
+
+    /// Says where programs on the GPU may have undone what those in Linux did.
+    fn note_overwritten(&mut self, object: &Object) {
+        for (id, map) in BpfMapId::each(&object.maps) {
+            if !self.pipeline.state().has_overwritten(id) {
+                continue;
+            }
+            let text = format!(
+                "programs on the GPU stored to values of `{}` without atomic instructions: what programs in Linux changed in \
+                 the same values at that time may be lost",
+                map.name
+            );
+            self.emit(&Output::Note(text));
+        }
+    }
+
+    fn dump_map(&mut self, object: &Arc<Object>, id: BpfMapId) -> Result<(), String> {
         let mut elements = Vec::new();
-        self.pipeline.state().for_each_element(id, &mut |key, value| elements.push((key.to_vec(), value.to_vec())));
+        match self.linux.as_ref().and_then(|it| it.map(id)) {
+            Some(map) => {
+                let read = map.for_each(&mut |key, values| elements.push((key.to_vec(), values.concat())));
+                read.map_err(|it| format!("{}: {it}", object.file))?;
+            }
+            None => {
+                let on_element = &mut |key: &[u8], value: &[u8]| elements.push((key.to_vec(), value.to_vec()));
+                self.pipeline.state().for_each_element(id, on_element);
+            }
+        }
         if let Some(dump) = object.dump(id, &elements) {
             self.emit(&Output::Dump(dump));
         }
+        Ok(())
     }
 }
 

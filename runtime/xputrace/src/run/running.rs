@@ -19,6 +19,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use xputrace_linux::monotonic_nanos;
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::{Account, Loss};
@@ -315,6 +316,17 @@ impl Running {
     pub fn begin(&mut self) {
         let plan = self.plan.clone();
         self.run_closures(closures(&plan, Event::Begin));
+        if plan.object.as_ref().is_some_and(|it| !it.launches.is_empty()) {
+            self.run_launches();
+        }
+    }
+
+    /// Runs the programs that a compiled object launches by itself.
+    fn run_launches(&mut self) {
+        self.say_of_gpu(GpuKind::Software, true);
+        let mut queue = self.queue();
+        self.state.borrow_mut().pipeline.run_launches(std::process::id(), monotonic_nanos(), &mut queue);
+        self.settle(queue);
     }
 
     /// Updates the numbers about the run that scripts can read.

@@ -224,6 +224,7 @@ impl State {
                 }
             }
             losses.add(Loss::LinuxMissed, linux.missed_hits());
+            losses.add(Loss::LinuxRingFull, linux.lost_object_records());
             for (id, def) in TableId::each(&self.plan.tables).filter(|(_, def)| def.evicts()) {
                 let evicted = def.storage.linux().map_or(0, |map| linux.evicted(map, id));
                 losses.add_at(Loss::MapEvicted, id, evicted);

@@ -53,7 +53,7 @@ impl LinuxEvents {
     pub fn take_records(&mut self, running: &mut Running) -> Result<bool> {
         let mut records: Vec<Vec<u8>> = Vec::new();
         let (switches, began) = (running.state().unconfirmed_switches(), monotonic_nanos());
-        let are_all_read = {
+        let mut are_all_read = {
             let state = &mut *running.state();
             let Some(linux) = &mut state.linux else { return Ok(true) };
             state.stacks.begin_to_read();
@@ -63,6 +63,7 @@ impl LinuxEvents {
         // The mappings that a record's stacks need precede the record.
         self.follow_processes(running);
         let mut queue = running.queue();
+        are_all_read &= running.state().take_object_records(&mut queue)?;
         for record in &records {
             // Records after an `exit` are events after the end.
             if queue.is_over() {
