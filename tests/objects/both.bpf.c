@@ -26,6 +26,10 @@ struct {
 ARRAY(on_gpu, GPU_ARRAY, 1);
 ARRAY(on_cpu, BPF_MAP_TYPE_ARRAY, 1);
 
+// Global variables of both, and a constant.
+const volatile __u64 step = 1;
+__u64 steps;
+
 static __always_inline void add(void *map, __u32 key, __u64 n) {
   __u64 *sum = bpf_map_lookup_elem(map, &key);
   if (sum)
@@ -36,6 +40,7 @@ static __always_inline void add(void *map, __u32 key, __u64 n) {
 
 SEC("uprobe/libcudart:cudaLaunchKernel")
 int BPF_KPROBE(launch) {
+  __atomic_add_fetch(&steps, step, __ATOMIC_SEQ_CST);
   add(&launches, 0, 1);
   add(&sum, 0, 1000);
   add(&sides, 1, 1);
@@ -47,6 +52,7 @@ SEC("kretprobe/work")
 int cuda__thread(void *ctx) {
   __u32 zero = 0;
   __u64 *n = bpf_map_lookup_elem(&launches, &zero);
+  __atomic_add_fetch(&steps, step, __ATOMIC_SEQ_CST);
   add(&sum, 0, 1);
   if (n && *n > 0) add(&sum, 1, 1);
   add(&sides, 2, 1);

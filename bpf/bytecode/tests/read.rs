@@ -20,7 +20,7 @@ fn bytes(name: &str) -> Vec<u8> {
 fn text(contents: &Contents) -> String {
     let mut out = format!("license: {}\n", contents.license);
     for map in &contents.maps {
-        let ReadMap { name, kind, key_bytes, value_bytes, max_entries, flags, key, value, contents, is_odd: _ } = map;
+        let ReadMap { name, kind, key_bytes, value_bytes, max_entries, flags, key, value, contents, oddity: _ } = map;
         let _ = writeln!(out, "\nmap {name}: type {kind}, {max_entries} × {key_bytes} → {value_bytes}, flags {flags}");
         let _ = writeln!(out, "  {} → {}", layout(key), layout(value));
         if let Some(contents) = contents {
@@ -90,7 +90,7 @@ fn what_only_libbpf_can_do_is_told_of_each_program_and_map() {
     assert!(code("samples").is_ok());
 
     let events = object::read(&bytes("events")).unwrap();
-    let odd: Vec<&str> = events.maps.iter().filter(|it| it.is_odd.is_some()).map(|it| it.name.as_str()).collect();
+    let odd: Vec<&str> = events.maps.iter().filter(|it| it.oddity.is_some()).map(|it| it.name.as_str()).collect();
     let held: Vec<&str> = events.programs.iter().filter(|it| it.is_in_map).map(|it| it.name.as_str()).collect();
     assert_eq!((odd, held), (vec!["programs"], vec!["second"]));
     let Some(Layout::Struct { bytes: 16, members, .. }) = events.types.layout_of_struct("record") else { panic!() };

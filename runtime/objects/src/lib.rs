@@ -31,7 +31,7 @@ pub use plan::plan;
 pub struct Wishes {
     /// `--dump MAP`: print the map at the end.
     pub dump: Vec<String>,
-    /// `--poll RING`: print records as they arrive.
+    /// `--poll RING`, `--poll RING=STRUCT`: print records as they arrive, by that type.
     pub poll: Vec<String>,
     /// `--set MAP[KEY]=VALUE`, `--set MAP=@FILE`, `--set VARIABLE=VALUE`.
     pub set: Vec<String>,
@@ -43,7 +43,7 @@ pub struct Wishes {
     pub launch: Vec<String>,
     /// `--unsafe`: programs may end threads of kernels.
     pub allows_exit: bool,
-    /// Whether function probes are only in the processes that the run names (`-p`).
+    /// Whether function probes are only in the processes that the run names (`-- CMD`, `-p`).
     pub in_processes: bool,
     /// Whether every activity is recorded with the call that caused it: of a part of a run, or of some GPUs.
     pub joins: bool,

@@ -104,7 +104,7 @@ fn kind(number: u32) -> Result<MapKind, String> {
 /// Converts a map that programs on the GPU use.
 fn of_gpu(map: &ReadMap) -> Result<MapSpec, ObjectError> {
     let refused = |what| ObjectError::Map { map: map.name.clone(), what };
-    if let Some(what) = &map.is_odd {
+    if let Some(what) = &map.oddity {
         return Err(refused(what.clone()));
     }
     let kind = kind(map.kind).map_err(refused)?;

@@ -89,7 +89,7 @@ pub struct ReadMap {
     /// For a section of global variables, what it begins with.
     pub contents: Option<Vec<u8>>,
     /// What of its definition only libbpf understands: a sentence.
-    pub is_odd: Option<String>,
+    pub oddity: Option<String>,
 }
 
 impl ReadMap {
@@ -227,7 +227,7 @@ impl Maps {
                 key: Layout::of_bytes(number(key_bytes)),
                 value: Layout::of_bytes(number(value_bytes)),
                 contents: None,
-                is_odd: None,
+                oddity: None,
             });
         }
         Ok(())
@@ -264,7 +264,7 @@ impl Maps {
                 key: Layout::of_bytes(4),
                 value,
                 contents: Some(contents),
-                is_odd: None,
+                oddity: None,
             });
         }
         Ok(())
@@ -309,7 +309,7 @@ fn map(name: &str, definition: u32, types: &Types) -> Result<ReadMap, String> {
         key: Layout::Bytes { bytes: 0 },
         value: Layout::Bytes { bytes: 0 },
         contents: None,
-        is_odd: None,
+        oddity: None,
     };
     let (mut key, mut value) = (None, None);
     for member in members {
@@ -329,7 +329,7 @@ fn map(name: &str, definition: u32, types: &Types) -> Result<ReadMap, String> {
             "pinning" if number()? == 0 => {}
             "pinning" => return Err("it is to be pinned, but a run leaves nothing behind: leave `pinning` out".into()),
             "numa_node" => {}
-            other => map.is_odd = Some(format!("its definition has `{other}`, which only Linux's maps can have")),
+            other => map.oddity = Some(format!("its definition has `{other}`, which only Linux's maps can have")),
         }
     }
     map.key_bytes = size("key", map.key_bytes, key.as_ref())?;

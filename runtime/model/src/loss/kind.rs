@@ -238,8 +238,8 @@ losses! {
     }
     LinuxRingFull {
         name: "linux_ring_full", was: "kernel_ring_full",
-        meaning: "printed lines, `enable()` and `disable()` of CPU probes' handlers, and hits that `record` keeps, that did not \
-                  fit into Linux's ring buffer",
+        meaning: "printed lines, `enable()` and `disable()` of CPU probes' handlers, hits that `record` keeps, and records of \
+                  compiled objects (perf event arrays), that did not fit into Linux's ring buffer",
         help: "print or switch less often, or aggregate; with `record`, probe something less frequent",
     }
     MissingValue {

@@ -57,7 +57,7 @@ pub fn plan_of_replay(run: &Run, file: &str) -> Result<Plan> {
 fn wishes(run: &Run) -> Wishes {
     let ObjectOptions { dump, poll, set, attach, on_gpu, launch, allows_exit } = run.options.object.clone();
     let joins = run.options.window.is_limited() || !run.options.gpus.is_empty();
-    let in_processes = !run.options.pids.is_empty();
+    let in_processes = !run.options.pids.is_empty() || !run.command.is_empty();
     Wishes { dump, poll, set, attach, on_gpu, launch, allows_exit, in_processes, joins }
 }
 
