@@ -59,7 +59,19 @@ struct BusyTime {
 impl BusyTime {
     /// Adds a kernel that ran from `start` to `end`.
     fn add(&mut self, start: u64, end: u64) {
-        let (mut start, mut end) = (start.max(self.closed_until), end);
+        let start = start.max(self.closed_until);
+        if self.open.back().is_some_and(|last| last.1 >= start) {
+            self.merge(start, end);
+        } else if start < end {
+            self.open.push_back((start, end));
+        }
+        while self.open.len() > OPEN_SPANS {
+            self.close_oldest();
+        }
+    }
+
+    /// Adds a kernel that began before the last span had ended, to those that it touches.
+    fn merge(&mut self, mut start: u64, mut end: u64) {
         let mut later = Vec::new();
         while let Some(&(s, e)) = self.open.back().filter(|(_, e)| *e >= start) {
             self.open.pop_back();
@@ -74,9 +86,6 @@ impl BusyTime {
             self.open.push_back((start, end));
         }
         self.open.extend(later.into_iter().rev());
-        while self.open.len() > OPEN_SPANS {
-            self.close_oldest();
-        }
     }
 
     fn close_oldest(&mut self) {
