@@ -5,6 +5,8 @@
 //! ([`Source`]); on the software GPU the tracer fills them from the kernel's record.
 
 use crate::field::{Field, FieldType, From, Unit};
+use crate::table::Launch;
+use crate::word;
 
 /// Number of 64-bit words.
 pub const WORDS: usize = ARGUMENTS + 2 * MOST_ARGUMENTS;
@@ -37,8 +39,31 @@ pub const ACCESS: usize = 22;
 pub const SPACE: usize = 23;
 /// The line of the source; 0 if it is not known.
 pub const LINE: usize = 24;
+/// What the launch's words are, each in place of a word of the events of its kernel ([`LAUNCH_WORDS`]). On a GPU each of them
+/// is the launch's number, which tells the tracer what they are.
+pub const LAUNCH: usize = 25;
 /// Two words each: whether the kernel has that parameter, and its bits.
-pub const ARGUMENTS: usize = 25;
+pub const ARGUMENTS: usize = LAUNCH + LAUNCH_WORDS.len();
+
+/// The words of a kernel's event that device events have of its launch, in their order.
+pub const LAUNCH_WORDS: [usize; 11] = [
+    word::JOINED,
+    word::LAUNCH_USTACK,
+    word::LAUNCH_PYSTACK,
+    word::LAUNCH_START,
+    word::LAUNCH_TID,
+    word::LAUNCH_API,
+    word::LAUNCH_STREAM,
+    word::LAUNCH_TAGGED,
+    word::LAUNCH_TAG,
+    word::LAUNCH_NVTX,
+    word::LAUNCH_NVTX_PATH,
+];
+
+/// Returns the word of a kernel's event that a device event's word stands for, if that is one of the launch.
+pub const fn launch_word(at: usize) -> Option<usize> {
+    if at >= LAUNCH && at < ARGUMENTS { Some(LAUNCH_WORDS[at - LAUNCH]) } else { None }
+}
 
 /// Parameters of a kernel that handlers can read: the first ones.
 pub const MOST_ARGUMENTS: usize = 16;
@@ -89,6 +114,12 @@ const fn sources() -> [Source; WORDS] {
     all[LANEID] = Source::Register32("%laneid");
     all[CLOCK] = Source::Register64("%clock64");
     all[IS_LEADER] = Source::Leader;
+    let mut at = LAUNCH;
+    while at < ARGUMENTS {
+        // The same for all threads of a launch, and for a node of a graph at all launches of it. It is CUPTI's `gridId`.
+        all[at] = Source::Register64("%gridid");
+        at += 1;
+    }
     let mut n = 0;
     while n < MOST_ARGUMENTS {
         all[ARGUMENTS + 2 * n] = Source::HasArgument(n);
@@ -260,7 +291,7 @@ const fn with<const N: usize>(own: &[Field]) -> [Field; N] {
     all
 }
 
-const COMMON: [Field; 11] = [
+const COMMON: [Field; 12] = [
     word("time", FieldType::Int, Unit::Clock, TIME, "time on the GPU"),
     int("pid", PID, "process id"),
     word(
@@ -278,7 +309,57 @@ const COMMON: [Field; 11] = [
     int("warpid", WARPID, "the warp's number on its multiprocessor"),
     int("laneid", LANEID, "the thread's number in its warp, 0 to 31"),
     int("clock", CLOCK, "cycles of the multiprocessor's clock"),
+    word(
+        "launch",
+        FieldType::Parts(LAUNCH_PARTS),
+        Unit::None,
+        LAUNCH,
+        "call that launched the kernel; its parts can only be parts of a map's key",
+    ),
 ];
+
+const LAUNCH_PARTS: &[Field] = &[
+    of_launch(word::LAUNCH_USTACK),
+    of_launch(word::LAUNCH_PYSTACK),
+    of_launch(word::LAUNCH_START),
+    of_launch(word::LAUNCH_TID),
+    of_launch(word::LAUNCH_API),
+    of_launch(word::LAUNCH_STREAM),
+    of_launch(word::LAUNCH_TAG),
+    of_launch(word::LAUNCH_NVTX),
+    of_launch(word::LAUNCH_NVTX_PATH),
+];
+
+/// Returns the field of a launch that is in this word of a kernel's event, as device events have it: absent where the launch
+/// is not known.
+const fn of_launch(at: usize) -> Field {
+    let mut n = 0;
+    while n < Launch::FIELDS.len() {
+        let field = Launch::FIELDS[n];
+        let from = match field.from {
+            From::Word(value) if value == at => Some((word::JOINED, value)),
+            From::Optional { flag, value } if value == at => Some((flag, value)),
+            _ => None,
+        };
+        if let Some((flag, value)) = from {
+            return Field { from: From::Optional { flag: own_word(flag), value: own_word(value) }, ..field };
+        }
+        n += 1;
+    }
+    panic!("launches have no such field")
+}
+
+/// Returns the word of a device event that stands for one of a kernel's event.
+const fn own_word(of_kernel: usize) -> usize {
+    let mut n = 0;
+    while n < LAUNCH_WORDS.len() {
+        if LAUNCH_WORDS[n] == of_kernel {
+            return LAUNCH + n;
+        }
+        n += 1;
+    }
+    panic!("device events have no such word")
+}
 
 #[cfg(test)]
 mod tests {
@@ -287,7 +368,7 @@ mod tests {
     #[test]
     fn each_word_is_read_by_one_field() {
         let mut read = [0; WORDS];
-        for field in ACCESS_FIELDS {
+        for field in ACCESS_FIELDS.iter().filter(|it| it.name != "launch") {
             let words = match (field.from, field.kind) {
                 (From::Optional { flag, value }, _) => flag..value + 1,
                 (From::Word(at), FieldType::Dim3 | FieldType::Parts(_)) => at..at + 3,
@@ -297,7 +378,13 @@ mod tests {
             read[words].iter_mut().for_each(|it| *it += 1);
         }
         read[IS_LEADER] += 1;
+        // Some of these are read by several fields, to know whether they are there.
+        (LAUNCH..ARGUMENTS).for_each(|at| read[at] = LAUNCH_PARTS.iter().any(|it| reads(it, at)).into());
         assert_eq!(read, [1; WORDS]);
+    }
+
+    fn reads(field: &Field, word: usize) -> bool {
+        matches!(field.from, From::Optional { flag, value } if [flag, value].contains(&word))
     }
 
     #[test]

@@ -473,6 +473,8 @@ activities! {
         submitted: Realtime, Previous,
             time(word::SUBMITTED, "when that buffer was handed to the GPU; `()` where CUPTI doesn't tell")
                 .unless_0(word::SUBMITTED);
+        /// The launch's number: `%gridid` in the kernel. 0 in recordings of earlier versions.
+        grid_id: u64, Previous;
         /// 0 outside graphs.
         graph: u32, Previous, GRAPH;
         correlation: u32, Previous;

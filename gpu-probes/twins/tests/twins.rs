@@ -100,6 +100,13 @@ fn a_twin_that_reads_no_name_has_none() {
 }
 
 #[test]
+fn a_launch_is_its_number() {
+    let handlers = (device::LAUNCH..device::ARGUMENTS).map(|it| counting(DeviceEvent::Exit, it)).collect();
+    let text = twin(handlers, FIRST, "second").unwrap().unwrap();
+    assert!(text.text.contains("%gridid"), "{}", text.text);
+}
+
+#[test]
 fn no_twin_without_a_kernel_that_gets_something() {
     let handlers = || vec![counting(DeviceEvent::Entry, device::SMID)];
     assert_eq!(twin(handlers(), FIRST, "third").unwrap(), None);

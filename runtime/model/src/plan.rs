@@ -65,12 +65,27 @@ pub struct Plan {
     pub linux_switches: Option<BpfMapId>,
     /// The hash of open calls under return probes: its keys end with the probe (`u64`).
     pub linux_entries: Option<BpfMapId>,
+    /// The parts of keys that device code fills with the number of its launch.
+    pub launch_parts: Vec<LaunchPart>,
     /// Whether a handler asks for a stack's lines.
     pub reads_lines: bool,
     /// Present if the programs are those of a compiled object.
     pub object: Option<Arc<Object>>,
     /// Maps that an `end` handler prints, draws or clears itself.
     pub shown_by_end: Vec<TableId>,
+}
+
+/// A part of a key that real GPUs fill with the number of the kernel's launch (`%gridid`), which stands for one of the
+/// launch's fields. It is optional: a `u64` that is 0 if the field is absent, and the field's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchPart {
+    /// The map, on the GPU.
+    pub map: BpfMapId,
+    /// Offset in the key, in bytes.
+    pub offset: usize,
+    /// The words of the kernel's event that say whether the field is there, and what it is.
+    pub flag: usize,
+    pub value: usize,
 }
 
 /// Slots of the array through which a process's threads receive launch tags.

@@ -1,6 +1,7 @@
 //! What the memory of real GPUs holds of the script's maps: copies of it, which the store reads as further parts.
 
 use crate::ProcessIndex;
+use crate::device_launches::{DeviceLaunches, Owner};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use xputrace_bytecode::BpfMapId;
 use xputrace_device::DeviceMap;
 use xputrace_device::arena::{Arena, MapBytes};
 use xputrace_model::loss::{Loss, Losses};
+use xputrace_model::plan::Plan;
 
 /// How the script's maps lie in a piece of device memory.
 #[derive(Clone, Debug)]
@@ -19,12 +21,24 @@ pub struct DeviceLayout {
     pub n_sites: u32,
 }
 
+/// A copy of what one context has of a process's device memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceCopy {
+    /// The context's place among those of its process.
+    pub slot: usize,
+    /// CUPTI's id of the context.
+    pub context: u32,
+    pub block: Vec<u8>,
+}
+
 /// The last copies of device memory, of each process and context.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceMemory {
     layout: Option<Arc<DeviceLayout>>,
+    /// What keys say of launches.
+    pub(crate) launches: DeviceLaunches,
     /// Of processes whose kernels may still change it, by the context's place.
-    copies: BTreeMap<ProcessIndex, BTreeMap<usize, Vec<u8>>>,
+    copies: BTreeMap<ProcessIndex, BTreeMap<usize, DeviceCopy>>,
     /// What is left of those of processes that have ended: they may be many.
     left: BTreeMap<ProcessIndex, Left>,
 }
@@ -32,8 +46,8 @@ pub(crate) struct DeviceMemory {
 /// What the device memory of an ended process has: elements, without the room for those that there are not.
 #[derive(Debug, Default)]
 struct Left {
-    /// By map.
-    elements: BTreeMap<usize, Packed>,
+    /// By map, and the id of the context.
+    elements: BTreeMap<(usize, u32), Packed>,
     /// Runs of handlers that were ended.
     n_ended: u64,
 }
@@ -65,28 +79,32 @@ const STILL_RUNS: &str = "handlers in kernels have changed it in the memory of a
                           Clear it in an `end` handler";
 
 impl DeviceMemory {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        DeviceMemory { launches: DeviceLaunches::new(plan.launch_parts.clone()), ..DeviceMemory::default() }
+    }
+
     pub(crate) fn set_layout(&mut self, layout: Arc<DeviceLayout>) {
         self.layout = Some(layout);
     }
 
     /// Replaces the copies of a process, of the contexts that have a new one: a copy that was cut off by the process's end
     /// leaves the one before.
-    pub(crate) fn replace(&mut self, process: ProcessIndex, copies: Vec<(usize, Vec<u8>)>) {
+    pub(crate) fn replace(&mut self, process: ProcessIndex, copies: Vec<DeviceCopy>) {
         self.left.remove(&process);
-        self.copies.entry(process).or_default().extend(copies);
+        self.copies.entry(process).or_default().extend(copies.into_iter().map(|it| (it.slot, it)));
     }
 
     /// Says that a process's copies were the last ones, and keeps of them what they have.
     pub(crate) fn end(&mut self, process: ProcessIndex) {
         let (Some(layout), Some(copies)) = (self.layout.clone(), self.copies.remove(&process)) else { return };
         let mut left = Left::default();
-        for copy in copies.values() {
-            left.n_ended = left.n_ended.saturating_add(ended_in(&layout, copy));
+        for DeviceCopy { context, block, .. } in copies.values() {
+            left.n_ended = left.n_ended.saturating_add(ended_in(&layout, block));
             for map in 0..layout.maps.len() {
-                let mut packed = left.elements.remove(&map).unwrap_or_default();
-                pack(&layout, map, copy, &mut packed);
+                let mut packed = left.elements.remove(&(map, *context)).unwrap_or_default();
+                pack(&layout, map, block, &mut packed);
                 if !packed.bytes.is_empty() {
-                    left.elements.insert(map, packed);
+                    left.elements.insert((map, *context), packed);
                 }
             }
         }
@@ -104,19 +122,28 @@ impl DeviceMemory {
         if is_there && !self.copies.is_empty() {
             return Err(STILL_RUNS.into());
         }
-        self.left.values_mut().for_each(|it| _ = it.elements.remove(&map.index()));
+        self.left.values_mut().for_each(|left| left.elements.retain(|(it, _), _| *it != map.index()));
         Ok(())
     }
 
-    /// Passes all elements of a map to `f`. A key comes as often as there are contexts and parts with it.
+    /// Passes all elements of a map to `f`, with what their launches are in their keys. A key comes as often as there are
+    /// contexts, parts and launches with it.
     pub(crate) fn for_each(&self, map: BpfMapId, f: &mut dyn FnMut(&[u8], &[u8])) {
         let Some(layout) = &self.layout else { return };
-        for copy in self.copies.values().flat_map(BTreeMap::values) {
-            for_each_in(layout, map.index(), copy, &mut |key, values| {
-                values.for_each(|value| f(key, value));
+        let copies = self.copies.iter().flat_map(|(process, it)| it.values().map(|copy| (*process, copy)));
+        for (process, DeviceCopy { context, block, .. }) in copies {
+            for_each_in(layout, map.index(), block, &mut |key, values| {
+                let key = self.launches.told(map, Owner { process, context: *context }, key);
+                values.for_each(|value| f(&key, value));
             });
         }
-        self.left.values().filter_map(|it| it.elements.get(&map.index())).for_each(|it| it.for_each(f));
+        let of_map = (map.index(), 0)..=(map.index(), u32::MAX);
+        for (process, left) in &self.left {
+            for ((_, context), packed) in left.elements.range(of_map.clone()) {
+                let owner = Owner { process: *process, context: *context };
+                packed.for_each(&mut |key, value| f(&self.launches.told(map, owner, key), value));
+            }
+        }
     }
 
     /// Returns the value of a map's element, the first there is.
@@ -134,9 +161,10 @@ impl DeviceMemory {
     /// handlers count themselves.
     pub(crate) fn add_losses(&self, losses: &mut Losses) {
         let Some(layout) = &self.layout else { return };
-        let of_copies = self.copies.values().flat_map(BTreeMap::values).map(|it| ended_in(layout, it));
+        let of_copies = self.copies.values().flat_map(BTreeMap::values).map(|it| ended_in(layout, &it.block));
         let ended = of_copies.chain(self.left.values().map(|it| it.n_ended));
         losses.add(Loss::InstructionLimit, ended.fold(0, u64::saturating_add));
+        losses.add(Loss::DeviceLaunchUnknown, self.launches.n_unknown());
     }
 }
 
@@ -213,6 +241,10 @@ mod tests {
         copy
     }
 
+    fn at(slot: usize, block: Vec<u8>) -> DeviceCopy {
+        DeviceCopy { slot, context: slot as u32 + 1, block }
+    }
+
     fn sums(memory: &DeviceMemory) -> [u64; 2] {
         let mut sums = [0; 2];
         memory.for_each(MAP, &mut |key, value| {
@@ -227,15 +259,17 @@ mod tests {
         assert_eq!(sums(&memory), [0, 0], "without a layout");
         memory.set_layout(layout.clone());
         let of = |values, losses| copy(&layout, values, losses);
-        memory.replace(ProcessIndex(0), vec![(0, of([9; 6], [9, 9]))]);
-        memory
-            .replace(ProcessIndex(0), vec![(0, of([1, 2, 3, 4, 5, 6], [7, 0])), (2, of([10, 0, 0, 0, 0, 0], [0, 2]))]);
-        memory.replace(ProcessIndex(1), vec![(0, of([0, 0, 100, 0, 0, 0], [1, 1]))]);
+        memory.replace(ProcessIndex(0), vec![at(0, of([9; 6], [9, 9]))]);
+        memory.replace(
+            ProcessIndex(0),
+            vec![at(0, of([1, 2, 3, 4, 5, 6], [7, 0])), at(2, of([10, 0, 0, 0, 0, 0], [0, 2]))],
+        );
+        memory.replace(ProcessIndex(1), vec![at(0, of([0, 0, 100, 0, 0, 0], [1, 1]))]);
         assert_eq!(sums(&memory), [116, 15], "the last copies of each");
         let mut losses = Losses::default();
         memory.add_losses(&mut losses);
         assert_eq!(losses.of(Loss::InstructionLimit), 11);
-        memory.replace(ProcessIndex(0), vec![(2, of([0; 6], [0; 2]))]);
+        memory.replace(ProcessIndex(0), vec![at(2, of([0; 6], [0; 2]))]);
         assert_eq!(sums(&memory), [106, 15], "a context without a new copy keeps its last");
     }
 
@@ -244,11 +278,11 @@ mod tests {
         let (layout, mut memory) = (layout(), DeviceMemory::default());
         memory.set_layout(layout.clone());
         assert_eq!(memory.clear(MAP), Ok(()), "nothing is there");
-        memory.replace(ProcessIndex(0), vec![(0, copy(&layout, [1; 6], [0; 2]))]);
+        memory.replace(ProcessIndex(0), vec![at(0, copy(&layout, [1; 6], [0; 2]))]);
         assert!(memory.clear(MAP).is_err());
         memory.end(ProcessIndex(0));
         assert_eq!((memory.clear(MAP), sums(&memory)), (Ok(()), [0, 0]));
-        memory.replace(ProcessIndex(1), vec![(0, copy(&layout, [2; 6], [0; 2]))]);
+        memory.replace(ProcessIndex(1), vec![at(0, copy(&layout, [2; 6], [0; 2]))]);
         assert_eq!(sums(&memory), [6, 6], "a later process");
     }
 
@@ -259,7 +293,7 @@ mod tests {
         let of = |values, losses| copy(&layout, values, losses);
         for process in 0..100 {
             let process = ProcessIndex(process);
-            memory.replace(process, vec![(0, of([0, 7, 0, 0, 0, 0], [1, 2])), (3, of([1, 0, 0, 0, 0, 0], [0, 0]))]);
+            memory.replace(process, vec![at(0, of([0, 7, 0, 0, 0, 0], [1, 2])), at(3, of([1, 0, 0, 0, 0, 0], [0, 0]))]);
             memory.end(process);
         }
         assert_eq!(sums(&memory), [800, 0]);
@@ -278,7 +312,7 @@ mod tests {
     fn a_copy_that_is_too_short_has_nothing() {
         let (layout, mut memory) = (layout(), DeviceMemory::default());
         memory.set_layout(layout);
-        memory.replace(ProcessIndex(0), vec![(0, vec![1; 64])]);
+        memory.replace(ProcessIndex(0), vec![at(0, vec![1; 64])]);
         assert_eq!(sums(&memory), [0, 0]);
         memory.add_losses(&mut Losses::default());
     }

@@ -13,6 +13,7 @@
 mod busy;
 mod clock;
 mod context;
+mod device_launches;
 mod device_memory;
 mod join;
 pub mod names;
@@ -25,7 +26,7 @@ pub mod replay;
 pub mod state;
 pub mod switches;
 
-pub use device_memory::DeviceLayout;
+pub use device_memory::{DeviceCopy, DeviceLayout};
 pub use names::{Demangle, Names};
 pub use pipeline::{
     CollectorTotals, Error, Limits, Made, Pipeline, ProcessIndex, ProcessInfo, Records, SeenGpu, Sink, Waiting,

@@ -1,7 +1,7 @@
 //! What handlers work on: the engine with its maps, the string table, and the processes.
 //! Interpreted handlers use it while the pipeline runs.
 
-use crate::device_memory::{DeviceLayout, DeviceMemory};
+use crate::device_memory::{DeviceCopy, DeviceLayout, DeviceMemory};
 use crate::names::Names;
 use crate::object::ObjectEnv;
 use crate::pipeline::{ProcessIndex, ProcessInfo, SeenGpu, Sink};
@@ -340,8 +340,8 @@ impl State {
         self.device.set_layout(layout);
     }
 
-    /// Replaces the copies of a process's device memory, by their contexts' places.
-    pub fn set_device_memory(&mut self, process: ProcessIndex, copies: Vec<(usize, Vec<u8>)>) {
+    /// Replaces the copies of a process's device memory, of the contexts that have a new one.
+    pub fn set_device_memory(&mut self, process: ProcessIndex, copies: Vec<DeviceCopy>) {
         self.device.replace(process, copies);
     }
 

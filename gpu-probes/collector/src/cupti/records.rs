@@ -178,6 +178,7 @@ pub mod offset {
     pub const DYNAMIC_SHARED: usize = 80;
     pub const LOCAL_MEMORY: usize = 84;
     pub const CORRELATION: usize = 92;
+    pub const GRID_ID: usize = 96;
     pub const NAME: usize = 104;
     pub const QUEUED: usize = 120;
     pub const SUBMITTED: usize = 128;
@@ -213,6 +214,7 @@ pub unsafe fn kernel(record: *const u8) -> (Kernel, *const c_char) {
             graph_node: field(record, offset::GRAPH_NODE),
             queued: Realtime(field(record, offset::QUEUED)),
             submitted: Realtime(field(record, offset::SUBMITTED)),
+            grid_id: field(record, offset::GRID_ID),
             graph: field(record, offset::GRAPH),
             correlation: field(record, offset::CORRELATION),
             device: field(record, offset::DEVICE),

@@ -351,6 +351,12 @@ losses! {
         help: "end the program with exit(), and check the results of its CUDA calls: a context that has failed can't be \
                read, nor can a program that was killed",
     }
+    DeviceLaunchUnknown {
+        name: "device_launch_unknown",
+        meaning: "kernels whose launch device code could not be told: beyond the first 65,536 launches, and nodes of graphs \
+                  that were launched from several places; the parts of keys that read it are `-`",
+        help: "write fewer launches into keys: match fewer kernels, or trace a part of the run with --after or --range",
+    }
     InstructionLimit {
         name: "instruction_limit",
         meaning: "handlers stopped by the instruction limit",

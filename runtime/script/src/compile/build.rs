@@ -12,10 +12,12 @@ use std::sync::Arc;
 use xputrace_bytecode::image::{MMAPABLE, NO_PREALLOC};
 use xputrace_bytecode::{BpfMapId, Home, Image, MapKind, MapSpec, ProgramKind};
 use xputrace_model::catalog::Catalog;
-use xputrace_model::context::device;
+use xputrace_model::context::device::{self, launch_word};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{LossSite, Place, Plan, Probe, ProbeId, ProgramId, ReturnWay, StringId, TAG_SLOTS, Target};
+use xputrace_model::plan::{
+    LaunchPart, LossSite, Place, Plan, Probe, ProbeId, ProgramId, ReturnWay, StringId, TAG_SLOTS, Target,
+};
 use xputrace_model::schema::{DeviceEvent, Event};
 use xputrace_model::stack;
 use xputrace_model::table::{Parts, Storage, TableDef, TableId, TableKind};
@@ -104,6 +106,7 @@ impl<'a> Build<'a> {
         };
         for map in 0..shapes.list.len() {
             let table = build.table_with_maps(map);
+            build.add_launch_parts(map, &table);
             build.tables.push(table);
         }
         build
@@ -411,6 +414,19 @@ impl<'a> Build<'a> {
         let table = self.shapes.def(map);
         let storage = self.storage(map, &table);
         TableDef { storage, ..table }
+    }
+
+    /// Says which parts of its keys on the GPU are launches.
+    fn add_launch_parts(&mut self, map: MapId, table: &TableDef) {
+        let Some(gpu) = table.storage.gpu() else { return };
+        let mut offset = 0;
+        for (part, words) in table.keys.iter().zip(self.shapes.launch_parts(map)) {
+            let of_kernel = words.and_then(|it| Some((launch_word(it.flag)?, launch_word(it.value)?)));
+            if let Some((flag, value)) = of_kernel {
+                self.plan.launch_parts.push(LaunchPart { map: gpu, offset, flag, value });
+            }
+            offset += part.size();
+        }
     }
 
     /// Decides where a map is stored, by its users.

@@ -36,7 +36,10 @@ impl<'a> MapUses<'a> {
     }
 
     fn mistakes(&self) -> Vec<Diagnostic> {
-        [self.text_in_key(), self.evicts(), self.written_twice()].into_iter().flatten().collect()
+        [self.text_in_key(), self.evicts(), self.written_twice(), self.plain_by_launch()]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     fn first(&self, passes: impl Fn(Place, &Use) -> bool) -> Option<&'a Use<'a>> {
@@ -57,6 +60,15 @@ impl<'a> MapUses<'a> {
             self.name()
         );
         Some(self.error_at(at, message).help("use two maps"))
+    }
+
+    /// Launches that have the same field are one element once they are known, of whose values only sums can be made.
+    fn plain_by_launch(&self) -> Option<Diagnostic> {
+        let is_plain = self.shapes.purpose(self.map) == Some(Purpose::Plain) && !self.shapes.is_summed(self.map);
+        let has_launch = self.shapes.launch_parts(self.map).iter().any(Option::is_some);
+        let at = self.first(|place, _| place == Place::Gpu).filter(|_| is_plain && has_launch)?;
+        let message = format!("`{}` has a field of the launch in its key, and so cannot be assigned to", self.name());
+        Some(self.error_at(at, message).help("use an aggregation, such as `.max(…)`, or `+=`"))
     }
 
     fn evicts(&self) -> Option<Diagnostic> {

@@ -335,7 +335,7 @@ fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut HostDem
 pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wishes: Wishes) -> Demand {
     let mut demand = Demand::default();
     for unit in units {
-        let reads = unit.reads();
+        let reads = &unit.reads().of_kernel(unit.handler.event);
         match unit.handler.event {
             Event::Activity(activity) => {
                 demand.activities = demand.activities.with(Activities::of(&[activity]));
@@ -353,9 +353,11 @@ pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wish
                 demand.launch_streams |= reads.any(&[word::LAUNCH_STREAM]);
             }
             Event::Device(_) => {
-                // The software GPU runs it over the kernel's record, and its words are not those of other events.
+                // The software GPU runs it over the kernel's record, which tells of the launch on real ones, too.
                 demand.activities = demand.activities.with(Activities::of(&[Activity::Kernel]));
-                continue;
+                if reads.of_launch() {
+                    demand.calls = demand.calls.with(Activity::Kernel.causes());
+                }
             }
             Event::Host(kind) => {
                 host_demand(kind, unit, reads, &mut demand.host);

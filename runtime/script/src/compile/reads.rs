@@ -2,8 +2,8 @@
 //! `explain` says of it, follow from this set alone.
 
 use std::collections::BTreeSet;
-use xputrace_model::context::word;
-use xputrace_model::schema::{Field, FieldType, From};
+use xputrace_model::context::{device, word};
+use xputrace_model::schema::{Event, Field, FieldType, From};
 
 /// Words of the GPU context. Fields of CPU events have none.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +39,14 @@ impl Reads {
     /// Whether any of these words is read.
     pub(super) fn any(&self, words: &[usize]) -> bool {
         words.iter().any(|it| self.0.contains(it))
+    }
+
+    /// Returns what is read of a kernel's event: for device events, the words that stand for one of them.
+    pub(super) fn of_kernel(&self, event: Event) -> Reads {
+        match event {
+            Event::Device(_) => Reads(self.0.iter().filter_map(|it| device::launch_word(*it)).collect()),
+            _ => self.clone(),
+        }
     }
 
     /// Whether any field of the launch is read.

@@ -3,9 +3,10 @@
 //! Every use of a map tells something about its keys, kind and values. Uses are merged in turn; one
 //! that contradicts an earlier use is reported with both places.
 
-use super::typed::{Base, MapId, Type};
+use super::typed::{Base, Expr, Kind, MapId, Source, Type};
 use crate::units::join_unit;
 use rustc_hash::FxHashMap;
+use xputrace_model::context::device;
 use xputrace_model::diagnostic::{Diagnostic, Label};
 use xputrace_model::plan::Place;
 use xputrace_model::schema::Unit;
@@ -49,6 +50,27 @@ pub(super) struct Shape {
     pub(super) seen_at: Label,
     /// Whether any handler may store into it.
     pub(super) written: bool,
+    /// The parts of its key that device code fills with the number of its launch, and where it first does so.
+    launch: Option<(Vec<Option<LaunchWords>>, Label)>,
+}
+
+/// The words of a device event that are a field of its launch: whether it is there, and its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LaunchWords {
+    pub(super) flag: usize,
+    pub(super) value: usize,
+}
+
+impl LaunchWords {
+    /// Returns those that an expression of device code consists of.
+    pub(super) fn of(expr: &Expr) -> Option<LaunchWords> {
+        match expr.kind {
+            Kind::Source(Source::Flagged(flag, value)) if device::launch_word(value).is_some() => {
+                Some(LaunchWords { flag, value })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What a map is used for.
@@ -134,6 +156,7 @@ impl Shapes {
             seen_at: seen_at.clone(),
             in_interpreter: false,
             written: false,
+            launch: None,
         });
         id
     }
@@ -221,6 +244,37 @@ impl Shapes {
                 ),
             }
         }
+    }
+
+    /// Notes which parts of a key device code fills with its launch: they are the same ones wherever it uses the map.
+    pub(super) fn use_launch(
+        &mut self,
+        id: MapId,
+        parts: Vec<Option<LaunchWords>>,
+        at: &Label,
+        diagnostics: &mut Vec<Diagnostic>,
+    ) {
+        let shape = &mut self.list[id];
+        let Some((known, first)) = &shape.launch else {
+            shape.launch = Some((parts, at.clone()));
+            return;
+        };
+        // Keys of different lengths are a mistake of their own.
+        let differs = known.iter().zip(&parts).position(|(known, new)| known != new);
+        if let Some(part) = differs {
+            let message = format!(
+                "part {} of the key of `{}` is another field of the launch, or none, elsewhere in device code",
+                part + 1,
+                shape.name
+            );
+            let mistake = Diagnostic::error("mixed-keys", message, at.clone()).also(first.clone(), "first used here");
+            diagnostics.push(mistake.help("use two maps"));
+        }
+    }
+
+    /// Returns which parts of a map's key device code fills with its launch.
+    pub(super) fn launch_parts(&self, id: MapId) -> &[Option<LaunchWords>] {
+        self.list[id].launch.as_ref().map_or(&[], |it| &it.0)
     }
 
     /// Notes how a map is used; reports a contradiction and keeps the first use.

@@ -169,6 +169,7 @@ fn launch_words(kernel: &GpuContext, place: DeviceEvent) -> DeviceContext {
     ctx[device::KERNEL] = kernel[word::NAME];
     ctx[device::GRID_DIM..][..3].copy_from_slice(&kernel[word::GRID..][..3]);
     ctx[device::BLOCK_DIM..][..3].copy_from_slice(&kernel[word::BLOCK..][..3]);
+    device::LAUNCH_WORDS.iter().zip(&mut ctx[device::LAUNCH..]).for_each(|(at, word)| *word = kernel[*at]);
     ctx
 }
 

@@ -26,6 +26,8 @@ mod waits;
 mod watermark;
 
 use crate::busy::BusyGpus;
+use crate::device_launches::Owner;
+use crate::device_memory::DeviceMemory;
 use crate::names::{Demangle, Names};
 use crate::recording::GpuKind;
 use crate::state::{Origin, State, TakenStack, Target};
@@ -50,7 +52,7 @@ use xputrace_model::plan::{Activity, Call, HostEvents, MapAction, Place, Plan, P
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::TableId;
 use xputrace_wire::events::host::Common;
-use xputrace_wire::record::{HostEventRecord, Launch};
+use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch};
 
 /// Receives the pipeline's results and answers its questions about the run.
 pub trait Sink {
@@ -187,10 +189,11 @@ impl Pipeline {
         let ledger = Ledger::new(&handlers.wanted);
         let switches = Switches::new(&plan);
         let hit = vec![false; plan.probes.len()];
+        let device = DeviceMemory::of(&plan);
         let mut state = State {
             plan,
             engine,
-            device: Default::default(),
+            device,
             names,
             targets: Vec::new(),
             faults: FxHashMap::default(),
@@ -523,6 +526,10 @@ impl Handled for Joined {
         let origin = self.launch.map_or(alone, |it| Origin { began: it.start, demanded: it.demanded });
         if kind == Activity::Kernel && !pipeline.handlers.device.is_empty() {
             let is_twin = process.facts.is_twin(self.activity.symbol());
+            if is_twin && let ActivityRecord::Kernel(it) = &self.activity {
+                let owner = Owner { process: process.facts.index, context: it.context };
+                pipeline.state.device.launches.learn(owner, it.grid_id, ctx);
+            }
             pipeline.run_device(process.facts.index, origin, ctx, is_twin, sink);
         }
         Pipeline::run(&mut pipeline.state, pipeline.handlers.of_activity(kind), origin, ctx, sink);

@@ -3,6 +3,7 @@
 //! The memory is read and written as a file, never mapped: the other side may write it at any time, and resize its own.
 
 use super::region::sealed_memory;
+use crate::device_memory::DeviceCopy;
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
@@ -92,8 +93,14 @@ impl DeviceRegion {
     ///
     /// # Errors
     /// The system's, as above.
-    pub fn copies(&self) -> io::Result<Vec<(usize, Vec<u8>)>> {
-        (0..MOST_CONTEXTS).filter_map(|it| Some(self.copy(it).transpose()?.map(|copy| (it, copy)))).collect()
+    pub fn copies(&self) -> io::Result<Vec<DeviceCopy>> {
+        let control = self.control()?;
+        let copy = |slot: usize| {
+            let offset = offset_of!(Control, slots) + slot * size_of::<Slot>() + offset_of!(Slot, context);
+            let context = word_at(&control, offset) as u32;
+            Some(self.copy(slot).transpose()?.map(|block| DeviceCopy { slot, context, block }))
+        };
+        (0..MOST_CONTEXTS).filter_map(copy).collect()
     }
 
     /// Returns a context's copy, unless there is none, or the collector never stops to write it.
@@ -248,7 +255,9 @@ mod tests {
             write(&region, slot(at) + offset_of!(Slot, generation), generation);
             region.file.write_all_at(&[at as u8; 24], region.shape.copy_offset(at) as u64).unwrap();
         }
-        assert_eq!(region.copies().unwrap(), [(0, vec![0; 24]), (15, vec![15; 24])]);
+        write(&region, slot(15) + offset_of!(Slot, context), 7 << 32 | 3);
+        let copy = |slot, context| DeviceCopy { slot, context, block: vec![slot as u8; 24] };
+        assert_eq!(region.copies().unwrap(), [copy(0, 0), copy(15, 3)]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use rhai::Position;
 use xputrace_bytecode::insn::Alu;
 use xputrace_bytecode::probe::pt_regs;
 use xputrace_model::catalog::{ReturnType, TracepointFieldType};
-use xputrace_model::context::word;
+use xputrace_model::context::{device, word};
 use xputrace_model::diagnostic::{Diagnostic, nearest};
 use xputrace_model::plan::{Place, Target};
 use xputrace_model::schema::{self, Event, Field, FieldType, From, Unit};
@@ -90,6 +90,7 @@ impl Checker<'_> {
     /// Checks a field of the GPU context; the number says how many names of `rest` it consumed.
     fn word_field(&mut self, field: &Field, at: Position, rest: &[(&str, Position)]) -> (Expr, usize) {
         self.checked.reads.add_field(field);
+        self.note_launch(field, at);
         let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::with(base, field.unit), at };
         match (field.kind, field.from) {
             (FieldType::Dim3, From::Word(at_word)) => self.dim3(field, at_word, at, rest),
@@ -112,6 +113,25 @@ impl Checker<'_> {
             }
             (_, From::Word(at_word)) => (of(Base::Int, Source::Word(at_word)), 0),
             (_, From::Probe) => (self.unknown_field(field.name, at, self.handler.event.fields()), 0),
+        }
+    }
+
+    /// Notes that device code reads a field of its launch: [`Checker::key`] takes back those that are parts of keys.
+    fn note_launch(&mut self, field: &Field, at: Position) {
+        let is_launch = matches!(field.from, From::Optional { value, .. } if device::launch_word(value).is_some());
+        if is_launch && matches!(self.handler.event, Event::Device(_)) {
+            self.loose_launch.push(self.label(at));
+        }
+    }
+
+    /// Reports where device code does more with its launch than use it in keys: it only knows the launch's number.
+    pub(super) fn check_launch(&mut self) {
+        for label in std::mem::take(&mut self.loose_launch) {
+            let message = "what is known of the launch can only be a part of a map's key in device code";
+            let mistake = Diagnostic::error("not-in-device-code", message, label)
+                .help("the kernel knows its launch by a number, which is looked up when the map is read")
+                .help("write `@n[t.launch.ustack].count()`, or use a `kernel` handler");
+            self.error(mistake);
         }
     }
 
@@ -350,12 +370,11 @@ impl Checker<'_> {
     fn elsewhere_than_on_gpu(&self, name: &str) -> Option<String> {
         let own = self.handler.event.fields().iter().map(|it| it.name);
         let is_argument = name.strip_prefix("arg").is_some_and(|it| it.parse::<u32>().is_ok());
-        match name {
-            _ if is_argument => Some("the arguments of kernels are not implemented yet".into()),
-            "launch" => Some("launches are not implemented yet in device code; `kernel` events have it".into()),
-            _ if nearest(name, own).is_some() => None,
-            _ => Event::KERNEL.fields().iter().any(|it| it.name == name).then(|| "`kernel` events have it".into()),
+        if is_argument {
+            return Some(format!("a kernel's first {} parameters can be read", device::MOST_ARGUMENTS));
         }
+        let kernels_have_it = || Event::KERNEL.fields().iter().any(|it| it.name == name);
+        (nearest(name, own).is_none() && kernels_have_it()).then(|| "`kernel` events have it".into())
     }
 
     fn unknown_field(&mut self, name: &str, at: Position, fields: &[Field]) -> Expr {

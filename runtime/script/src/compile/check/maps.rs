@@ -1,7 +1,7 @@
 //! Maps: their elements, keys, plain values and aggregations.
 
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
-use super::tables::{MAX_KEY_PARTS, Purpose, Stored};
+use super::tables::{LaunchWords, MAX_KEY_PARTS, Purpose, Stored};
 use super::typed::{Base, Block, Expr, Kind, MapId, Stmt, StmtKind, Type, Where};
 use super::{Checker, missing};
 use crate::declare;
@@ -244,6 +244,9 @@ impl Checker<'_> {
     pub(super) fn use_key(&mut self, map: MapId, keys: &[Expr], label: &Label) {
         let stored = keys.iter().map(|it| Stored::new(it.ty, literal_of(it))).collect();
         self.shapes.use_key(map, stored, label, self.diagnostics);
+        if self.place == Place::Gpu {
+            self.shapes.use_launch(map, keys.iter().map(LaunchWords::of).collect(), label, self.diagnostics);
+        }
     }
 
     pub(super) fn key(&mut self, index: &Syntax, label: &Label) -> Option<Vec<Expr>> {
@@ -256,7 +259,15 @@ impl Checker<'_> {
             ));
             return None;
         }
-        Some(parts.into_iter().map(|it| self.expr(it)).collect())
+        Some(parts.into_iter().map(|it| self.key_part(it)).collect())
+    }
+
+    fn key_part(&mut self, part: &Syntax) -> Expr {
+        let expr = self.expr(part);
+        if self.place == Place::Gpu && LaunchWords::of(&expr).is_some() {
+            self.loose_launch.pop();
+        }
+        expr
     }
 
     pub(super) fn map_value(&mut self, name: &str, chain: &Chain) -> Expr {

@@ -57,6 +57,8 @@ struct Checker<'a> {
     raw_returns: Vec<LocalId>,
     /// Calls inlined so far.
     inlined: usize,
+    /// Where device code reads fields of its launch, other than as parts of keys.
+    loose_launch: Vec<Label>,
 }
 
 /// What a name in a handler stands for.
@@ -206,9 +208,11 @@ pub(super) fn check(
         context_words: FxHashMap::default(),
         raw_returns: Vec::new(),
         inlined: 0,
+        loose_launch: Vec::new(),
     };
     checker.check_target();
     checker.checked.body = checker.block(&handler.body, false);
+    checker.check_launch();
     checker.checked
 }
 
