@@ -2,11 +2,12 @@
 //!
 //! They are other artifacts of this workspace (two shared libraries, one executable) that a plain
 //! dependency cannot provide, so cargo is run once more, always optimized, into a target
-//! directory of its own.
+//! directory of its own. All, and the binary itself, are linked with symbol versions of an old glibc.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
+use xputrace_old_glibc::{Linked, link};
 
 /// (package, file that cargo leaves, name under which it is embedded)
 const PAYLOAD: &[(&str, &str, &str)] = &[
@@ -16,6 +17,7 @@ const PAYLOAD: &[(&str, &str, &str)] = &[
 ];
 
 fn main() {
+    link(Linked::Program("xputrace"));
     let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("../..");
     let out = PathBuf::from(variable("OUT_DIR"));
     let target = out.join("payload");

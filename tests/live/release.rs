@@ -1,9 +1,10 @@
-//! The release binary is one file. It needs only libc6 and libgcc-s1, and works with nothing else.
+//! The release binary is one file. It needs only libc6 (2.28 or later) and libgcc-s1, and works with nothing else.
 
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Endianness, elf};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use xputrace_old_glibc::check;
 use xputrace_tests::{Trace, need_root, xputrace};
 
 /// The needed libraries that libc6 and libgcc-s1 provide; everything else must be in the binary.
@@ -38,6 +39,24 @@ fn the_binary_needs_libc_and_libgcc_alone() {
     assert!(!libraries.is_empty());
     let foreign: Vec<&String> = libraries.iter().filter(|it| !PROVIDED.contains(&it.as_str())).collect();
     assert!(foreign.is_empty(), "{foreign:?} of {libraries:?}");
+}
+
+/// Returns the ELF files in a file: itself, and those that it carries.
+fn images(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    const MAGIC: &[u8] = b"\x7fELF\x02\x01\x01";
+    let starts = bytes.windows(MAGIC.len()).enumerate().filter(|(_, it)| *it == MAGIC);
+    starts.map(|(at, _)| &bytes[at..])
+}
+
+#[test]
+fn the_binary_and_what_it_carries_run_with_an_old_glibc() {
+    let bytes = std::fs::read(xputrace()).unwrap();
+    // The magic alone may also be a constant of the code.
+    let needs: Vec<_> = images(&bytes).filter_map(|it| check::needs(it).ok()).filter(|it| it.symbols > 0).collect();
+    assert!(needs.len() >= 4, "the binary, the collector, the software GPU and its program: {needs:?}");
+    for it in needs {
+        assert_eq!(it.newer, <[&str; 0]>::default());
+    }
 }
 
 /// A root directory with the binary, its needed libraries and a recording.

@@ -19,13 +19,12 @@
 //! Of a launch stack it keeps the API function's frame and everything outside it
 //! ([`agent::stack`]).
 //!
-//! The built library needs no symbol newer than glibc 2.28 (`compat`; `tests/symbols.rs` checks the
-//! file) and libgcc_s, and neither CUDA nor CUPTI to load. It is never unloaded.
+//! The built library needs no symbol newer than glibc 2.28 (`build.rs`; `tests/symbols.rs`
+//! checks the file) and libgcc_s, and neither CUDA nor CUPTI to load. It is never unloaded.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 pub mod agent;
-mod compat;
 pub mod cupti;
 mod dormant;
 mod nvtx;
@@ -50,6 +49,9 @@ use xputrace_wire::device;
 use xputrace_wire::message::{ARM, ARMED, COMING, DORMANT, HELLO, Message, REFUSED, demand};
 use xputrace_wire::region::Shape;
 use xputrace_wire::{Answer, CHAIN_VARIABLE, COLLECTORS_THREAD, INJECTION_VARIABLE, SOCKET_VARIABLE, VERSION};
+
+// The linker calls what is in here (`build.rs`).
+core::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/old_glibc.s")));
 
 /// The CUDA driver's success code. Failing would not help the program.
 const SUCCESS: c_int = 1;

@@ -1,11 +1,7 @@
 //! Checks the built library: what it needs of glibc, what it exports, and how its marker begins.
 
-use object::read::elf::{ElfFile64, FileHeader, VersionTable};
-use object::{Endianness, Object, ObjectSection, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSymbol};
 use std::path::PathBuf;
-
-/// The newest glibc whose symbols it may need, as in the crate's documentation.
-const NEWEST: (u32, u32) = (2, 28);
 
 fn library() -> Vec<u8> {
     let name = "libxputrace_collector.so";
@@ -16,30 +12,11 @@ fn library() -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-fn version(text: &str) -> Option<(u32, u32)> {
-    let mut parts = text.strip_prefix("GLIBC_")?.split('.').map(|it| it.parse().unwrap());
-    Some((parts.next()?, parts.next()?))
-}
-
 #[test]
 fn no_symbol_is_newer_than_the_glibc_that_is_promised() {
-    let bytes = library();
-    let file = ElfFile64::<Endianness>::parse(&*bytes).unwrap();
-    let endian = file.endian();
-    let header = file.elf_header();
-    let sections = header.sections(endian, &*bytes).unwrap();
-    let versions: VersionTable<'_, _> = sections.versions(endian, &*bytes).unwrap().expect("versioned symbols");
-    let symbols = sections.symbols(endian, &*bytes, object::elf::SHT_DYNSYM).unwrap();
-    let mut seen = 0;
-    for index in 1..symbols.len() {
-        let index = object::SymbolIndex(index);
-        let Ok(Some(needed)) = versions.version(versions.version_index(endian, index).into()) else { continue };
-        let Some(number) = version(std::str::from_utf8(needed.name()).unwrap()) else { continue };
-        let name = symbols.symbol_name(endian, symbols.symbol(index).unwrap()).unwrap();
-        assert!(number <= NEWEST, "{} needs glibc {number:?}", String::from_utf8_lossy(name));
-        seen += 1;
-    }
-    assert!(seen > 20, "{seen} symbols of glibc");
+    let needs = xputrace_old_glibc::check::needs(&library()).unwrap();
+    assert_eq!(needs.newer, <[&str; 0]>::default());
+    assert!(needs.symbols > 20, "{needs:?}");
 }
 
 #[test]

@@ -82,5 +82,8 @@ pub use install::{InstallError, Installed, LIBRARY_NAMES, built_library, install
 pub use kernel::{KernelFunction, softgpu_register_kernel, softgpu_register_kernel_params};
 pub use stream::softgpu_waiting_threads;
 
+// The linker calls what is in here (`build.rs`).
+core::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/old_glibc.s")));
+
 /// The name that `cuDeviceGetName` returns.
 pub const DEVICE_NAME: &str = "xputrace software GPU";

@@ -32,6 +32,9 @@ use status::{FAILED, MISTAKE};
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::process::ExitCode;
 
+// The linker calls what is in here (`build.rs`).
+core::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/old_glibc.s")));
+
 fn main() -> ExitCode {
     panic::set_hook(Box::new(ask_for_report));
     guarded(answer)

@@ -9,6 +9,9 @@ use std::time::Duration;
 use cudarc::driver::{CudaSlice, CudaStream};
 use xputrace_workloads::{Account, ELEMENTS, FILL, Gpu, NOP, Result, SCALE, flag, hold_if_asked, option, until_input};
 
+// The linker calls what is in here (`build.rs`).
+core::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/old_glibc.s")));
+
 /// Launches per request: one `fill`, two `scale`, one `nop`.
 const LAUNCHES_PER_REQUEST: u64 = 4;
 
