@@ -5,11 +5,12 @@ mod common;
 use std::process::Command;
 use std::sync::Mutex;
 
+use ::object as object_file;
 use common::{can_load, image, map, program};
 use libbpf_rs::{MapCore as _, ObjectBuilder, PrintLevel};
 use xputrace_bytecode::image::{Image, MapKind, MapSpec, NO_PREALLOC, ProgramKind};
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
-use xputrace_bytecode::object::{self, ObjectError, names};
+use xputrace_bytecode::object::{self, Loaders, ObjectError, Place, names};
 use xputrace_bytecode::{Assembler, BpfMapId, helper};
 
 const SCRIPT: &str = "// counts\nuprobe(\"libc:malloc\", |e| @calls[e.tid].count());\n";
@@ -182,9 +183,8 @@ fn the_engines_own_programs_are_not_loaded() {
         return;
     }
     let object = load(&object::write(&all_kinds()).expect("writes"));
-    let skipped: Vec<String> =
-        object.progs().filter(|it| !it.autoload()).map(|it| it.name().to_string_lossy().into_owned()).collect();
-    assert_eq!(skipped, ["named"]);
+    let loaded: Vec<String> = object.progs().map(|it| it.name().to_string_lossy().into_owned()).collect();
+    assert_eq!(loaded, ["one", "two", "unlined", "back", "switch", "sample", "kernel"]);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn an_array_of_maps_has_its_first_map() {
     assert_eq!(empty, 0, "hashes of maps are filled by whoever knows their keys");
 }
 
-/// bpftool may contain a libbpf that does not know `uprobe.multi`, so such programs are removed.
+/// bpftool may contain a libbpf that does not know `uprobe.multi`.
 #[test]
 fn bpftool_loads_it_and_shows_the_scripts_lines() {
     if !can_load("bpftool_loads_it_and_shows_the_scripts_lines") {
@@ -225,11 +225,10 @@ fn bpftool_loads_it_and_shows_the_scripts_lines() {
         eprintln!("skipped bpftool_loads_it_and_shows_the_scripts_lines: there is no bpftool");
         return;
     }
-    let mut image = all_kinds();
-    image.programs.retain(|it| ["switch", "sample", "kernel"].contains(&it.name.as_str()));
+    let image = all_kinds();
     let dir = tempfile::tempdir().expect("creates");
     let file = dir.path().join("x.bpf.o");
-    std::fs::write(&file, object::write(&image).expect("writes")).expect("writes");
+    std::fs::write(&file, object::write_for(&image, Loaders::Any, &[]).expect("writes")).expect("writes");
     let pins = format!("/sys/fs/bpf/xputrace-test-{}", std::process::id());
     let maps = format!("{pins}-maps");
     let file = file.to_string_lossy();
@@ -247,6 +246,38 @@ fn bpftool(args: &[&str]) -> (bool, String) {
     let output = Command::new("bpftool").args(args).output().expect("runs");
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Returns the names of the sections that are code.
+fn code_sections(bytes: &[u8]) -> Vec<String> {
+    use object_file::{Object as _, ObjectSection as _};
+    let file = object_file::File::parse(bytes).expect("an ELF file");
+    let code = file.sections().filter(|it| it.kind() == object_file::SectionKind::Text);
+    code.map(|it| it.name().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn sections_say_where_functions_are_as_far_as_the_loader_can_read_it() {
+    let image = all_kinds();
+    let place = |file: &str, function: &str| Some(Place { file: file.into(), function: function.into() });
+    let places =
+        [place("libc.so.6", "malloc"), place("libc.so.6", "mem*"), place("./a:b", "f"), place("./program", "0x1139")];
+    assert_eq!(
+        code_sections(&object::write_for(&image, Loaders::Any, &places).expect("writes")),
+        ["uprobe/libc.so.6:malloc", "uprobe", "uretprobe", "tracepoint/sched/sched_switch", "perf_event"]
+    );
+    assert_eq!(
+        code_sections(&object::write_for(&image, Loaders::Libbpf, &places[..2]).expect("writes")),
+        [
+            "uprobe.multi/libc.so.6:malloc",
+            "uprobe.multi/libc.so.6:mem*",
+            "uprobe.multi",
+            "uretprobe.multi",
+            "tracepoint/sched/sched_switch",
+            "perf_event",
+            "syscall"
+        ]
+    );
 }
 
 #[test]

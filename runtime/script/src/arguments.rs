@@ -20,6 +20,7 @@ pub const TAKEN: &[&str] = &[
     "for",
     "help",
     "lines",
+    "loader",
     "names",
     "on-conflict",
     "on-gpu",
@@ -31,7 +32,6 @@ pub const TAKEN: &[&str] = &[
     "replay",
     "set",
     "unsafe",
-    "uprobe",
     "verbose",
     "version",
 ];

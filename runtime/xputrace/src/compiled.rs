@@ -11,10 +11,10 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
-use xputrace_bytecode::{disasm, object};
+use xputrace_bytecode::disasm;
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Severity, SourceFile, Sources};
-use xputrace_model::plan::{Plan, ProbeScope};
+use xputrace_model::plan::{Plan, ProbeScope, ReturnWay};
 use xputrace_model::stack::PythonFrames;
 use xputrace_script::{ArgumentSpec, BundledLoader, Clocks, Interpreter, Loader, compile};
 
@@ -87,6 +87,10 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
         } else if !run.options.pids.is_empty() {
             // Attaching to a process should not affect others; its children may miss a moment.
             scope.get_or_insert(ProbeScope::Process);
+        } else if run.options.loaders.is_some() {
+            // Other loaders neither know which processes belong to a command, nor where functions return.
+            scope.get_or_insert(ProbeScope::System);
+            handler.options.returns = ReturnWay::Trampoline;
         }
     }
     if run.help {
@@ -100,6 +104,7 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
         window: run.options.window.is_limited(),
         hits: run.has_target() && !run.options.quiet,
         some_gpus: !run.options.gpus.is_empty(),
+        other_loaders: run.options.loaders.is_some(),
     };
     let (plan, compiled) = compile::compile(&loaded.staged, catalog, wishes);
     let diagnostics: Vec<Diagnostic> = loaded.diagnostics.into_iter().chain(compiled).collect();
@@ -142,30 +147,6 @@ pub fn explain(run: &Run) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `xputrace build -o x.bpf.o`: writes the compiled script as an object for libbpf, bpftool and
-/// aya.
-pub fn build(run: &Run) -> Result<ExitCode> {
-    let compiled = match compile_named(run)?.ready_or(MISTAKE) {
-        Ok(compiled) => compiled,
-        Err(status) => return Ok(status),
-    };
-    if let Some(switch) = compiled.plan.switches.first() {
-        bail!(
-            "cannot build an object: the script enables or disables `{}` (line {}) while it runs, which other loaders cannot do",
-            switch.name,
-            switch.site.line
-        );
-    }
-    let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
-    let bytes = object::write_with(&compiled.plan.image, run.options.uprobe_links)?;
-    std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-    let image = &compiled.plan.image;
-    let (programs, maps) = (count(image.programs.len(), "program"), count(image.maps.len(), "map"));
-    console::print(format_args!("{}: {programs}, {maps}\n", path.display()))?;
-    Ok(ExitCode::SUCCESS)
-}
-
 /// `xputrace scripts`: lists the bundled scripts.
 pub fn scripts() -> Result<ExitCode> {
     let line = |it: &xputrace_script::Bundled| format!("{:<12} {}\n", it.name, it.summary());
@@ -181,7 +162,8 @@ fn read_given(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     }
 }
 
-fn compile_named(run: &Run) -> Result<Outcome> {
+/// Compiles a script that must be given, for this machine.
+pub fn compile_named(run: &Run) -> Result<Outcome> {
     compile_given(run, &machine::catalog(run))
 }
 
@@ -191,15 +173,6 @@ fn compile_given(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
         bail!("no script was given: name a file or a bundled script, or use -e 'TEXT'");
     }
     compile_script(run, catalog)
-}
-
-fn default_object(script: Option<&Script>) -> PathBuf {
-    match script {
-        Some(Script::Named(name)) => {
-            PathBuf::from(Path::new(name).file_stem().unwrap_or_default()).with_extension("bpf.o")
-        }
-        _ => PathBuf::from("script.bpf.o"),
-    }
 }
 
 /// Returns the text of a script and the directory that its imports are relative to.

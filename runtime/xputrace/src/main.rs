@@ -6,6 +6,7 @@
 
 mod attach;
 mod below;
+mod building;
 mod cli;
 mod collectors;
 mod compiled;
@@ -80,7 +81,7 @@ fn dispatch(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Invocation::List(options) => list::list(&options),
         Invocation::Check(run) => compiled::check(&run),
         Invocation::Explain(run) => compiled::explain(&run),
-        Invocation::Build(run) => compiled::build(&run),
+        Invocation::Build(run) => building::build(&run),
         Invocation::Translate(options) => translate::translate(&options),
         Invocation::Doctor(options) => doctor::doctor(&options),
         Invocation::Scripts => compiled::scripts(),

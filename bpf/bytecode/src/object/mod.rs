@@ -9,8 +9,9 @@
 //!
 //! The object contains the maps of both homes, so it is self-contained. An array of maps comes with
 //! a first inner map in slot 0, by a static initializer that the loader executes. Hashes of maps
-//! are empty; the loader's user fills them. Programs that call helpers of the tracer's engine are
-//! in sections whose name starts with `?`, which libbpf does not load.
+//! are empty; the loader's user fills them. Programs that loaders must not load, such as those that call
+//! helpers of the tracer's engine, are in sections whose name starts with `?` and that aren't code: all
+//! loaders pass over them.
 //!
 //! Source: libbpf's documentation of `SEC()` names and BTF-defined maps.
 
@@ -120,63 +121,102 @@ fn unique(name: &str, taken: &mut HashSet<String>) -> String {
     candidates.find(|it| taken.insert(it.clone())).unwrap_or_default()
 }
 
-/// How a loader attaches the programs of function probes.
+/// Who loads the object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UprobeLinks {
-    /// One link with many places: sections `uprobe.multi` and `uretprobe.multi`, which libbpf knows
-    /// from 1.3 on.
+pub enum Loaders {
+    /// libbpf from 1.1 on and aya: a function probe has one place, in `uprobe` and `uretprobe`. Programs over an array
+    /// of words are passed over, because aya knows no `syscall`.
     #[default]
-    Multi,
-    /// One link per place: sections `uprobe` and `uretprobe`, which every loader knows.
-    Single,
+    Any,
+    /// libbpf from 1.3 on: a function probe has one link with many places, in `uprobe.multi` and `uretprobe.multi`.
+    Libbpf,
 }
 
-/// Converts the image to an ELF object for loaders that know `uprobe.multi`.
+/// Where loaders attach the program of a function probe by themselves: what libbpf takes after `uprobe/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// A path, or a library's file name, which libbpf looks for in the system's directories.
+    pub file: String,
+    /// A symbol; for [`Loaders::Libbpf`] also a pattern.
+    pub function: String,
+}
+
+impl Place {
+    /// Returns what follows the program's type in a section's name; `None` if these loaders can't read it.
+    fn suffix(&self, loaders: Loaders) -> Option<String> {
+        // Source: libbpf's attach_uprobe and attach_uprobe_multi, which read these by sscanf(3).
+        let is_plain = |it: char| it.is_ascii_alphanumeric() || "_.".contains(it);
+        let is_read = match loaders {
+            Loaders::Any => {
+                self.function.chars().all(is_plain) && !self.function.starts_with(|it: char| it.is_ascii_digit())
+            }
+            Loaders::Libbpf => self.function.chars().all(|it| it.is_ascii_graphic()),
+        };
+        let is_file = !self.file.is_empty() && !self.file.contains([':', '\0']);
+        (is_read && is_file && !self.function.is_empty()).then(|| format!("/{}:{}", self.file, self.function))
+    }
+}
+
+/// Converts the image to an ELF object for our own libbpf.
 ///
 /// # Errors
 /// The image is inconsistent (see [`ObjectError`]).
 pub fn write(image: &Image) -> Result<Vec<u8>, ObjectError> {
-    write_with(image, UprobeLinks::Multi)
+    write_for(image, Loaders::Libbpf, &[])
 }
 
-/// Converts the image to an ELF object.
+/// Converts the image to an ELF object for these loaders. Function probes have the `places` of their programs, in the
+/// image's order; without one, the loader's user attaches it.
 ///
 /// # Errors
 /// As [`write`].
-pub fn write_with(image: &Image, links: UprobeLinks) -> Result<Vec<u8>, ObjectError> {
+pub fn write_for(image: &Image, loaders: Loaders, places: &[Option<Place>]) -> Result<Vec<u8>, ObjectError> {
     let mut writer = Writer::new(image);
     writer.license();
     writer.maps()?;
-    for section in sections(image, links)? {
+    for section in sections(image, loaders, places)? {
         writer.section(&section)?;
     }
     writer.finish()
+}
+
+/// Whether these loaders load a program.
+pub fn is_loaded(program: &Program, loaders: Loaders) -> bool {
+    match program.kind {
+        ProgramKind::Device { .. } => false,
+        ProgramKind::Syscall if loaders == Loaders::Any => false,
+        _ => !for_engine_only(program),
+    }
 }
 
 /// A section, and its programs as indices into the image.
 struct Section {
     name: String,
     programs: Vec<usize>,
+    is_loaded: bool,
 }
 
 /// Groups programs by section, in order of first appearance.
-fn sections(image: &Image, links: UprobeLinks) -> Result<Vec<Section>, ObjectError> {
+fn sections(image: &Image, loaders: Loaders, places: &[Option<Place>]) -> Result<Vec<Section>, ObjectError> {
     let mut sections: Vec<Section> = Vec::new();
     for (at, program) in image.programs.iter().enumerate() {
-        let name = section_name(program, links)?;
+        let is_loaded = is_loaded(program, loaders);
+        let place = places.get(at).and_then(|it| it.as_ref()?.suffix(loaders)).unwrap_or_default();
+        let name = section_name(program, loaders, &place)?;
+        let name = if is_loaded { name } else { format!("?{name}") };
         match sections.iter_mut().find(|it| it.name == name) {
             Some(section) => section.programs.push(at),
-            None => sections.push(Section { name, programs: vec![at] }),
+            None => sections.push(Section { name, programs: vec![at], is_loaded }),
         }
     }
     Ok(sections)
 }
 
-fn section_name(program: &Program, links: UprobeLinks) -> Result<String, ObjectError> {
-    let suffix = if links == UprobeLinks::Multi { ".multi" } else { "" };
-    let name = match &program.kind {
-        ProgramKind::Uprobe => format!("uprobe{suffix}"),
-        ProgramKind::Uretprobe => format!("uretprobe{suffix}"),
+fn section_name(program: &Program, loaders: Loaders, place: &str) -> Result<String, ObjectError> {
+    let links = if loaders == Loaders::Libbpf { ".multi" } else { "" };
+    Ok(match &program.kind {
+        ProgramKind::Uprobe => format!("uprobe{links}{place}"),
+        ProgramKind::Uretprobe => format!("uretprobe{links}{place}"),
         ProgramKind::Tracepoint { category, name } => {
             let valid = |it: &str| !it.is_empty() && !it.contains(['/', '\0']);
             if !valid(category) || !valid(name) {
@@ -191,9 +231,8 @@ fn section_name(program: &Program, links: UprobeLinks) -> Result<String, ObjectE
         ProgramKind::Device { place, kernels } if kernels.contains('\0') => {
             return Err(ObjectError::Kernels { program: program.name.clone(), place: place.clone() });
         }
-        ProgramKind::Device { place, kernels } => return Ok(format!("?{place}/{kernels}")),
-    };
-    Ok(if for_engine_only(program) { format!("?{name}") } else { name })
+        ProgramKind::Device { place, kernels } => format!("{place}/{kernels}"),
+    })
 }
 
 fn for_engine_only(program: &Program) -> bool {
@@ -381,7 +420,8 @@ impl<'a> Writer<'a> {
         let image = self.image;
         let insns = section.programs.iter().flat_map(|it| &image.programs[*it].insns);
         let code: Vec<u8> = insns.flat_map(|it| it.to_bytes()).collect();
-        let id = self.add_section(&section.name, SectionKind::Text, code, INSN_BYTES as u64);
+        let kind = if section.is_loaded { SectionKind::Text } else { SectionKind::ReadOnlyData };
+        let id = self.add_section(&section.name, kind, code, INSN_BYTES as u64);
 
         let name = self.btf.string(&section.name);
         let mut info = SectionInfo { name, functions: Vec::new(), lines: Vec::new() };

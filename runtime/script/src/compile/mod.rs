@@ -58,6 +58,8 @@ pub struct Wishes {
     pub hits: bool,
     /// Only some GPUs are recorded: activities are, with their launches, which tell what belongs to them.
     pub some_gpus: bool,
+    /// Other loaders run the programs, and nothing reads maps meanwhile: no map needs a second generation.
+    pub other_loaders: bool,
 }
 
 /// Compiles all handlers of a script.
@@ -87,7 +89,9 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     let mut shapes = declared(staged);
     let mut diagnostics = infer(staged, catalog, &mut units, &mut shapes);
     check_maps(&shapes, &mut diagnostics);
-    interpreted::mark_live_reads(&units, &mut shapes);
+    if !wishes.other_loaders {
+        interpreted::mark_live_reads(&units, &mut shapes);
+    }
     diagnostics.extend(device::check_maps(staged, &units, &shapes));
     diagnostics.extend(placement::warn_of_late_exchanges(staged, &units));
     diagnostics.extend(warn_of_never_enabled(staged));

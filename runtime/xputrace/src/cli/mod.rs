@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use typed::{RecordOptions, RunOptions, ScriptOptions, Typed, Verb, usage};
 use words::Words;
-use xputrace_bytecode::object::UprobeLinks;
+use xputrace_bytecode::object::Loaders;
 use xputrace_model::process_name::ProcessName;
 use xputrace_render::{FORMATS, Format};
 
@@ -74,7 +74,8 @@ pub struct Options {
     pub gpus: Vec<String>,
     pub on_conflict: OnConflict,
     pub as_root: bool,
-    pub uprobe_links: UprobeLinks,
+    /// Of `build`: who loads the object in place of xputrace.
+    pub loaders: Option<Loaders>,
     pub naming: Naming,
     /// Of a compiled object.
     pub object: ObjectOptions,
@@ -97,7 +98,7 @@ impl Default for Options {
             gpus: Vec::new(),
             on_conflict: OnConflict::default(),
             as_root: false,
-            uprobe_links: UprobeLinks::default(),
+            loaders: None,
             naming: Naming::default(),
             object: ObjectOptions::default(),
         }
@@ -186,7 +187,7 @@ fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocati
             Invocation::Explain(run(it.script, options)?)
         }
         Verb::Build(it) => {
-            let options = Options { output: it.output, uprobe_links: it.uprobe, ..Options::default() };
+            let options = Options { output: it.output, loaders: Some(it.loader.into()), ..Options::default() };
             Invocation::Build(run(it.script, options)?)
         }
         Verb::List(options) => Invocation::List(options),

@@ -1,12 +1,12 @@
 //! The words of the command line as they are typed: clap's table of verbs and their options.
 
 use crate::stacks::Naming;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
-use xputrace_bytecode::object::UprobeLinks;
+use xputrace_bytecode::object::Loaders;
 use xputrace_model::process_name::ProcessName;
 use xputrace_model::stack::PythonFrames;
 use xputrace_render::{FILES, FORMATS, FileOutput, Format};
@@ -378,16 +378,28 @@ pub(super) struct BuildOptions {
     /// The object file; by default the script's name with .bpf.o
     #[arg(short = 'o', value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// How the loader attaches functions: multi (many in a link; libbpf 1.3), or single (one each; any loader)
-    #[arg(long, value_name = "LINKS", value_parser = uprobe_links(), default_value = "multi")]
-    pub(super) uprobe: UprobeLinks,
+    /// Who loads the object
+    #[arg(long, value_name = "WHO", value_enum, default_value_t)]
+    pub(super) loader: LoaderOption,
 }
 
-fn uprobe_links() -> impl TypedValueParser<Value = UprobeLinks> {
-    PossibleValuesParser::new(["multi", "single"]).map(|it| match it.as_str() {
-        "single" => UprobeLinks::Single,
-        _ => UprobeLinks::Multi,
-    })
+/// `--loader`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum LoaderOption {
+    /// libbpf from 1.1 on, bpftool, aya: a link for each function
+    #[default]
+    Any,
+    /// libbpf from 1.3 on: a link for all functions of a pattern; handlers of GPU events are loaded too
+    Libbpf,
+}
+
+impl From<LoaderOption> for Loaders {
+    fn from(it: LoaderOption) -> Self {
+        match it {
+            LoaderOption::Any => Loaders::Any,
+            LoaderOption::Libbpf => Loaders::Libbpf,
+        }
+    }
 }
 
 /// Options of `xputrace doctor`.

@@ -1,0 +1,75 @@
+//! `xputrace build`: a script as an object for other loaders.
+
+use crate::cli::{Run, Script};
+use crate::compiled::{Compiled, compile_named};
+use crate::console;
+use crate::status::MISTAKE;
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use xputrace_bytecode::object::{self, Loaders, Place};
+use xputrace_bytecode::{Image, ProgramId};
+use xputrace_linux::place_for_libbpf;
+use xputrace_model::plan::{Plan, Probe, Target};
+
+/// Writes the compiled script, and says what is in the object.
+pub fn build(run: &Run) -> Result<ExitCode> {
+    let compiled = match compile_named(run)?.ready_or(MISTAKE) {
+        Ok(compiled) => compiled,
+        Err(status) => return Ok(status),
+    };
+    refuse_switches(&compiled)?;
+    let loaders = run.options.loaders.unwrap_or_default();
+    let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
+    let image = &compiled.plan.image;
+    let bytes = object::write_for(image, loaders, &places(&compiled.plan))?;
+    std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    console::print(format_args!("{}: {}\n", path.display(), contents(image, loaders)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn refuse_switches(compiled: &Compiled) -> Result<()> {
+    let Some(switch) = compiled.plan.switches.first() else { return Ok(()) };
+    bail!(
+        "cannot build an object: the script enables or disables `{}` (line {}) while it runs, which other loaders cannot do",
+        switch.name,
+        switch.site.line
+    );
+}
+
+/// Returns where each program of the image is attached, if that is a function.
+fn places(plan: &Plan) -> Vec<Option<Place>> {
+    let mut places = vec![None; plan.image.programs.len()];
+    for probe in &plan.probes {
+        let place = place(probe);
+        let programs = [probe.program, probe.entry_program].into_iter().flatten();
+        programs.map(ProgramId::index).for_each(|it| places[it].clone_from(&place));
+    }
+    places
+}
+
+fn place(probe: &Probe) -> Option<Place> {
+    match &probe.target {
+        Target::Function { object, function } => place_for_libbpf(object, function),
+        _ => None,
+    }
+}
+
+/// Counts what the object contains, and what of it no loader takes.
+fn contents(image: &Image, loaders: Loaders) -> String {
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let (programs, maps) = (count(image.programs.len(), "program"), count(image.maps.len(), "map"));
+    match image.programs.iter().filter(|it| !object::is_loaded(it, loaders)).count() {
+        0 => format!("{programs}, {maps}"),
+        skipped => format!("{programs} ({skipped} of them for xputrace alone), {maps}"),
+    }
+}
+
+fn default_object(script: Option<&Script>) -> PathBuf {
+    match script {
+        Some(Script::Named(name)) => {
+            PathBuf::from(Path::new(name).file_stem().unwrap_or_default()).with_extension("bpf.o")
+        }
+        _ => PathBuf::from("script.bpf.o"),
+    }
+}
