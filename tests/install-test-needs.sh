@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what some tests need: bpftool, which loads objects; Go, whose programs move their stacks; musl, another C
 # library; gdb, whose stacks ours are compared with; bpftrace, whose results are compared with those of its translated
-# programs; clang and libbpf's headers, for objects made of C; and the versions of Python whose frames are read. Without
-# them those tests are skipped by name, so a failure here is not an error.
+# programs; clang and libbpf's headers, for objects made of C; zsh, fish and groff, which are given completions and manual
+# pages; and the versions of Python whose frames are read. Without them those tests are skipped by name, so a failure here is
+# not an error.
 [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || exit 0
 
 install() { # package
@@ -15,6 +16,7 @@ has_go() { command -v go >/dev/null; }
 has_musl() { command -v musl-gcc >/dev/null; }
 has_gdb() { command -v gdb >/dev/null; }
 has_bpftrace() { command -v bpftrace >/dev/null; }
+has_shells() { command -v zsh >/dev/null && command -v fish >/dev/null && command -v groff >/dev/null; }
 has_clang() { command -v clang >/dev/null && [ -e /usr/include/bpf/bpf_helpers.h ]; }
 
 # On the path, or from pyenv or uv, where the tests look too.
@@ -27,7 +29,7 @@ has_python() { # version
 }
 missing_pythons() { for it in 3.11 3.12 3.13; do has_python $it || echo $it; done; }
 
-has_bpftool && has_go && has_musl && has_gdb && has_bpftrace && has_clang && [ -z "$(missing_pythons)" ] && exit 0
+has_bpftool && has_go && has_musl && has_gdb && has_bpftrace && has_clang && has_shells && [ -z "$(missing_pythons)" ] && exit 0
 apt-get update -qq
 # Debian has a package of that name; in Ubuntu it is in the package of Linux tools.
 has_bpftool || install bpftool || install linux-tools-common
@@ -35,6 +37,7 @@ has_go || install golang-go
 has_musl || install musl-tools
 has_gdb || install gdb-minimal
 has_bpftrace || install bpftrace
+has_shells || { install zsh && install fish && install groff; }
 has_clang || { install clang && install libbpf-dev; }
 for it in $(missing_pythons); do
     [ -n "$(apt-cache policy python$it)" ] && install python$it

@@ -3,10 +3,10 @@
 use crate::cells::padded;
 use std::fmt::Write;
 use xputrace_model::listing::Listed;
-use xputrace_model::schema::Event;
+use xputrace_model::schema::{Event, Field};
 
 /// Columns of a field's name and type: name, type, meaning.
-type Row = [String; 3];
+pub(crate) type Row = [String; 3];
 
 /// Lists probes by name. `verbose` adds the fields of their events, and what cannot be probed.
 pub fn listing(probes: &[Listed], verbose: bool) -> String {
@@ -46,10 +46,16 @@ fn shared_fields(probes: &[Listed], text: &mut String) {
 }
 
 fn fields(event: Event) -> Vec<Row> {
-    event.fields().iter().map(|it| [it.name.to_owned(), it.type_text(), it.doc.to_owned()]).collect()
+    event.fields().iter().map(|it| row(it, it.name.to_owned())).collect()
 }
 
-fn rows(text: &mut String, rows: &[Row]) {
+/// Returns the row of a field that is called so.
+pub(crate) fn row(field: &Field, name: String) -> Row {
+    [name, field.type_text(), field.doc.to_owned()]
+}
+
+/// Writes the rows, each column as wide as it must be.
+pub(crate) fn rows(text: &mut String, rows: &[Row]) {
     let width = |column: usize| rows.iter().map(|it| it[column].chars().count()).max().unwrap_or(0);
     let (names, types) = (width(0), width(1));
     for [name, kind, meaning] in rows {

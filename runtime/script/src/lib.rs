@@ -38,3 +38,4 @@ pub use host::{EventView, Host};
 pub use interpreter::Interpreter;
 pub use source::{BundledLoader, Clocks, Loader};
 pub use stage::{ArgumentSpec, ArgumentValue, Loaded, load};
+pub use static_check::BUILTINS as NUMBERS;

@@ -11,7 +11,7 @@ use xputrace_model::table::TableKind;
 pub(crate) const OWN: &[&str] = &["print", "flamegraph", "exit", "str", "fit"];
 
 /// Numbers about the run, as functions without arguments.
-pub(crate) const BUILTINS: &[&str] = &[
+pub const BUILTINS: &[&str] = &[
     "launches",
     "joined",
     "failed",

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::diagnostic::{Severity, SourceFile};
 use xputrace_model::loss::Loss;
+use xputrace_model::manual::EVENTS;
 use xputrace_model::schema::{self, Activity, DeviceEvent, Event, Field, FieldType, HostEvent, NOT_YET};
 use xputrace_script::{BundledLoader, compile, load};
 
@@ -31,19 +32,28 @@ fn the_examples_compile() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// The overviews are written by hand.
+/// The examples of `xputrace help` compile.
 #[test]
-fn the_overviews_of_events_have_them_all() {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    // The README shows what real GPUs can do, which device code cannot yet.
-    for (path, end_of_name, has_device_code) in [(reference(), '(', true), (readme, '`', false)] {
-        let has = |it: &Event| has_device_code || !matches!(it, Event::Device(_));
-        let text = std::fs::read_to_string(&path).expect("it is in the repository");
-        let overview = text.split("\n## Events\n").nth(1).and_then(|it| it.split("\n\n").next()).expect("a table");
-        let is_missing = |it: &&str| !overview.contains(&format!("`{it}{end_of_name}"));
-        let missing: Vec<&str> = Event::all().filter(has).map(Event::name).filter(is_missing).collect();
-        assert!(missing.is_empty(), "{}: {missing:?}", path.display());
+fn the_examples_of_events_compile() {
+    for entry in EVENTS {
+        let source = SourceFile { name: format!("help {}", entry.event.name()), text: entry.example.into() };
+        let loaded = load(source, &[], Rc::new(BundledLoader));
+        let (_, compiled) = compile::compile(&loaded.staged, &MiniCatalog, compile::Wishes::default());
+        let wrong: Vec<_> = loaded.diagnostics.iter().chain(&compiled).collect();
+        assert!(wrong.is_empty(), "{}: {wrong:#?}", entry.event.name());
     }
+}
+
+/// The README's overview is written by hand.
+#[test]
+fn the_readmes_overview_of_events_has_them_all() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let text = std::fs::read_to_string(readme).expect("it is in the repository");
+    let overview = text.split("\n## Events\n").nth(1).and_then(|it| it.split("\n\n").next()).expect("a table");
+    // The README shows what real GPUs can do, which device code cannot yet.
+    let events = Event::all().filter(|it| !matches!(it, Event::Device(_)));
+    let missing: Vec<&str> = events.map(Event::name).filter(|it| !overview.contains(&format!("`{it}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]
@@ -55,6 +65,7 @@ fn the_tables_are_those_of_the_code() {
         ("fields: cpu", fields(schema::CPU)),
         ("fields: uprobe", fields(beyond_cpu(schema::UPROBE))),
         ("fields: uretprobe", fields(beyond_cpu(schema::URETPROBE))),
+        ("events", events()),
         ("losses", losses()),
         ("library", library()),
         ("not-yet", format!("`{}`\n", NOT_YET.join("` `"))),
@@ -76,6 +87,14 @@ fn the_tables_are_those_of_the_code() {
         written.replace_range(from..to, &table);
     }
     xputrace_golden::assert(&reference(), &written);
+}
+
+fn events() -> String {
+    let mut out = String::from("| declaration | fires when |\n|---|---|\n");
+    for entry in EVENTS {
+        let _ = writeln!(out, "| `{}` | {} |", entry.declaration.replace('|', "\\|"), entry.meaning);
+    }
+    out
 }
 
 /// Returns the fields after those of every CPU event.

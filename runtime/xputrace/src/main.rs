@@ -10,13 +10,16 @@ mod building;
 mod cli;
 mod collectors;
 mod compiled;
+mod completions;
 mod console;
+mod definitions;
 mod demo;
 mod doctor;
 mod drivers;
 mod interrupts;
 mod list;
 mod machine;
+mod manual;
 mod open_files;
 mod payload;
 mod printer;
@@ -86,6 +89,10 @@ fn dispatch(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Invocation::Doctor(options) => doctor::doctor(&options),
         Invocation::Scripts => compiled::scripts(),
         Invocation::Demo => demo::demo(),
+        Invocation::Help(options) => manual::explain_topic(&options),
+        Invocation::Completions(options) => completions::print(&options),
+        Invocation::Definitions => definitions::print(),
+        Invocation::Man(options) => manual::page(&options),
     }
 }
 

@@ -7,13 +7,15 @@ mod typed;
 mod words;
 
 pub use typed::{
-    DoctorOptions, FileWish, ListOptions, ObjectOptions, OnConflict, Range, TranslateOptions, UsageError, WindowOptions,
+    CompletionsOptions, DoctorOptions, FileWish, HelpOptions, ListOptions, ManOptions, ObjectOptions, OnConflict,
+    Range, Shell, TranslateOptions, UsageError, WindowOptions,
 };
 
 use crate::collectors::Chosen;
 use crate::stacks::Naming;
+use clap::CommandFactory;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use typed::{RecordOptions, RunOptions, ScriptOptions, Typed, Verb, usage};
 use words::Words;
@@ -34,6 +36,15 @@ pub enum Invocation {
     Doctor(DoctorOptions),
     Scripts,
     Demo,
+    Help(HelpOptions),
+    Completions(CompletionsOptions),
+    Definitions,
+    Man(ManOptions),
+}
+
+/// Returns the table of verbs and options.
+pub fn table() -> clap::Command {
+    Typed::command()
 }
 
 /// A script, its arguments, and what to run it on.
@@ -135,14 +146,21 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, Misunderstood> {
     invocation.map_err(|error| Misunderstood { error, runs_something })
 }
 
-/// Turns `help VERB` into `VERB --help`.
+/// Turns `help VERB` and `help SCRIPT` into `VERB --help` and `SCRIPT --help`.
 fn help_behind(mut arguments: Vec<OsString>) -> Vec<OsString> {
-    if arguments.get(1).is_some_and(|it| it == "help") {
+    let has_help = |topic: Option<&OsString>| topic.is_none_or(|it| has_help_option(&it.to_string_lossy()));
+    if arguments.get(1).is_some_and(|it| it == "help") && has_help(arguments.get(2)) {
         arguments[1] = "--help".into();
         let end = arguments.len().min(3);
         arguments[1..end].rotate_left(1);
     }
     arguments
+}
+
+/// Whether a word is a verb or a script, which take `--help`.
+fn has_help_option(word: &str) -> bool {
+    let is_script = || xputrace_script::scripts().iter().any(|it| it.name == word) || Path::new(word).is_file();
+    word.starts_with('-') || table().find_subcommand(word).is_some() || is_script()
 }
 
 fn split_command(mut arguments: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>) {
@@ -195,6 +213,10 @@ fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocati
         Verb::Doctor(options) => Invocation::Doctor(options),
         Verb::Scripts => Invocation::Scripts,
         Verb::Demo => Invocation::Demo,
+        Verb::Help(options) => Invocation::Help(options),
+        Verb::Completions(options) => Invocation::Completions(options),
+        Verb::Definitions => Invocation::Definitions,
+        Verb::Man(options) => Invocation::Man(options),
     })
 }
 

@@ -3,7 +3,7 @@
 use crate::stacks::Naming;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
 use xputrace_bytecode::object::Loaders;
@@ -69,6 +69,47 @@ pub(super) enum Verb {
     Scripts,
     /// Run a demo (no GPU needed)
     Demo,
+    /// Explain an event (kernel, uprobe), a verb or a script
+    Help(HelpOptions),
+    /// Print completions for a shell
+    Completions(CompletionsOptions),
+    /// Print a definition file of the functions of scripts, for editors that know Rhai
+    Definitions,
+    /// Print a manual page, as `man -l` shows it
+    Man(ManOptions),
+}
+
+/// Options of `xputrace help`.
+#[derive(clap::Args, Debug)]
+pub struct HelpOptions {
+    /// An event, a verb or a script
+    pub topic: Option<String>,
+}
+
+/// Options of `xputrace completions`.
+#[derive(clap::Args, Debug)]
+pub struct CompletionsOptions {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// A shell that has completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Options of `xputrace man`.
+#[derive(clap::Args, Debug)]
+pub struct ManOptions {
+    /// The verb whose page is printed; otherwise the one of xputrace itself
+    pub verb: Option<String>,
+    /// Write all pages to this directory instead
+    #[arg(short = 'o', value_name = "DIRECTORY", value_hint = ValueHint::DirPath, conflicts_with = "verb")]
+    pub directory: Option<PathBuf>,
 }
 
 /// Options of `xputrace list`.
@@ -99,7 +140,7 @@ pub struct TranslateOptions {
 pub(super) struct ScriptOptions {
     /// A script file, the name of a bundled script, or for `run`, `check` and `explain` an object
     /// compiled from C (FILE.bpf.o)
-    #[arg(value_name = "SCRIPT")]
+    #[arg(value_name = "SCRIPT", value_hint = ValueHint::FilePath)]
     pub(super) script: Option<String>,
     /// A script on the command line
     #[arg(short = 'e', value_name = "TEXT")]

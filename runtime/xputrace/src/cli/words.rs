@@ -161,7 +161,17 @@ impl Typed {
             Some(Verb::Check(it)) => Some(&it.script),
             Some(Verb::Explain(it)) => Some(&it.script),
             Some(Verb::Build(it)) => Some(&it.script),
-            Some(Verb::List(_) | Verb::Translate(_) | Verb::Doctor(_) | Verb::Scripts | Verb::Demo) => None,
+            Some(
+                Verb::List(_)
+                | Verb::Translate(_)
+                | Verb::Doctor(_)
+                | Verb::Scripts
+                | Verb::Demo
+                | Verb::Help(_)
+                | Verb::Completions(_)
+                | Verb::Definitions
+                | Verb::Man(_),
+            ) => None,
         }
     }
 }
