@@ -553,6 +553,7 @@ fn load(program: &Program, image: &Image, maps: &[OwnedFd]) -> Result<OwnedFd, S
         ProgramKind::Tracepoint { .. } => (5, 0),
         ProgramKind::PerfEvent => (7, 0),
         ProgramKind::Syscall | ProgramKind::Device { .. } => (31, 1 << 4),
+        ProgramKind::Section(name) => unreachable!("only compiled objects have the section {name}"),
     };
     attr.u32(0, kind);
     attr.u32(4, insns.len() as u32);
