@@ -548,7 +548,7 @@ fn load(program: &Program, image: &Image, maps: &[OwnedFd]) -> Result<OwnedFd, S
     let mut log = vec![0u8; 1 << 22];
     let license = c"GPL";
     let mut attr = Attr::new();
-    let (kind, flags) = match program.kind {
+    let (kind, flags) = match &program.kind {
         ProgramKind::Uprobe | ProgramKind::Uretprobe => (2, 0),
         ProgramKind::Tracepoint { .. } => (5, 0),
         ProgramKind::PerfEvent => (7, 0),
