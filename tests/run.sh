@@ -24,7 +24,7 @@ status=$?
 sed -n '/^failures:$/,/^test result: FAILED/p' "$log" | head -600
 grep -E '^error' -A12 "$log" | head -60
 
-sed -n '/^unsteady: /,/^[^ ]/{/^unsteady: \|^ /p}' "$log" | head -200
+awk '/^[^ ]/ { shown = /^unsteady: / } shown' "$log" | head -200
 
 passed=$(grep -cE '^test .* \.\.\. ok$' "$log")
 failed=$(grep -cE '^test .* \.\.\. FAILED$' "$log")

@@ -84,13 +84,22 @@ fn integer<'d>(unit: &Unit<Reader<'d>>, of: Entry<'d>) -> Option<ReturnType> {
         let bytes = bytes.and_then(|it| u32::try_from(it).ok());
         match of.tag() {
             constants::DW_TAG_base_type => return base(&of, bytes?),
-            constants::DW_TAG_pointer_type | constants::DW_TAG_reference_type => {
+            constants::DW_TAG_pointer_type
+            | constants::DW_TAG_reference_type
+            | constants::DW_TAG_rvalue_reference_type => {
                 return Some(ReturnType { bytes: 8, signed: false });
             }
             constants::DW_TAG_enumeration_type if follow(unit, &of, constants::DW_AT_type).is_none() => {
                 return Some(ReturnType { bytes: bytes?, signed: false });
             }
-            _ => of = follow(unit, &of, constants::DW_AT_type)?,
+            constants::DW_TAG_enumeration_type
+            | constants::DW_TAG_typedef
+            | constants::DW_TAG_const_type
+            | constants::DW_TAG_volatile_type
+            | constants::DW_TAG_restrict_type
+            | constants::DW_TAG_atomic_type => of = follow(unit, &of, constants::DW_AT_type)?,
+            // What has parts is no number, even where it is returned in a register.
+            _ => return None,
         }
     }
     None

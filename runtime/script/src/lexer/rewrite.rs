@@ -183,7 +183,7 @@ impl Plan<'_> {
             }
             Kind::Symbol if matches!(self.symbol(at), "&&" | "||") => {
                 self.bare_bars(at);
-                if dialect == Dialect::Interpreted {
+                if dialect == Dialect::Interpreted && self.is_between_operands(at) {
                     self.guarded_action(at);
                 }
             }
@@ -318,6 +318,15 @@ impl Plan<'_> {
     /// Whether the parenthesis at `open` belongs to a call of such a function.
     fn takes_handles(&self, open: usize) -> bool {
         open.checked_sub(1).is_some_and(|before| takes_maps(self.word(before)))
+    }
+
+    /// Whether an operand ends before the token: `||` begins a closure elsewhere.
+    fn is_between_operands(&self, at: usize) -> bool {
+        let Some(before) = at.checked_sub(1) else { return false };
+        match self.tokens[before].kind {
+            Kind::Symbol => matches!(self.symbol(before), ")" | "]" | "}"),
+            _ => self.word(before) != "return",
+        }
     }
 
     /// Gives `condition && action` a value, which Rhai wants on both sides.

@@ -78,6 +78,8 @@ fn guarded_actions_have_a_value_for_rhai() {
         ("a && @x.count();", "a && { _x.count(); true };"),
         ("a || b && @x[1, f(2)].sum(@y);", "a || b && { _x[[1, f(2)]].sum(_y.value); true };"),
         ("a && print(`${b}`)", "a && { print(`${b}`); true }"),
+        ("let f = || @m.take(); g(1, || @m.take())", "let f = || _m.take(); g(1, || _m.take())"),
+        ("a[0] || @m.take()", "a[0] || { _m.take(); true }"),
         ("a && probe.enable()", "a && { probe.enable(); true }"),
         ("a && @x.len() > 1", "a && _x.len() > 1"),
         ("a && @x[1].count > 1 || b.contains(1)", "a && _x[1].count > 1 || b.contains(1)"),

@@ -66,11 +66,13 @@ impl Checker<'_> {
         }
     }
 
-    /// Chooses an element of a list by halves; there is none beyond its ends.
+    /// Chooses an element of a list by halves, as [`element`] does; there is none beyond its ends.
     fn element_at(&mut self, name: &str, values: &[Captured], index: Expr, at: Position) -> Expr {
         let mut stmts = Vec::new();
         let index = self.settled(index, &mut stmts);
-        let values: Vec<(i64, Expr)> = (0..).zip(values).map(|(n, it)| (n, self.captured(name, it, at))).collect();
+        let values: Vec<Expr> = values.iter().map(|it| self.captured(name, it, at)).collect();
+        let from_end = -(values.len() as i64)..0;
+        let values: Vec<(i64, Expr)> = from_end.chain(0..).zip(values.iter().chain(&values).cloned()).collect();
         let value = self.chosen(&index, &values, at);
         let ty = value.ty;
         Expr { kind: Kind::Block(Box::new(Block { stmts, value: Some(value) })), ty, at }

@@ -426,8 +426,14 @@ impl Checker<'_> {
                 (!is_value).then_some((name, None))
             }
             [Link::Method(call, _)] if call.name == "top" && call.args.len() == 1 => {
-                let n = self.constant(&call.args[0]).and_then(|it| usize::try_from(it).ok());
-                Some((name, Some(n.unwrap_or_default().max(1))))
+                let n = self.constant(&call.args[0]).unwrap_or(1);
+                if n < 1 {
+                    let at = self.label(call.args[0].position());
+                    self.error(
+                        Diagnostic::error("top", "this would print no row", at).help("write `print(@m.top(5))`"),
+                    );
+                }
+                Some((name, Some(usize::try_from(n).unwrap_or(usize::MAX).max(1))))
             }
             _ => None,
         }
