@@ -19,6 +19,7 @@ pub const TAKEN: &[&str] = &[
     "folded",
     "for",
     "help",
+    "launch",
     "lines",
     "loader",
     "names",
