@@ -259,7 +259,8 @@ pub(crate) fn each_expression_of(statement: &Stmt, see: &mut dyn FnMut(&Expr)) {
     }
 }
 
-fn within(expression: &Expr, see: &mut dyn FnMut(&Expr)) {
+/// Calls a function for an expression, and for each within it.
+pub(crate) fn within(expression: &Expr, see: &mut dyn FnMut(&Expr)) {
     see(expression);
     for part in expression.parts() {
         within(part, see);

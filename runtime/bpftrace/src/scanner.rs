@@ -59,7 +59,12 @@ pub(crate) struct Scanner<'a> {
     last_end: usize,
     pub(crate) comments: Vec<Comment>,
     pub(crate) defines: Vec<Define>,
+    /// The first directive whose condition is not known here.
+    pub(crate) unknown: Option<Span>,
 }
+
+/// Defined by bpftrace where Linux has type information.
+const HAVE_BTF: &str = "BPFTRACE_HAVE_BTF";
 
 /// Operators of more than one byte, longest first.
 const LONG_SYMBOLS: &[&str] = &[
@@ -69,7 +74,7 @@ const LONG_SYMBOLS: &[&str] = &[
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
-        Scanner { text, at: 0, last_end: 0, comments: Vec::new(), defines: Vec::new() }
+        Scanner { text, at: 0, last_end: 0, comments: Vec::new(), defines: Vec::new(), unknown: None }
     }
 
     pub(crate) fn mark(&self) -> Mark {
@@ -202,35 +207,53 @@ impl<'a> Scanner<'a> {
     fn directive(&mut self) {
         let span = self.line();
         let line = self.slice(&span);
-        let mut words = line[1..].split_whitespace();
-        let (word, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let (word, operand) = directive_parts(line);
         match word {
-            "define" if !name.contains('(') => {
-                let value = span.start + line.find(name).unwrap_or(0) + name.len();
-                self.defines.push(Define { name: name.to_owned(), value: value..span.end });
+            "define" => {
+                let name = operand.split_whitespace().next().unwrap_or_default();
+                if !name.contains('(') {
+                    let value = span.end - operand.len() + name.len();
+                    self.defines.push(Define { name: name.to_owned(), value: value..span.end });
+                }
             }
-            "ifdef" if name != "BPFTRACE_HAVE_BTF" => self.skip_branch(),
-            "ifndef" if name == "BPFTRACE_HAVE_BTF" => self.skip_branch(),
-            "if" if name == "0" => self.skip_branch(),
+            "undef" => self.defines.retain(|it| it.name != operand.trim()),
+            "if" | "ifdef" | "ifndef" if !self.holds(word, operand, &span) => self.skip_branch(false),
             // The branch before it was taken.
-            "else" | "elif" => self.skip_branch(),
+            "else" | "elif" => self.skip_branch(true),
             _ => {}
         }
     }
 
-    /// Skips to the `#else` or `#endif` of the branch that begins here.
-    fn skip_branch(&mut self) {
+    /// Whether the condition of `#if`, `#elif`, `#ifdef` or `#ifndef` holds. One that is not known is noted.
+    fn holds(&mut self, word: &str, condition: &str, directive: &Span) -> bool {
+        let condition = condition.split("//").next().unwrap_or_default().split("/*").next().unwrap_or_default().trim();
+        let is_defined = |name: &str| name == HAVE_BTF || self.defines.iter().any(|it| it.name == name);
+        match (word, integer(condition)) {
+            ("ifdef", _) => is_defined(condition),
+            ("ifndef", _) => !is_defined(condition),
+            (_, Some(number)) => number != 0,
+            _ => {
+                self.unknown.get_or_insert_with(|| directive.clone());
+                true
+            }
+        }
+    }
+
+    /// Skips to the branch that is taken instead of the one that begins here, or to `#endif`; with `to_end`, no other
+    /// branch is taken.
+    fn skip_branch(&mut self, to_end: bool) {
         let mut depth = 0usize;
         while self.at < self.text.len() {
             self.at += usize::from(self.rest().starts_with('\n'));
             let span = self.line();
             let line = self.slice(&span).trim_start();
-            let word = line.strip_prefix('#').map(str::trim_start).unwrap_or_default();
+            let (word, operand) = if line.starts_with('#') { directive_parts(line) } else { ("", "") };
             match word {
-                _ if word.starts_with("if") => depth += 1,
-                _ if word.starts_with("endif") && depth == 0 => return,
-                _ if word.starts_with("endif") => depth -= 1,
-                _ if word.starts_with("else") && depth == 0 => return,
+                "if" | "ifdef" | "ifndef" => depth += 1,
+                "endif" if depth == 0 => return,
+                "endif" => depth -= 1,
+                "else" if depth == 0 && !to_end => return,
+                "elif" if depth == 0 && !to_end && self.holds(word, operand, &span) => return,
                 _ => {}
             }
         }
@@ -254,6 +277,13 @@ impl<'a> Scanner<'a> {
         };
         Token { kind, span: self.at..self.at + length }
     }
+}
+
+/// Splits a directive into its word and what follows that.
+fn directive_parts(line: &str) -> (&str, &str) {
+    let text = line.trim_start_matches('#').trim_start();
+    let (word, operand) = text.split_at(word(text));
+    (word, operand.trim_start())
 }
 
 fn is_of_word(it: char) -> bool {

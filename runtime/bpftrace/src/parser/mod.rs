@@ -3,6 +3,7 @@
 mod expression;
 mod statement;
 
+use crate::facts;
 use crate::scanner::{Comment, Kind, Scanner, Token};
 use crate::tree::{Block, Constant, Expr, ExprKind, Item, Macro, Other, Point, Probe, Program, Span};
 
@@ -17,7 +18,7 @@ pub(crate) struct Wrong {
 pub(crate) type Parsed<T> = Result<T, Wrong>;
 
 /// The tree may be this deep: what reads it calls itself for each level.
-const MOST_LEVELS: usize = 100;
+pub(crate) const MOST_LEVELS: usize = 100;
 
 /// Kinds of probes, with their short names.
 pub(crate) const PROBE_KINDS: &[&str] = &[
@@ -70,13 +71,12 @@ pub(crate) const PROBE_KINDS: &[&str] = &[
 /// The text is no bpftrace program.
 pub(crate) fn parse(text: &str) -> Parsed<(Program, Vec<Comment>)> {
     let mut parser = Parser { scanner: Scanner::new(text), levels: 0, in_condition: false };
-    let mut program = Program::default();
-    while parser.scanner.peek().kind != Kind::End {
-        let item = parser.item(&mut program)?;
-        program.items.push(item);
+    let program = parser.program();
+    if let Some(directive) = &parser.scanner.unknown {
+        let message = "whether this holds is not known: remove the directive, and what does not apply";
+        return Err(parser.wrong_at(directive.start, message));
     }
-    parser.defines(&mut program);
-    Ok((program, parser.scanner.comments))
+    Ok((program?, parser.scanner.comments))
 }
 
 pub(crate) struct Parser<'a> {
@@ -87,6 +87,16 @@ pub(crate) struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
+    fn program(&mut self) -> Parsed<Program> {
+        let mut program = Program::default();
+        while self.scanner.peek().kind != Kind::End {
+            let item = self.item(&mut program)?;
+            program.items.push(item);
+        }
+        self.defines(&mut program);
+        Ok(program)
+    }
+
     fn item(&mut self, program: &mut Program) -> Parsed<Item> {
         let first = self.scanner.peek();
         let start = first.span.start;
@@ -151,15 +161,15 @@ impl<'a> Parser<'a> {
             self.scanner.next();
         }
         self.expect("{")?;
-        let mut next_value = 0i64;
+        let mut next_value = Some(0i64);
         while !self.take("}") {
             let name = self.name("a name of the enumeration")?;
-            let mut value = Expr { kind: ExprKind::Int(next_value), span: name.span.clone() };
             if self.take("=") {
-                value = self.expression()?;
-                next_value = if let ExprKind::Int(it) = value.kind { it } else { next_value };
+                next_value = facts::constant_value(&self.expression()?);
             }
-            next_value = next_value.wrapping_add(1);
+            let kind = next_value.map_or(ExprKind::Opaque("its value is not known"), ExprKind::Int);
+            let value = Expr { kind, span: name.span.clone() };
+            next_value = next_value.map(|it| it.wrapping_add(1));
             program.constants.push(Constant { name: self.scanner.slice(&name.span).to_owned(), value });
             if !self.take(",") {
                 self.expect("}")?;
