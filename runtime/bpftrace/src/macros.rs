@@ -1,14 +1,19 @@
 //! Replaces calls of macros by their bodies: `macro over($x, @m) { … }`.
 
+use crate::facts;
+use crate::parser::MOST_LEVELS as MOST_DEPTH;
 use crate::tree::{Block, Expr, ExprKind, Item, Macro, Program, Span, Stmt, StmtKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Macros may call macros, this deeply.
 const MOST_LEVELS: usize = 8;
-/// Calls that are replaced in a program: a macro that doubles its argument could otherwise grow without bounds.
-const MOST_CALLS: usize = 1000;
+/// Nodes that are put into a program: a macro that doubles its argument could otherwise grow without bounds.
+const MOST_NODES: usize = 10_000;
 
-/// Replaces all calls of the program's macros. A call that has no value as one expression stays.
+const TOO_LARGE: &str = "its macros put too much in its place";
+
+/// Replaces all calls of the program's macros. A call that has no value as one expression stays; one whose macros grow
+/// too large becomes [`ExprKind::Opaque`].
 pub(crate) fn expand(program: &mut Program) {
     let macros: BTreeMap<String, Macro> = program
         .items
@@ -18,47 +23,66 @@ pub(crate) fn expand(program: &mut Program) {
             _ => None,
         })
         .collect();
-    let mut expansion = Expansion { macros, calls: 0 };
+    let mut expansion = Expansion { macros, nodes: 0, variables: BTreeSet::new() };
     for item in &mut program.items {
         if let Item::Probe(probe) = item {
+            expansion.variables = variables_of(&probe.body);
             if let Some(condition) = &mut probe.condition {
-                expansion.expression(condition, 0);
+                expansion.expression(condition, Place::default());
             }
-            expansion.block(&mut probe.body, 0);
+            expansion.block(&mut probe.body, Place::default());
         }
+    }
+}
+
+/// Where a node is.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// Macros that it came from.
+    macros: usize,
+    /// Nodes above it.
+    depth: usize,
+}
+
+impl Place {
+    fn below(self) -> Self {
+        Place { depth: self.depth + 1, ..self }
     }
 }
 
 struct Expansion {
     macros: BTreeMap<String, Macro>,
-    calls: usize,
+    /// Nodes that were put into the program so far.
+    nodes: usize,
+    /// Variables of the probe, with those that macros brought.
+    variables: BTreeSet<String>,
 }
 
 impl Expansion {
-    fn block(&mut self, block: &mut Block, level: usize) {
+    fn block(&mut self, block: &mut Block, place: Place) {
         for statement in &mut block.statements {
             for expression in statement.expressions_mut() {
-                self.expression(expression, level);
+                self.expression(expression, place.below());
             }
             for nested in statement.blocks_mut() {
-                self.block(nested, level);
+                self.block(nested, place.below());
             }
-            if let StmtKind::Expr(call) = &statement.kind
-                && let Some(body) = self.body_of(call, level)
+            if let StmtKind::Expr(call) = &mut statement.kind
+                && let Some(body) = self.body_of(call, place.below())
             {
                 statement.kind = StmtKind::Block(body);
             }
         }
     }
 
-    fn expression(&mut self, expression: &mut Expr, level: usize) {
+    fn expression(&mut self, expression: &mut Expr, place: Place) {
         for part in expression.parts_mut() {
-            self.expression(part, level);
+            self.expression(part, place.below());
         }
         let ExprKind::Call { name, .. } = &expression.kind else { return };
         let has_only_value = self.macros.get(name).is_some_and(|it| it.body.statements.is_empty());
         if has_only_value
-            && let Some(body) = self.body_of(expression, level)
+            && let Some(body) = self.body_of(expression, place)
             && let Some(value) = body.value
         {
             *expression = *value;
@@ -66,19 +90,27 @@ impl Expansion {
     }
 
     /// Returns a macro's body with the call's arguments; none if it is no call of a macro.
-    fn body_of(&mut self, call: &Expr, level: usize) -> Option<Block> {
+    fn body_of(&mut self, call: &mut Expr, place: Place) -> Option<Block> {
         let ExprKind::Call { name, arguments } = &call.kind else { return None };
         let called = self.macros.get(name)?;
-        if level == MOST_LEVELS || self.calls == MOST_CALLS || called.parameters.len() != arguments.len() {
+        if called.parameters.len() != arguments.len() {
             return None;
         }
-        self.calls += 1;
-        let parameters = called.parameters.iter().map(String::as_str).zip(arguments).collect();
+        let parameters: BTreeMap<_, _> = called.parameters.iter().map(String::as_str).zip(arguments).collect();
+        let size = Size::of_body(&called.body, &parameters);
+        let nodes = self.nodes.saturating_add(size.nodes);
+        if place.macros == MOST_LEVELS || place.depth + size.depth > MOST_DEPTH || nodes > MOST_NODES {
+            call.kind = ExprKind::Opaque(TOO_LARGE);
+            return None;
+        }
+        self.nodes = nodes;
         let mut body = called.body.clone();
-        Substitution { parameters, place: &call.span }.block(&mut body);
-        self.block(&mut body, level + 1);
+        let own = own_variables(called, &mut self.variables);
+        Substitution { parameters, own, place: &call.span }.block(&mut body);
+        let inside = Place { macros: place.macros + 1, ..place };
+        self.block(&mut body, inside);
         if let Some(value) = &mut body.value {
-            self.expression(value, level + 1);
+            self.expression(value, inside.below());
         }
         // As a statement, a value is an expression like others.
         if !body.statements.is_empty()
@@ -90,9 +122,104 @@ impl Expansion {
     }
 }
 
+/// How large a tree is.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    nodes: usize,
+    depth: usize,
+}
+
+impl Size {
+    /// Returns the size of a macro's body with its arguments.
+    fn of_body(body: &Block, parameters: &BTreeMap<&str, &Expr>) -> Size {
+        let none = BTreeMap::new();
+        let arguments = parameters.iter().map(|(name, it)| (*name, Size::of(it, &none))).collect();
+        Size::of_block(body, &arguments)
+    }
+
+    fn of_block(block: &Block, arguments: &BTreeMap<&str, Size>) -> Size {
+        let mut below = Size::default();
+        for statement in &block.statements {
+            statement.expressions().into_iter().for_each(|it| below.add(Size::of(it, arguments)));
+            statement.blocks().into_iter().for_each(|it| below.add(Size::of_block(it, arguments)));
+        }
+        block.value.iter().for_each(|it| below.add(Size::of(it, arguments)));
+        below.with_parent()
+    }
+
+    fn of(expression: &Expr, arguments: &BTreeMap<&str, Size>) -> Size {
+        let mut below = Size::default();
+        expression.parts().into_iter().for_each(|it| below.add(Size::of(it, arguments)));
+        if let Some(argument) = written(expression).and_then(|it| arguments.get(it.as_str())) {
+            below.add(*argument);
+        }
+        below.with_parent()
+    }
+
+    /// Adds a tree beside this one.
+    fn add(&mut self, beside: Size) {
+        self.nodes = self.nodes.saturating_add(beside.nodes);
+        self.depth = self.depth.max(beside.depth);
+    }
+
+    fn with_parent(self) -> Size {
+        Size { nodes: self.nodes.saturating_add(1), depth: self.depth + 1 }
+    }
+}
+
+/// Returns how an expression is written in a macro's list of parameters, if it can be.
+fn written(expression: &Expr) -> Option<String> {
+    match &expression.kind {
+        ExprKind::Variable(name) => Some(format!("${name}")),
+        ExprKind::Map { name, .. } => Some(format!("@{name}")),
+        ExprKind::Name(name) => Some(name.clone()),
+        _ => None,
+    }
+}
+
+/// Returns the variables of a block, also of loops.
+fn variables_of(block: &Block) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    facts::each_statement(block, &mut |it| {
+        names.extend(loop_variable(&it.kind).cloned());
+        facts::each_expression_of(it, &mut |it| names.extend(variable(it)));
+    });
+    block.value.iter().for_each(|it| facts::within(it, &mut |it| names.extend(variable(it))));
+    names
+}
+
+fn variable(expression: &Expr) -> Option<String> {
+    if let ExprKind::Variable(name) = &expression.kind { Some(name.clone()) } else { None }
+}
+
+fn loop_variable(statement: &StmtKind) -> Option<&String> {
+    match statement {
+        StmtKind::ForMap { row: name, .. } | StmtKind::ForRange { index: name, .. } => Some(name),
+        _ => None,
+    }
+}
+
+/// Names the variables that a macro brings itself: they are not the caller's of the same names.
+fn own_variables(called: &Macro, taken: &mut BTreeSet<String>) -> BTreeMap<String, String> {
+    let mut own = BTreeMap::new();
+    for name in variables_of(&called.body) {
+        if called.parameters.iter().any(|it| it.strip_prefix('$') == Some(&name)) {
+            continue;
+        }
+        let numbered = (2..).map(|it| format!("{name}_{it}"));
+        let free = std::iter::once(name.clone()).chain(numbered).find(|it| !taken.contains(it));
+        let free = free.unwrap_or_else(|| name.clone());
+        taken.insert(free.clone());
+        own.insert(name, free);
+    }
+    own
+}
+
 /// Puts arguments in place of a macro's parameters, and the call's place in place of the macro's.
 struct Substitution<'a> {
     parameters: BTreeMap<&'a str, &'a Expr>,
+    /// New names of the macro's own variables.
+    own: BTreeMap<String, String>,
     place: &'a Span,
 }
 
@@ -101,6 +228,11 @@ impl Substitution<'_> {
         block.span = self.place.clone();
         for statement in &mut block.statements {
             statement.span = self.place.clone();
+            if let StmtKind::ForMap { row: name, .. } | StmtKind::ForRange { index: name, .. } = &mut statement.kind
+                && let Some(own) = self.own.get(name)
+            {
+                name.clone_from(own);
+            }
             for expression in statement.expressions_mut() {
                 self.expression(expression);
             }
@@ -118,24 +250,20 @@ impl Substitution<'_> {
         for part in expression.parts_mut() {
             self.expression(part);
         }
-        let (written, keys) = match &mut expression.kind {
-            ExprKind::Variable(name) => (format!("${name}"), Vec::new()),
-            ExprKind::Map { name, keys } => (format!("@{name}"), std::mem::take(keys)),
-            ExprKind::Name(name) => (name.clone(), Vec::new()),
-            _ => return,
+        if let ExprKind::Variable(name) = &mut expression.kind
+            && let Some(own) = self.own.get(name)
+        {
+            name.clone_from(own);
+            return;
+        }
+        let Some(argument) = written(expression).and_then(|it| self.parameters.get(it.as_str())) else { return };
+        let keys = match &mut expression.kind {
+            ExprKind::Map { keys, .. } => std::mem::take(keys),
+            _ => Vec::new(),
         };
-        match self.parameters.get(written.as_str()) {
-            Some(argument) => {
-                expression.kind = argument.kind.clone();
-                if let ExprKind::Map { keys: of_argument, .. } = &mut expression.kind {
-                    of_argument.extend(keys);
-                }
-            }
-            None => {
-                if let ExprKind::Map { keys: of_map, .. } = &mut expression.kind {
-                    *of_map = keys;
-                }
-            }
+        expression.kind = argument.kind.clone();
+        if let ExprKind::Map { keys: of_argument, .. } = &mut expression.kind {
+            of_argument.extend(keys);
         }
     }
 }

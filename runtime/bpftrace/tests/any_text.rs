@@ -121,6 +121,21 @@ fn macros_do_not_grow_without_bounds() {
     answer(&text);
 }
 
+#[test]
+fn nested_calls_of_macros_do_not_grow_without_bounds() {
+    let nested = |depth: usize| format!("{}$a{}", "f(".repeat(depth), ")".repeat(depth));
+    let doubling = format!("macro f($x) {{ $x + $x }}\nBEGIN {{ $a = 1; $b = {}; }}", nested(40));
+    let deep = format!("macro f($x) {{ {}$x }}\nBEGIN {{ $a = 1; $b = {}; }}", "~".repeat(90), nested(90));
+    let blocks = format!("{}g();{}", "if (1) { ".repeat(80), " }".repeat(80));
+    let statements =
+        format!("macro g() {{ @a = 1; }}\nmacro f() {{ {blocks} }}\nBEGIN {{ {} }}", blocks.replace('g', "f"));
+    for text in [doubling, deep, statements] {
+        answer(&text);
+        let script = translate(&text).expect("it is a program");
+        assert!(script.untranslated.iter().any(|it| it.because.contains("macros")), "{}", script.text);
+    }
+}
+
 proptest! {
     #[test]
     fn changed_programs_are_answered(
