@@ -1,5 +1,7 @@
 //! What names of bpftrace mean, and which names are taken here.
 
+use std::collections::BTreeMap;
+
 /// Constants of Linux's headers that scripts use without including them.
 /// Source: include/uapi/linux (signal.h, fcntl.h, errno-base.h), include/linux/sched.h and socket.h.
 const LINUX: &[(&str, i64)] = &[
@@ -108,10 +110,46 @@ const TAKEN: &[&str] = &[
     "abs",
 ];
 
-/// Returns the name here of a variable or constant of bpftrace's.
-pub(crate) fn variable(name: &str) -> String {
-    let is_taken = TAKEN.contains(&name) || name.starts_with('_') || is_parameter(name);
-    if is_taken { format!("{}_", name.trim_start_matches('_')) } else { name.to_owned() }
+/// What a name stands for in a bpftrace program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Named {
+    /// `$x`.
+    Variable,
+    /// A name of `#define`, an `enum` or Linux's headers.
+    Constant,
+    /// An option of `getopt`.
+    Option,
+    /// The variable of a loop that has none in bpftrace.
+    Index,
+}
+
+/// The names that a script uses: what are different things in bpftrace have different names here.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    given: BTreeMap<(Named, String), String>,
+}
+
+impl Names {
+    /// Returns the name here of something that is called `name` in bpftrace.
+    pub(crate) fn of(&mut self, what: Named, name: &str) -> String {
+        let key = (what, name.to_owned());
+        if let Some(given) = self.given.get(&key) {
+            return given.clone();
+        }
+        let mut free = allowed(name);
+        while self.given.values().any(|it| *it == free) {
+            free.push('_');
+        }
+        self.given.insert(key, free.clone());
+        free
+    }
+}
+
+/// Returns a name that a variable can have here.
+fn allowed(name: &str) -> String {
+    let plain = name.replace(|it: char| !it.is_ascii_alphanumeric(), "_");
+    let is_taken = TAKEN.contains(&plain.as_str()) || plain.starts_with('_') || is_parameter(&plain);
+    if is_taken { format!("{}_", plain.trim_start_matches('_')) } else { plain }
 }
 
 /// Returns the variable that holds the script's parameter `$number`.

@@ -1,5 +1,7 @@
 //! What an attach point is here: the function that declares it, and what is probed.
 
+use crate::translate;
+
 /// A kind of event, as far as handlers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
@@ -142,13 +144,12 @@ fn parameters(text: &str) -> Vec<u32> {
 /// Writes a place as a string, with `$1` as the variable that holds it.
 fn quoted(place: &str) -> String {
     let numbers = parameters(place);
-    let plain = place.replace('\\', "\\\\");
     if numbers.is_empty() {
-        return format!("\"{plain}\"");
+        return translate::quoted(place);
     }
-    let names = numbers
-        .iter()
-        .fold(plain, |text, it| text.replacen(&format!("${it}"), &format!("${{{}}}", crate::names::parameter(*it)), 1));
+    let names = numbers.iter().fold(translate::within_backticks(place), |text, it| {
+        text.replacen(&format!("${it}"), &format!("${{{}}}", crate::names::parameter(*it)), 1)
+    });
     format!("`{names}`")
 }
 
@@ -170,6 +171,7 @@ mod tests {
             ("interval:s:$2", "p2 * 1.s"),
             ("i:500ms", "500.ms"),
             ("t:sched:sched_*", "\"sched:sched_*\""),
+            ("t:a:\"b", "\"a:\\\"b\""),
             ("BEGIN", ""),
         ] {
             assert_eq!(place(point).as_deref(), Ok(expected), "{point}");

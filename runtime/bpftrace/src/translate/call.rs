@@ -5,7 +5,7 @@ use super::expression::{Code, TIGHTEST};
 use super::format::TIME_OF_DAY;
 use super::handler::{Handler, refused};
 use crate::facts::{self, Kind};
-use crate::names;
+use crate::names::{self, Named};
 use crate::tree::{Expr, ExprKind};
 
 /// Bytes of a text that `str` reads at most.
@@ -58,7 +58,12 @@ impl Handler<'_, '_> {
         }
         let length = match length.map(|it| (it, facts::constant_value(it))) {
             None => String::new(),
-            Some((_, Some(length))) => format!(", {}", length.clamp(1, MOST_TEXT)),
+            Some((_, Some(length))) => {
+                if length > MOST_TEXT {
+                    self.differences.push(format!("a text is read up to {MOST_TEXT} bytes, not {length}"));
+                }
+                format!(", {}", length.clamp(1, MOST_TEXT))
+            }
             Some((length, None)) => return Err(refused(length, "the length of a text must be known")),
         };
         if self.event.is_interpreted() {
@@ -78,11 +83,10 @@ impl Handler<'_, '_> {
             Some(ExprKind::Text(help)) => super::format::quoted(help),
             _ => "\"\"".into(),
         };
-        let plain = option.replace(|it: char| !it.is_ascii_alphanumeric(), "_");
-        if !plain.starts_with(|it: char| it.is_ascii_alphabetic()) {
+        if !option.starts_with(|it: char| it.is_ascii_alphabetic()) {
             return Err(refused(it, "the option has no name"));
         }
-        let variable = names::variable(&plain);
+        let variable = self.translator.name(Named::Option, option);
         let line = format!("let {variable} = arg({}, {default}, {help});", super::format::quoted(option));
         self.translator.declare(&variable, line);
         Ok(Code::tight(variable, kind))
@@ -93,6 +97,7 @@ impl Handler<'_, '_> {
         match &it.kind {
             ExprKind::Increment { target, up } => self.increment(target, *up),
             ExprKind::Call { name, arguments } => self.call_statement(name, arguments, it),
+            ExprKind::Opaque(because) => Err(refused(it, because)),
             _ => Err(refused(it, "it has no effect")),
         }
     }
@@ -100,9 +105,14 @@ impl Handler<'_, '_> {
     fn increment(&mut self, target: &Expr, up: bool) -> Coded<String> {
         let sign = if up { "+=" } else { "-=" };
         match &target.kind {
-            ExprKind::Variable(name) => Ok(format!("{} {sign} 1", self.variable(name, &target.span)?.text)),
+            ExprKind::Variable(name) => {
+                let here = self.variable(name, &target.span)?.text;
+                self.assigned(&here);
+                Ok(format!("{here} {sign} 1"))
+            }
             ExprKind::Map { name, keys } if self.translator.facts.map(name).aggregation.is_none() => {
                 let element = self.element(name, keys, &target.span)?;
+                self.assigned(&format!("@{name}"));
                 self.translator.fill(name);
                 Ok(format!("{element} {sign} 1"))
             }

@@ -121,7 +121,7 @@ impl Handler<'_, '_> {
         let because = match self.variables.get(name) {
             Some(Variable::Declared) => {
                 let kind = self.translator.facts.variable(self.probe, name);
-                return Ok(Code::tight(names::variable(name), kind));
+                return Ok(Code::tight(self.variable_name(name), kind));
             }
             Some(Variable::Row) => format!("`${name}` is a whole row: read `.0` and `.1`"),
             Some(Variable::Unknown) => format!("`${name}` has no value here"),
@@ -265,11 +265,11 @@ impl Handler<'_, '_> {
                     "1" => "value",
                     _ => return Err(refused(it, "a row has a key and a value")),
                 };
-                Ok(Code::tight(format!("{}.{part}", names::variable(row)), Kind::Unknown))
+                Ok(Code::tight(format!("{}.{part}", self.variable_name(row)), Kind::Unknown))
             }
             ExprKind::Field { of: inner, name: part } if part == "0" => match &inner.kind {
                 ExprKind::Variable(row) if matches!(self.variables.get(row), Some(Variable::Row)) => {
-                    Ok(Code::tight(format!("{}.keys[{name}]", names::variable(row)), Kind::Unknown))
+                    Ok(Code::tight(format!("{}.keys[{name}]", self.variable_name(row)), Kind::Unknown))
                 }
                 _ => Err(refused(it, "fields of C's structures cannot be read")),
             },
@@ -282,7 +282,10 @@ impl Handler<'_, '_> {
             Unary::Not => self.condition(it),
             Unary::Minus => match facts::constant_value(it) {
                 Some(number) => Ok(int(number)),
-                None => Ok(Code::at(level::UNARY, format!("-{}", self.operand(of, level::UNARY)?), Kind::Int)),
+                None => {
+                    let operand = behind_minus(self.operand(of, level::UNARY)?);
+                    Ok(Code::at(level::UNARY, format!("-{operand}"), Kind::Int))
+                }
             },
             Unary::Invert => {
                 let operand = self.operand(of, rhai_level(Binary::BitXor))?;
@@ -325,8 +328,7 @@ impl Handler<'_, '_> {
             | "size_t" | "ssize_t" => return self.number(value),
             _ => return Err(refused(it, "C's types other than integers are not known")),
         };
-        let operand = self.operand(value, TIGHTEST)?;
-        let operand = if operand.starts_with('-') { format!("({operand})") } else { operand };
+        let operand = behind_minus(self.operand(value, TIGHTEST)?);
         Ok(Code::tight(format!("{operand}.{view}"), Kind::Int))
     }
 
@@ -438,6 +440,11 @@ fn existence(map: &str, element: &str, parts: usize) -> Code {
         Some(key) if parts == 1 => Code::at(level::IN, format!("{key} in @{map}"), Kind::Bool),
         Some(key) => Code::at(level::IN, format!("[{key}] in @{map}"), Kind::Bool),
     }
+}
+
+/// Puts parentheses around what begins with a minus sign: a second one before it would make one word of both.
+fn behind_minus(code: String) -> String {
+    if code.starts_with('-') { format!("({code})") } else { code }
 }
 
 /// Writes an integer.

@@ -6,7 +6,7 @@ use super::expression::TIGHTEST;
 use super::handler::{Handler, refused};
 use crate::facts::{self, Kind};
 use crate::layout::Piece;
-use crate::tree::{Expr, ExprKind, Stmt, StmtKind};
+use crate::tree::{Binary, Expr, ExprKind, Stmt, StmtKind};
 
 /// A part of what is printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,16 @@ struct Conversion {
     has_prefix: bool,
     width: usize,
     has_precision: bool,
+    /// `+` or a space before numbers that are not negative.
+    has_sign: bool,
     letter: char,
+}
+
+impl Conversion {
+    /// Whether a number is printed with a sign even if it is not negative.
+    fn shows_sign(&self) -> bool {
+        self.has_sign && matches!(self.letter, 'd' | 'i')
+    }
 }
 
 /// The only part of a format of `strftime` that is known.
@@ -153,6 +162,10 @@ impl Handler<'_, '_> {
         if conversion.has_precision {
             return Err(refused(value, "a text cannot be cut where it is printed; pass a length to `str`"));
         }
+        if conversion.shows_sign() {
+            return Err(refused(value, "only a negative number has a sign where it is printed"));
+        }
+        self.say_of_negative(conversion, value);
         if conversion.has_zeros && conversion.width > 1 && conversion.letter != 's' {
             return Ok(self.digits(conversion.width, value)?.into_iter().map(Part::Value).collect());
         }
@@ -161,6 +174,21 @@ impl Handler<'_, '_> {
         let is_plain = conversion.width < 2 || code.kind == Kind::Stack;
         let text = if is_plain { code.text } else { padded(conversion, &code.at_least(TIGHTEST)) };
         Ok(vec![Part::Value(text)])
+    }
+
+    /// Says how a negative number is printed otherwise, where the value may be one.
+    fn say_of_negative(&mut self, conversion: &Conversion, value: &Expr) {
+        const DIGITS: &str = "leading zeros are right only before numbers that are not negative";
+        const UNSIGNED: &str = "`%u` prints a negative number with its sign";
+        let difference = match conversion.letter {
+            's' => return,
+            _ if conversion.has_zeros && conversion.width > 1 => DIGITS,
+            'u' => UNSIGNED,
+            _ => return,
+        };
+        if !is_never_negative(value) && self.translator.says(difference) {
+            self.differences.push(difference.into());
+        }
     }
 
     /// Writes `x.hex`, which begins with `0x`: a `0x` of the format before it is left out.
@@ -208,6 +236,19 @@ fn padded(conversion: &Conversion, code: &str) -> String {
     format!("{code}.pad({sign}{})", conversion.width.min(MOST_COLUMNS))
 }
 
+/// Whether a value is surely 0 or more.
+fn is_never_negative(value: &Expr) -> bool {
+    match &value.kind {
+        ExprKind::Int(number) => *number >= 0,
+        ExprKind::Name(name) => {
+            matches!(name.as_str(), "pid" | "tid" | "uid" | "gid" | "cpu" | "cgroup" | "nsecs" | "elapsed")
+        }
+        ExprKind::Cast { to, .. } => matches!(to.as_str(), "uint8" | "uint16" | "uint32"),
+        ExprKind::Binary(Binary::Divide | Binary::Remainder, a, b) => is_never_negative(a) && is_never_negative(b),
+        _ => false,
+    }
+}
+
 /// Formats a value that is known now.
 fn known(conversion: &Conversion, value: &Expr) -> Option<String> {
     let text = match (&value.kind, conversion.letter) {
@@ -227,13 +268,15 @@ fn known(conversion: &Conversion, value: &Expr) -> Option<String> {
         }
     };
     let width = conversion.width;
-    (width <= MOST_COLUMNS && !conversion.has_precision).then(|| match (conversion.is_left, conversion.has_zeros) {
-        (true, _) => format!("{text:<width$}"),
-        (false, true) if conversion.letter != 's' => {
-            let (sign, digits) = text.strip_prefix('-').map_or(("", text.as_str()), |it| ("-", it));
-            format!("{sign}{digits:0>zeros$}", zeros = width.saturating_sub(sign.len()))
+    (width <= MOST_COLUMNS && !conversion.has_precision && !conversion.shows_sign()).then(|| {
+        match (conversion.is_left, conversion.has_zeros) {
+            (true, _) => format!("{text:<width$}"),
+            (false, true) if conversion.letter != 's' => {
+                let (sign, digits) = text.strip_prefix('-').map_or(("", text.as_str()), |it| ("-", it));
+                format!("{sign}{digits:0>zeros$}", zeros = width.saturating_sub(sign.len()))
+            }
+            (false, _) => format!("{text:>width$}"),
         }
-        (false, _) => format!("{text:>width$}"),
     })
 }
 
@@ -271,6 +314,7 @@ fn conversion(rest: &str) -> (Option<Conversion>, usize) {
         conversion.is_left |= flag == '-';
         conversion.has_zeros |= flag == '0';
         conversion.has_prefix |= flag == '#';
+        conversion.has_sign |= matches!(flag, '+' | ' ');
     }
     while let Some((_, digit)) = chars.next_if(|it| it.1.is_ascii_digit()) {
         let digit = digit.to_digit(10).unwrap_or(0) as usize;
@@ -314,7 +358,8 @@ fn template(parts: &[Part]) -> String {
     code
 }
 
-fn within_backticks(text: &str) -> String {
+/// Writes a text for within backticks.
+pub(crate) fn within_backticks(text: &str) -> String {
     let mut code = String::new();
     let mut chars = text.chars().peekable();
     while let Some(it) = chars.next() {
@@ -332,7 +377,7 @@ fn within_backticks(text: &str) -> String {
 }
 
 /// Writes a text in quotes.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut code = String::from("\"");
     for it in text.chars() {
         match it {

@@ -4,7 +4,7 @@ use super::expression::ADDITION;
 use super::{Coded, Refused, Translator};
 use crate::facts::{self, Kind};
 use crate::layout::Piece;
-use crate::names;
+use crate::names::Named;
 use crate::target::Event;
 use crate::tree::{Binary, Block, Expr, ExprKind, Probe, Span, Stmt, StmtKind};
 use std::collections::BTreeMap;
@@ -110,7 +110,7 @@ impl<'h, 't> Handler<'h, 't> {
                     // Texts that are read, stacks and tuples have no such value.
                     Kind::Text | Kind::Stack | Kind::Tuple => continue,
                 };
-                pieces.push(Piece::Line(format!("let {} = {nothing};", names::variable(&name))));
+                pieces.push(Piece::Line(format!("let {} = {nothing};", self.variable_name(&name))));
                 self.variables.insert(name, Variable::Declared);
             }
         }
@@ -202,15 +202,18 @@ impl<'h, 't> Handler<'h, 't> {
 
     fn unroll(&mut self, times: &Expr, body: &Block) -> Coded<Vec<Piece>> {
         let count = self.bound(times)?;
-        let index = self.free_name("i");
+        let wanted = self.free_name("i");
+        let index = self.translator.name(Named::Index, &wanted);
+        self.present.clear();
         let body = self.block(body);
         Ok(vec![Piece::Blocks(vec![(format!("for {index} in 0..{count}"), body)])])
     }
 
     fn for_range(&mut self, index: &str, start: &Expr, end: &Expr, body: &Block) -> Coded<Vec<Piece>> {
         let (start, end) = (self.bound(start)?, self.bound(end)?);
+        self.present.clear();
         let body = self.block_with(index, Variable::Declared, body);
-        let head = format!("for {} in {start}..{end}", names::variable(index));
+        let head = format!("for {} in {start}..{end}", self.variable_name(index));
         Ok(vec![Piece::Blocks(vec![(head, body)])])
     }
 
@@ -254,8 +257,9 @@ impl<'h, 't> Handler<'h, 't> {
             return Err(refused(map, "only `interval`, `begin` and `end` can go over a map"));
         }
         self.translator.read(name, &map.span)?;
+        self.present.clear();
         let body = self.block_with(row, Variable::Row, body);
-        let head = format!("for {} in @{name}", names::variable(row));
+        let head = format!("for {} in @{name}", self.variable_name(row));
         Ok(vec![Piece::Blocks(vec![(head, body)])])
     }
 
@@ -269,10 +273,12 @@ impl<'h, 't> Handler<'h, 't> {
     }
 
     fn assign_variable(&mut self, name: &str, operator: Option<Binary>, target: &Expr, value: &Expr) -> Coded<String> {
-        let here = names::variable(name);
+        let here = self.variable_name(name);
         if let Some(operator) = operator {
             self.variable(name, &target.span)?;
-            return Ok(format!("{here} {}= {}", operator.text(), self.number(value)?.text));
+            let value = self.number(value)?.text;
+            self.assigned(&here);
+            return Ok(format!("{here} {}= {value}", operator.text()));
         }
         let value_code = self.number(value)?;
         let kind = self.translator.facts.variable(self.probe, name);
@@ -284,6 +290,7 @@ impl<'h, 't> Handler<'h, 't> {
         }
         let is_new = !matches!(self.variables.get(name), Some(Variable::Declared));
         self.variables.insert(name.to_owned(), Variable::Declared);
+        self.assigned(&here);
         Ok(format!("{}{here} = {}", if is_new { "let " } else { "" }, value_code.text))
     }
 
@@ -297,6 +304,7 @@ impl<'h, 't> Handler<'h, 't> {
     ) -> Coded<String> {
         let element = self.element(name, keys, &target.span)?;
         let known = self.translator.facts.map(name);
+        let mut exists_then = false;
         let code = match (facts::aggregation(value), operator) {
             (Some(method), None) => self.aggregation(&element, method, value)?,
             (_, Some(operator)) if known.aggregation.is_none() => {
@@ -307,7 +315,7 @@ impl<'h, 't> Handler<'h, 't> {
                 if value_code.kind == Kind::Tuple {
                     return Err(refused(value, "a map cannot hold tuples; use a map for each part"));
                 }
-                self.present.push(element.clone());
+                exists_then = true;
                 format!("{element} = {}", value_code.text)
             }
             _ => {
@@ -318,6 +326,11 @@ impl<'h, 't> Handler<'h, 't> {
                 ));
             }
         };
+        let map = format!("@{name}");
+        self.assigned(&map);
+        if exists_then && !has_word(&element[map.len()..], &map) {
+            self.present.push(element);
+        }
         self.translator.fill(name);
         Ok(code)
     }
@@ -384,16 +397,35 @@ impl<'h, 't> Handler<'h, 't> {
         }
     }
 
-    /// Forgets that elements of a map exist.
+    /// Forgets that elements of a map exist, and those whose keys are read from it.
     pub(super) fn removed(&mut self, map: &str) {
-        let (whole, element) = (format!("@{map}"), format!("@{map}["));
-        self.present.retain(|it| *it != whole && !it.starts_with(&element));
+        let map = format!("@{map}");
+        self.present.retain(|it| !has_word(it, &map));
+    }
+
+    /// Forgets elements whose keys are read from a variable or a map that gets a value: `x` or `@m`.
+    pub(super) fn assigned(&mut self, changed: &str) {
+        self.present.retain(|it| it.split_once('[').is_none_or(|(_, key)| !has_word(key, changed)));
+    }
+
+    /// Returns the name here of a variable of bpftrace's.
+    pub(super) fn variable_name(&mut self, name: &str) -> String {
+        self.translator.name(Named::Variable, name)
     }
 }
 
 /// Says why an expression has no translation.
 pub(super) fn refused(expression: &Expr, because: &str) -> Refused {
     Refused { span: expression.span.clone(), because: because.to_owned() }
+}
+
+/// Whether a name stands in a piece of code as a whole.
+fn has_word(code: &str, name: &str) -> bool {
+    let is_of_word = |it: char| it.is_ascii_alphanumeric() || it == '_';
+    code.match_indices(name).any(|(at, _)| {
+        let is_begun = !name.starts_with('@') && code[..at].ends_with(is_of_word);
+        !is_begun && !code[at + name.len()..].starts_with(is_of_word)
+    })
 }
 
 fn is_else_if(block: &Block) -> bool {

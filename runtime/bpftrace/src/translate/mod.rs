@@ -7,11 +7,12 @@ mod handler;
 
 use crate::facts::{self, Facts};
 use crate::layout::{self, Piece};
-use crate::names;
+use crate::names::{self, Named, Names};
 use crate::scanner::Comment;
 use crate::target::{Event, Target};
 use crate::tree::{Item, Other, Probe, Program, Span};
 use crate::{Translation, Untranslated};
+pub(crate) use format::{quoted, within_backticks};
 use handler::Handler;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,6 +62,7 @@ pub(crate) struct Translator<'t> {
     /// Declarations before all handlers, by what they are for.
     declared: BTreeMap<String, String>,
     untranslated: Vec<Untranslated>,
+    names: Names,
     /// Differences that are said once.
     said: BTreeSet<&'static str>,
 }
@@ -85,6 +87,7 @@ impl<'t> Translator<'t> {
             read: BTreeSet::new(),
             declared: BTreeMap::new(),
             untranslated: Vec::new(),
+            names: Names::default(),
             said: BTreeSet::new(),
         }
     }
@@ -220,8 +223,7 @@ impl<'t> Translator<'t> {
         match body {
             Ok(body) if body.iter().any(Piece::is_code) => {
                 for number in targets.iter().flat_map(|it| &it.parameters) {
-                    // A period of 0 would be none.
-                    self.declare_parameter(*number, if event.takes_list() { "\"\"" } else { "1" });
+                    self.declare_place_parameter(*number, event);
                 }
                 pieces.push(Piece::Handler { head: head(event, targets), body, tail: ");" });
             }
@@ -244,10 +246,22 @@ impl<'t> Translator<'t> {
     /// Declares the variable that holds the script's parameter `$number`.
     pub(crate) fn declare_parameter(&mut self, number: u32, default: &str) -> String {
         let name = names::parameter(number);
-        let default = if self.facts.text_parameters.contains(&number) { "\"\"" } else { default };
-        let line = format!("let {name} = arg(\"{name}\", {default}, \"the script's parameter {number}\");");
+        let line = self.parameter_line(number, default);
         self.declared.entry(name.clone()).or_insert(line);
         name
+    }
+
+    /// Declares a parameter that is part of a place, whatever handlers do with it.
+    fn declare_place_parameter(&mut self, number: u32, event: Event) {
+        // A period of 0 would be none.
+        let line = self.parameter_line(number, if event.takes_list() { "\"\"" } else { "1" });
+        self.declared.insert(names::parameter(number), line);
+    }
+
+    fn parameter_line(&self, number: u32, default: &str) -> String {
+        let name = names::parameter(number);
+        let default = if self.facts.text_parameters.contains(&number) { "\"\"" } else { default };
+        format!("let {name} = arg(\"{name}\", {default}, \"the script's parameter {number}\");")
     }
 
     /// Declares a constant; returns its name here. None if there is no such constant.
@@ -257,9 +271,14 @@ impl<'t> Translator<'t> {
             Some(it) => facts::constant_value(&it.value),
             None => names::linux_constant(name),
         }?;
-        let here = names::variable(name);
+        let here = self.name(Named::Constant, name);
         self.declared.insert(here.clone(), format!("let {here} = {value};"));
         Some(here)
+    }
+
+    /// Returns the name here of something of the program.
+    pub(crate) fn name(&mut self, what: Named, name: &str) -> String {
+        self.names.of(what, name)
     }
 
     pub(crate) fn declare(&mut self, name: &str, line: String) {
