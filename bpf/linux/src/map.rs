@@ -2,7 +2,7 @@
 
 use crate::cpus;
 use crate::error::Error;
-use crate::modify::{AtomicProgram, Modifier};
+use crate::modify::{Atomics, Modifier};
 use crate::sys;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -30,7 +30,7 @@ pub struct MapHandle {
     /// Loaded on first use.
     modifiers: Rc<RefCell<Vec<Modifier>>>,
     /// Loaded on first use.
-    atomics: Rc<RefCell<Vec<AtomicProgram>>>,
+    atomics: Rc<RefCell<Atomics>>,
     /// Elements that user space stored in an evicting map, less those it removed.
     stored: Rc<Cell<i64>>,
 }
@@ -133,6 +133,14 @@ impl MapHandle {
         Ok(())
     }
 
+    /// Returns why Linux refused an atomic instruction of the engine's, if it ever did. The engine has changed its copy of the
+    /// value instead, and written it back.
+    pub fn refused_atomic(&self) -> Option<Error> {
+        let atomics = self.atomics.borrow();
+        let answer = atomics.refusal()?;
+        Some(self.error("run an atomic instruction on", io::Error::other(answer.to_string())))
+    }
+
     pub(crate) fn fd(&self) -> Rc<OwnedFd> {
         self.fd.borrow().clone()
     }
@@ -178,18 +186,6 @@ impl MapHandle {
         let is_new = modifiers[at].run(key, change.operand())?;
         self.count_stored(i64::from(is_new));
         Ok(())
-    }
-
-    fn atomic_in_linux(&self, key: &[u8], number: Number, atomic: Atomic) -> io::Result<Option<u64>> {
-        let mut programs = self.atomics.borrow_mut();
-        let at = match programs.iter().position(|it| it.is_for(number, atomic.op)) {
-            Some(at) => at,
-            None => {
-                programs.push(AtomicProgram::new(self.fd().as_fd(), &self.spec, number, atomic.op)?);
-                programs.len() - 1
-            }
-        };
-        programs[at].run(key, atomic.operand, atomic.expected)
     }
 
     fn delete_in_linux(&self, key: &[u8]) -> io::Result<()> {
@@ -347,7 +343,7 @@ impl RemoteMap for MapHandle {
     }
 
     fn atomic(&mut self, key: &[u8], number: Number, atomic: Atomic) -> Option<u64> {
-        self.atomic_in_linux(key, number, atomic).ok()?
+        self.atomics.borrow_mut().run(self.fd().as_fd(), &self.spec, key, number, atomic)
     }
 }
 

@@ -2,20 +2,20 @@
 //!
 //! Reading and writing back would lose what a probe adds in between. So a program of a few
 //! instructions does it inside Linux, run by `BPF_PROG_TEST_RUN`: it looks up the element and changes
-//! it atomically, as the probes themselves do. A [`Modifier`] creates a missing element; an
-//! [`AtomicProgram`] returns what the number was.
+//! it atomically, as the probes themselves do. A [`Modifier`] creates a missing element; one of
+//! [`Atomics`] returns what the number was.
 //!
 //! ```text
 //! ctx of a Modifier:        key, padded to 8 bytes │ operand
-//! ctx of an AtomicProgram:  key, padded to 8 bytes │ operand │ expected │ what it was
+//! ctx of an AtomicProgram:  key, padded to 8 bytes │ where the number is │ operand │ expected │ what it was
 //! ```
 
 use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use xputrace_bytecode::image::MapSpec;
-use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
-use xputrace_bytecode::vm::Number;
+use xputrace_bytecode::insn::{self, Alu, Cond, Size};
+use xputrace_bytecode::vm::{Atomic, Number};
 use xputrace_bytecode::{Assembler, BpfMapId, Reg, helper};
 
 /// Bytes of a program's stack.
@@ -63,37 +63,93 @@ impl Modifier {
     }
 }
 
-/// A loaded program for one map, one number in its values and one atomic instruction.
+/// The programs for one map that run atomic instructions: at most one for each instruction and size of number.
+#[derive(Debug, Default)]
+pub(crate) struct Atomics {
+    programs: Vec<Slot>,
+    refusal: Option<io::Error>,
+}
+
 #[derive(Debug)]
-pub(crate) struct AtomicProgram {
-    number: Number,
+struct Slot {
+    /// 4 or 8.
+    bytes: u8,
     op: i32,
+    /// `None` if it can't be: it is not tried again.
+    program: Option<AtomicProgram>,
+}
+
+impl Atomics {
+    /// Returns what the number was, or `None` if the map has no such element, or it can't be done: see
+    /// [`Atomics::refusal`].
+    pub(crate) fn run(
+        &mut self,
+        map: BorrowedFd<'_>,
+        spec: &MapSpec,
+        key: &[u8],
+        number: Number,
+        atomic: Atomic,
+    ) -> Option<u64> {
+        let at = self.slot(map, spec, number.bytes, atomic.op);
+        let program = self.programs[at].program.as_mut()?;
+        program.run(key, number, atomic).unwrap_or_else(|error| {
+            self.refusal.get_or_insert(error);
+            None
+        })
+    }
+
+    /// Returns why the first instruction that could not be done could not.
+    pub(crate) fn refusal(&self) -> Option<&io::Error> {
+        self.refusal.as_ref()
+    }
+
+    /// Returns where the program of this instruction and size is, loaded on first use.
+    fn slot(&mut self, map: BorrowedFd<'_>, spec: &MapSpec, bytes: u8, op: i32) -> usize {
+        if let Some(at) = self.programs.iter().position(|it| (it.bytes, it.op) == (bytes, op)) {
+            return at;
+        }
+        let program = AtomicProgram::new(map, spec, bytes, op);
+        let program = program.map_err(|error| self.refusal.get_or_insert(error)).ok();
+        self.programs.push(Slot { bytes, op, program });
+        self.programs.len() - 1
+    }
+}
+
+/// A loaded program for one map, one size of number and one atomic instruction.
+#[derive(Debug)]
+struct AtomicProgram {
     program: OwnedFd,
     ctx: Vec<u8>,
 }
 
 impl AtomicProgram {
-    pub(crate) fn new(map: BorrowedFd<'_>, spec: &MapSpec, number: Number, op: i32) -> io::Result<AtomicProgram> {
+    /// Words of the context after the key.
+    const WORDS: usize = 4;
+
+    fn new(map: BorrowedFd<'_>, spec: &MapSpec, bytes: u8, op: i32) -> io::Result<AtomicProgram> {
         let refused = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
         let key = sizes(spec).0;
         if key > STACK_BYTES {
             return Err(refused(format!("a key of {} bytes is too long", spec.key_size)));
         }
-        let insns = atomic_program(map, key, number, op).map_err(refused)?;
+        let last = spec.value_size.checked_sub(bytes.into()).and_then(|it| i32::try_from(it).ok());
+        let last = last.ok_or_else(|| refused(format!("a value of {} bytes has no such number", spec.value_size)))?;
+        let insns = atomic_program(map, key, bytes, last, op).map_err(refused)?;
         let program = sys::load_syscall_program(c"xt_atomic", &insns)?;
-        Ok(AtomicProgram { number, op, program, ctx: vec![0; key + 3 * WORD] })
-    }
-
-    pub(crate) fn is_for(&self, number: Number, op: i32) -> bool {
-        (self.number, self.op) == (number, op)
+        Ok(AtomicProgram { program, ctx: vec![0; key + Self::WORDS * WORD] })
     }
 
     /// Returns what the number was, or `None` if the map has no such element; `key` has the map's key size.
-    pub(crate) fn run(&mut self, key: &[u8], operand: u64, expected: u64) -> io::Result<Option<u64>> {
+    fn run(&mut self, key: &[u8], number: Number, atomic: Atomic) -> io::Result<Option<u64>> {
+        let Number { at, bytes } = number;
+        if !at.is_multiple_of(bytes.into()) {
+            let text = format!("the number at byte {at} is not aligned to its {bytes} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
         self.ctx[..key.len()].copy_from_slice(key);
-        let words = self.ctx.len() - 3 * WORD;
-        for (at, word) in [operand, expected, 0].into_iter().enumerate() {
-            self.ctx[words + at * WORD..][..WORD].copy_from_slice(&word.to_ne_bytes());
+        let words = self.ctx.len() - Self::WORDS * WORD;
+        for (n, word) in [at.into(), atomic.operand, atomic.expected, 0].into_iter().enumerate() {
+            self.ctx[words + n * WORD..][..WORD].copy_from_slice(&word.to_ne_bytes());
         }
         let is_there = sys::run_program(self.program.as_fd(), &mut self.ctx)? == 1;
         let was = self.ctx.last_chunk().map_or(0, |it| u64::from_ne_bytes(*it));
@@ -101,24 +157,31 @@ impl AtomicProgram {
     }
 }
 
-/// Returns a program that returns 1 if the element is there.
-fn atomic_program(map: BorrowedFd<'_>, key: usize, number: Number, op: i32) -> Result<Vec<[u8; 8]>, String> {
-    let (key_at, words) = (-(key as i16), key as i16);
-    let size = if number.bytes == 4 { Size::W } else { Size::Dw };
+/// Returns a program that returns 1 if the element is there. `last` is where the last number of this size would be.
+fn atomic_program(map: BorrowedFd<'_>, key: usize, bytes: u8, last: i32, op: i32) -> Result<Vec<[u8; 8]>, String> {
+    let key_at = -(key as i16);
+    let word = |n: usize| (key + n * WORD) as i16;
+    let size = if bytes == 4 { Size::W } else { Size::Dw };
     let mut asm = Assembler::new();
     let out = asm.label();
     asm.mov(Reg::R6, Reg::R1);
     copy_key(&mut asm, key);
-    asm.ldx(Size::Dw, Reg::R7, Reg::R6, words);
-    asm.ldx(Size::Dw, Reg::R8, Reg::R6, words + WORD as i16);
+    asm.ldx(Size::Dw, Reg::R7, Reg::R6, word(1));
+    asm.ldx(Size::Dw, Reg::R8, Reg::R6, word(2));
     lookup(&mut asm, key_at);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
     asm.mov(Reg::R9, Reg::R0);
+    asm.mov_imm(Reg::R0, 0);
+    // The verifier must see that the number is aligned, and inside the value.
+    asm.ldx(Size::Dw, Reg::R1, Reg::R6, word(0));
+    asm.alu_imm(Alu::And, Reg::R1, -i32::from(bytes));
+    asm.jump_if_imm(Cond::Gt, Reg::R1, last, out);
+    asm.alu(Alu::Add, Reg::R9, Reg::R1);
     asm.mov(Reg::R0, Reg::R8);
     // Those that return the old value do so in their operand's register, and CMPXCHG in R0.
-    asm.atomic(op | atomic::FETCH, size, Reg::R9, number.at as i16, Reg::R7);
-    let was = if op == atomic::CMPXCHG { Reg::R0 } else { Reg::R7 };
-    asm.stx(Size::Dw, Reg::R6, words + 2 * WORD as i16, was);
+    asm.atomic(op | insn::atomic::FETCH, size, Reg::R9, 0, Reg::R7);
+    let was = if op == insn::atomic::CMPXCHG { Reg::R0 } else { Reg::R7 };
+    asm.stx(Size::Dw, Reg::R6, word(3), was);
     asm.mov_imm(Reg::R0, 1);
     asm.place(out);
     asm.exit();

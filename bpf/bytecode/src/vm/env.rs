@@ -144,7 +144,7 @@ pub trait RemoteMap {
 /// Where a number is in a value, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number {
-    pub at: u16,
+    pub at: u32,
     /// 4 or 8.
     pub bytes: u8,
 }

@@ -304,7 +304,7 @@ impl Map {
         self.range(offset, bytes.into())?;
         self.write_back();
         let slot = (offset >> self.shift) as usize;
-        let at = u16::try_from(offset & ((1 << self.shift) - 1)).ok()?;
+        let at = u32::try_from(offset & ((1 << self.shift) - 1)).ok()?;
         let (stride, size) = (self.stride, self.value_size);
         let Store::Remote(remote) = &mut self.store else { return None };
         let key = remote.keys.chunks_exact(self.key_size).nth(slot)?;

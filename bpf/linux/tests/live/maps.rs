@@ -145,7 +145,8 @@ fn atomic_instructions_change_one_number_of_a_value() {
         map.update(&key, &[0xff; 24], 0).unwrap();
         let was = RemoteMap::atomic(&mut map, &key, number, Atomic { op, operand, expected });
         let value = map.lookup(&key).unwrap().unwrap().remove(0);
-        let (at, end) = (usize::from(number.at), usize::from(number.at) + usize::from(number.bytes));
+        let at = number.at as usize;
+        let end = at + usize::from(number.bytes);
         assert!(value[..at].iter().chain(&value[end..]).all(|it| *it == 0xff), "the rest stays");
         let mut now = [0; 8];
         now[..end - at].copy_from_slice(&value[at..end]);
@@ -162,6 +163,53 @@ fn atomic_instructions_change_one_number_of_a_value() {
     assert_eq!(run(number(8, 8), atomic::CMPXCHG, 6, 5), (Some(all), all));
     let missing = Atomic { op: atomic::ADD, operand: 1, expected: 0 };
     assert_eq!(RemoteMap::atomic(&mut map, &8u32.to_ne_bytes(), number(0, 8), missing), None);
+}
+
+/// Global variables are one value, in which a program on the GPU may count by thread: each number takes no program of its own,
+/// and is changed wherever it is.
+#[test]
+fn atomic_instructions_reach_all_of_a_large_value() {
+    need_root!();
+    const BYTES: u32 = 80_000;
+    let mut plan = Plan::default();
+    let values = add_map(&mut plan, "values", MapKind::Array, 4, BYTES, 1);
+    let linux = Linux::load(&plan).unwrap();
+    let mut map = linux.map(values).unwrap().clone();
+    let open_files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut add = |at| {
+        let add = Atomic { op: atomic::ADD, operand: u64::from(at) + 1, expected: 0 };
+        RemoteMap::atomic(&mut map, &[0; 4], Number { at, bytes: 8 }, add)
+    };
+    assert_eq!(add(0), Some(0));
+    let n_open = open_files();
+    for at in (8..BYTES).step_by(8) {
+        assert_eq!(add(at), Some(0), "at {at}");
+    }
+    // Other tests of this process open a few files too.
+    assert!(open_files() < n_open + 1000, "each number has a descriptor");
+    assert_eq!(add(BYTES), None, "it is outside");
+    let value = map.lookup(&[0; 4]).unwrap().unwrap().remove(0);
+    let numbers: Vec<u64> = value.chunks_exact(8).map(|it| u64::from_ne_bytes(it.try_into().unwrap())).collect();
+    assert!(numbers.iter().enumerate().all(|(n, it)| *it == 8 * n as u64 + 1));
+    assert!(map.refused_atomic().is_none());
+    let add = Atomic { op: atomic::ADD, operand: 1, expected: 0 };
+    assert_eq!(RemoteMap::atomic(&mut map, &[0; 4], Number { at: 4, bytes: 8 }, add), None);
+    let refused = map.refused_atomic().unwrap().to_string();
+    assert!(refused.ends_with("the map values: the number at byte 4 is not aligned to its 8 bytes"), "{refused}");
+}
+
+#[test]
+fn a_refused_atomic_instruction_is_told_by_the_name_of_its_map() {
+    need_root!();
+    let mut plan = Plan::default();
+    let values = add_map(&mut plan, "values", MapKind::Hash, 600, 8, 4);
+    let linux = Linux::load(&plan).unwrap();
+    let mut map = linux.map(values).unwrap().clone();
+    map.update(&[0; 600], &[0; 8], 0).unwrap();
+    let add = Atomic { op: atomic::ADD, operand: 1, expected: 0 };
+    assert_eq!(RemoteMap::atomic(&mut map, &[0; 600], Number { at: 0, bytes: 8 }, add), None);
+    let refused = linux.map(values).unwrap().refused_atomic().unwrap().to_string();
+    assert_eq!(refused, "cannot run an atomic instruction on the map values: a key of 600 bytes is too long");
 }
 
 #[test]
