@@ -19,13 +19,12 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, RawFd};
 use std::rc::Rc;
+use xputrace_bytecode::object::is_map_type_of_gpu;
 use xputrace_bytecode::{BpfMapId, Home, Image, MapKind, ProgramId, ProgramKind};
 use xputrace_model::object;
 
 /// Given to libbpf as the object's name, which it puts before the names of sections of global variables.
 const NAME: &str = "o";
-/// Of bpftime's types of maps; Linux has none as high.
-const FIRST_OF_GPUS: u32 = 1500;
 /// Pages of each CPU's buffer of a perf event array; a power of two.
 const PERF_PAGES: usize = 64;
 
@@ -56,7 +55,9 @@ struct Choice<'a> {
 impl Choice<'_> {
     fn apply(&self, open: &mut OpenObject) -> io::Result<()> {
         for mut map in open.maps_mut() {
-            self.prepare_map(&mut map).map_err(io::Error::other)?;
+            let name = map.name().to_string_lossy().into_owned();
+            let refused = |it| io::Error::other(format!("the map `{name}`: {}", libbpf::reason(&it)));
+            self.prepare_map(&mut map).map_err(refused)?;
         }
         for mut program in open.progs_mut() {
             self.prepare_program(&mut program);
@@ -75,7 +76,7 @@ impl Choice<'_> {
         if self.image.maps[id].home != Home::Linux {
             return map.set_autocreate(known.is_variables);
         }
-        if known.number > FIRST_OF_GPUS {
+        if is_map_type_of_gpu(known.number) {
             map.set_type(if known.kind == MapKind::Hash { MapType::Hash } else { MapType::Array })?;
         }
         Ok(())
@@ -138,8 +139,7 @@ impl Choice<'_> {
 
     /// Says which map or program Linux refused.
     fn explain(&self, refusal: &Refusal) -> Error {
-        let answer = io::Error::from_raw_os_error(refusal.errno);
-        if refusal.errno == libc::EPERM {
+        if refusal.is_of_permission() {
             return Error::NotPermitted("");
         }
         let what = match (refusal.program(), refusal.map()) {
@@ -147,7 +147,7 @@ impl Choice<'_> {
             (None, Some(map)) => format!("the map `{map}`"),
             (None, None) => format!("the object ({})", refusal.last_words()),
         };
-        Error::RefusedObject { what, answer, log: load::tail(refusal.verifier_log()) }
+        Error::RefusedObject { what, answer: refusal.answer(), log: load::tail(refusal.verifier_log()) }
     }
 
     /// Returns a program's section, if its hook is what libbpf reads from there: ` of section S`.

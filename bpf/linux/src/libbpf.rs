@@ -16,7 +16,7 @@ const LOG_ENDS: &str = "-- END PROG LOAD LOG --";
 /// An object that was not loaded. Everything loaded of it has been removed.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    pub(crate) errno: i32,
+    answer: io::Error,
     /// libbpf's messages, one per line.
     said: String,
 }
@@ -33,7 +33,7 @@ pub(crate) fn load_prepared(
     prepare: impl FnOnce(&mut OpenObject) -> io::Result<()>,
 ) -> Result<Object, Refusal> {
     let mut builder = ObjectBuilder::default();
-    builder.name(name).map_err(|it| Refusal { errno: libc::EINVAL, said: it.to_string() })?;
+    builder.name(name).map_err(|it| Refusal { answer: reason(&it), said: String::new() })?;
     finish(builder, elf, prepare)
 }
 
@@ -43,11 +43,16 @@ fn finish(
     prepare: impl FnOnce(&mut OpenObject) -> io::Result<()>,
 ) -> Result<Object, Refusal> {
     let (answer, said) = listening(|| {
-        let mut open = builder.open_memory(elf).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let mut open = builder.open_memory(elf).map_err(|it| reason(&it))?;
         prepare(&mut open)?;
         sys::load_object(open)
     });
-    answer.map_err(|it| Refusal { errno: it.raw_os_error().unwrap_or(libc::EIO), said })
+    answer.map_err(|answer| Refusal { answer, said })
+}
+
+/// Returns an error of libbpf's with all that led to it.
+pub(crate) fn reason(error: &libbpf_rs::Error) -> io::Error {
+    io::Error::other(format!("{error:#}"))
 }
 
 /// Runs `f`; returns also what libbpf said meanwhile, a message per line.
@@ -58,6 +63,24 @@ pub(crate) fn listening<T>(f: impl FnOnce() -> T) -> (T, String) {
 }
 
 impl Refusal {
+    /// Returns what Linux answered, or libbpf.
+    pub(crate) fn answer(&self) -> io::Error {
+        match self.answer.raw_os_error() {
+            Some(errno) => io::Error::from_raw_os_error(errno),
+            None => io::Error::other(self.answer.to_string()),
+        }
+    }
+
+    /// Whether we may not load anything. The verifier gives the same errno for what it refuses, but also a log.
+    pub(crate) fn is_of_permission(&self) -> bool {
+        self.answer.raw_os_error() == Some(libc::EPERM) && self.verifier_log().is_empty()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn new(errno: i32, said: &str) -> Refusal {
+        Refusal { answer: io::Error::from_raw_os_error(errno), said: said.into() }
+    }
+
     /// Parses `prog 'NAME': BPF program load failed: …`.
     pub(crate) fn program(&self) -> Option<&str> {
         self.subject("prog '", "': BPF program load failed")
@@ -117,13 +140,31 @@ mod tests {
         let said = "libbpf: prog 'bad': BPF program load failed: -EACCES\n\
                     libbpf: prog 'bad': -- BEGIN PROG LOAD LOG --\n0: (95) exit\nR0 !read_ok\n\
                     -- END PROG LOAD LOG --\nlibbpf: prog 'bad': failed to load: -EACCES\n";
-        let refusal = Refusal { errno: libc::EACCES, said: said.into() };
+        let refusal = Refusal::new(libc::EACCES, said);
         assert_eq!(refusal.program(), Some("bad"));
         assert_eq!(refusal.map(), None);
         assert_eq!(refusal.verifier_log(), "0: (95) exit\nR0 !read_ok");
         assert_eq!(refusal.last_words(), "prog 'bad': failed to load: -EACCES");
 
-        let said = "libbpf: map 'big': failed to create: -ENOMEM\n".to_owned();
-        assert_eq!(Refusal { errno: libc::ENOMEM, said }.map(), Some("big"));
+        let said = "libbpf: map 'big': failed to create: -ENOMEM\n";
+        assert_eq!(Refusal::new(libc::ENOMEM, said).map(), Some("big"));
+    }
+
+    #[test]
+    fn a_reason_without_a_number_is_told() {
+        let elf = include_bytes!("../../../tests/objects/direct.bpf.o");
+        let refusal = load_prepared(elf, "o", |_| Err(io::Error::other("a map has another size"))).unwrap_err();
+        assert_eq!(refusal.answer().to_string(), "a map has another size");
+        let refusal = load(b"no object").unwrap_err();
+        assert!(refusal.answer().to_string().contains("failed to open"), "{}", refusal.answer());
+    }
+
+    #[test]
+    fn what_the_verifier_refuses_is_no_lack_of_permission() {
+        let said = "libbpf: prog 'p': BPF program load failed: -EPERM\n";
+        assert!(Refusal::new(libc::EPERM, said).is_of_permission());
+        let log = format!("{said}libbpf: prog 'p': {LOG_BEGINS}\nR0 leaks addr\n{LOG_ENDS}\n");
+        assert!(!Refusal::new(libc::EPERM, &log).is_of_permission());
+        assert!(!Refusal::new(libc::EACCES, said).is_of_permission());
     }
 }

@@ -97,8 +97,8 @@ impl LinuxPart {
 
     /// Says which map or program failed, and at which line of the script.
     fn explain(&self, names: &Names, refusal: &Refusal) -> Error {
-        let answer = || io::Error::from_raw_os_error(refusal.errno);
-        if refusal.errno == libc::EPERM {
+        let answer = || refusal.answer();
+        if refusal.is_of_permission() {
             return Error::NotPermitted("");
         }
         let by_name = |names: &[String], name: &str| names.iter().position(|it| it == name);

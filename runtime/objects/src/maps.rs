@@ -2,7 +2,7 @@
 
 use crate::{ObjectError, Wishes, listed};
 use xputrace_bytecode::image::READ_ONLY;
-use xputrace_bytecode::object::{Contents, Layout, ReadMap};
+use xputrace_bytecode::object::{Contents, Layout, ReadMap, is_map_type_of_gpu};
 use xputrace_bytecode::{BpfMapId, Home, MapKind, MapSpec};
 use xputrace_model::object::{Element, ObjectHome, ObjectMap};
 
@@ -14,11 +14,6 @@ const IGNORED_FLAGS: u32 = xputrace_bytecode::image::NO_PREALLOC | xputrace_byte
 pub(crate) struct Users {
     pub(crate) in_linux: bool,
     pub(crate) on_gpu: bool,
-}
-
-/// Whether a type of map is one of bpftime's for GPUs (`GPU_MAP_OFFSET`).
-pub(crate) fn is_of_gpu(number: u32) -> bool {
-    number > 1500
 }
 
 /// Converts a map by what uses it.
@@ -47,7 +42,7 @@ fn of_linux(map: &ReadMap) -> Result<MapSpec, ObjectError> {
         12 => MapKind::ArrayOfMaps,
         13 => MapKind::HashOfMaps,
         27 => MapKind::Ringbuf,
-        number if is_of_gpu(number) => {
+        number if is_map_type_of_gpu(number) => {
             return Err(refused(format!("programs in Linux can't use a map of type {}", map.kind)));
         }
         _ => MapKind::Foreign,

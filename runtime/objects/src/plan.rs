@@ -4,7 +4,7 @@ use crate::section::{GpuHook, Hook};
 use crate::set::Setter;
 use crate::{ObjectError, ReadFile, Wishes, helpers, launch, listed, maps, section};
 use std::sync::Arc;
-use xputrace_bytecode::object::{self, Contents, ReadCode, ReadProgram};
+use xputrace_bytecode::object::{self, Contents, ReadCode, ReadProgram, is_map_type_of_gpu};
 use xputrace_bytecode::{BpfMapId, Image, Program, ProgramId, ProgramKind};
 use xputrace_model::diagnostic::{FileId, Site, SourceFile, Sources};
 use xputrace_model::object::Object;
@@ -116,7 +116,7 @@ impl<'a> Programs<'a> {
     fn users(&self, map: BpfMapId, number: u32) -> maps::Users {
         let uses = |is_on_gpu| self.list.iter().any(|it| it.is_on_gpu == is_on_gpu && it.program.maps.contains(&map));
         let (used_in_linux, on_gpu) = (uses(false), uses(true));
-        let in_linux = used_in_linux || (!on_gpu && self.are_in_linux() && !maps::is_of_gpu(number));
+        let in_linux = used_in_linux || (!on_gpu && self.are_in_linux() && !is_map_type_of_gpu(number));
         maps::Users { in_linux, on_gpu }
     }
 

@@ -31,7 +31,7 @@ use self::btf::{Btf, SectionInfo, TypeId};
 use crate::image::{Image, MapKind, MapSpec, Program, ProgramKind};
 use crate::insn::{self, class};
 
-pub use self::read::{Contents, ReadCode, ReadError, ReadMap, ReadProgram, read};
+pub use self::read::{Contents, ReadCode, ReadError, ReadMap, ReadProgram, is_map_type_of_gpu, read};
 pub use self::types::{Field, Layout, Types};
 
 const LICENSE: &[u8] = b"Dual BSD/GPL\0";

@@ -74,6 +74,12 @@ pub struct ReadCode {
     pub lines: Vec<Line>,
 }
 
+/// Whether a type of map is one of bpftime's for GPUs, which are above its `GPU_MAP_OFFSET`; Linux has none as high.
+pub fn is_map_type_of_gpu(number: u32) -> bool {
+    const GPU_MAP_OFFSET: u32 = 1500;
+    number > GPU_MAP_OFFSET
+}
+
 /// A map, as the object defines it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadMap {
