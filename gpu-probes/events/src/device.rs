@@ -11,6 +11,9 @@ use crate::word;
 /// Number of 64-bit words.
 pub const WORDS: usize = ARGUMENTS + 2 * MOST_ARGUMENTS;
 
+/// Maximum number of a launch's threads that handlers run in on the software GPU.
+pub const MOST_THREADS: u64 = 1 << 20;
+
 /// A device event as its handlers see it.
 pub type DeviceContext = [u64; WORDS];
 

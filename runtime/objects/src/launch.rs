@@ -1,12 +1,10 @@
 //! `--launch`: programs that run once, as kernels of their own.
 
 use crate::{ObjectError, listed};
+use xputrace_model::context::device::MOST_THREADS;
 use xputrace_model::object::{DirectLaunch, Shape};
 use xputrace_model::plan::{Plan, ProbeId, ProgramId};
 use xputrace_model::schema::Event;
-
-/// Threads of one launch.
-const MOST_THREADS: u64 = 1 << 20;
 
 /// Returns what is launched: by the wishes, in their order, or each program in one thread.
 pub(crate) fn launches(plan: &Plan, wishes: &[String]) -> Result<Vec<DirectLaunch>, ObjectError> {

@@ -5,15 +5,18 @@ mod common;
 use common::*;
 use std::sync::Arc;
 use xputrace_bytecode::{BpfMapId, Home, Image, ProgramId};
-use xputrace_model::context::device;
+use xputrace_model::context::{GpuContext, device};
 use xputrace_model::loss::Loss;
+use xputrace_model::object::{DirectLaunch, Object, Shape};
+use xputrace_model::output::Output;
 use xputrace_model::plan::{
-    Activities, Activity, Demand, DeviceEvent, KernelPattern, Place, Plan, Probe, Switch, SwitchId, Target,
+    Activities, Activity, Demand, DeviceEvent, KernelPattern, MapAction, Place, Plan, Probe, ProbeId, Switch, SwitchId,
+    Target,
 };
 use xputrace_model::schema::Event;
-use xputrace_model::table::{Cell, Scalar, Storage, TableDef, TableKind, Value};
+use xputrace_model::table::{Cell, Scalar, Storage, TableDef, TableId, TableKind, Value};
 use xputrace_tracer::recording::{Entry, GpuKind, Meta, Reader, Writer};
-use xputrace_tracer::{Pipeline, ProcessInfo, replay};
+use xputrace_tracer::{Pipeline, ProcessInfo, Sink, State, replay};
 use xputrace_wire::record::Kernel;
 
 const MAP: BpfMapId = BpfMapId(0);
@@ -65,6 +68,35 @@ fn counts(pipeline: &mut Pipeline) -> Vec<(String, i64, i64, i64)> {
         other => panic!("{other:?}"),
     };
     rows(pipeline, 0, true).into_iter().map(row).collect()
+}
+
+/// A run that is over as soon as it was asked so often.
+struct OverAfter(std::cell::Cell<u32>);
+
+impl Sink for OverAfter {
+    fn output(&mut self, _: Output) {}
+    fn interpret(&mut self, _: ProbeId, _: &GpuContext, _: &mut State) {}
+    fn map(&mut self, _: TableId, _: MapAction) {}
+    fn exit(&mut self, _: i64) {}
+    fn is_over(&self) -> bool {
+        let left = self.0.get();
+        self.0.set(left.saturating_sub(1));
+        left == 0
+    }
+}
+
+#[test]
+fn a_launch_ends_with_the_run() {
+    for (n_asked, grid, n_ran) in [(3, 1 << 20, 3), (100, 5, 5)] {
+        let mut plan = plan(DeviceEvent::Exit, "direct");
+        let shape = Shape { grid: [grid, 1, 1], block: [1; 3] };
+        let launches = vec![DirectLaunch { probe: ProbeId(0), program: ProgramId(0), shape }];
+        plan.object = Some(Arc::new(Object { launches, with_context: vec![ProgramId(0)], ..Default::default() }));
+        let mut pipeline = Pipeline::new(Arc::new(plan), demangle, &mut |_, _| None).unwrap();
+        pipeline.run_launches(100, 7, &mut OverAfter(n_asked.into()));
+        let n: i64 = counts(&mut pipeline).iter().map(|it| it.3).sum();
+        assert_eq!(n, n_ran);
+    }
 }
 
 #[test]

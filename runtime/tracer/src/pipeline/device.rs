@@ -8,14 +8,13 @@ use crate::names::Names;
 use crate::recording::GpuKind;
 use crate::state::{Origin, State};
 use rustc_hash::{FxHashMap, FxHashSet};
+use xputrace_model::context::device::MOST_THREADS;
 use xputrace_model::context::{DeviceContext, GpuContext, device, word};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::object::DirectLaunch;
 use xputrace_model::plan::{DeviceEvent, KernelPattern, Plan, ProbeId, ProgramId};
 
-/// Maximum number of a launch's threads that a handler runs in.
-pub(super) const MOST_THREADS: u64 = 1 << 20;
 /// Threads of a warp.
 const WARP_THREADS: u64 = 32;
 
@@ -83,7 +82,7 @@ impl Pipeline {
         self.handlers.device.unmatched().collect()
     }
 
-    /// Runs what a compiled object launches by itself, in place of a GPU. `now_nanos` is on CLOCK_MONOTONIC.
+    /// Runs what a compiled object launches by itself, in place of a GPU, until the run is over. `now_nanos` is on CLOCK_MONOTONIC.
     pub fn run_launches(&mut self, pid: u32, now_nanos: u64, sink: &mut dyn Sink) {
         let Some(object) = self.state.plan.object.clone() else { return };
         for DirectLaunch { probe, program, shape } in &object.launches {
@@ -94,6 +93,10 @@ impl Pipeline {
             ctx[device::GRID_DIM..][..3].copy_from_slice(&threads.grid);
             ctx[device::BLOCK_DIM..][..3].copy_from_slice(&threads.block);
             for n in 0..threads.count() {
+                // There may be a million.
+                if sink.is_over() {
+                    return;
+                }
                 threads.fill(&mut ctx, n);
                 // A program that ends its thread ends only its own.
                 self.state.run_device(*probe, *program, &ctx, sink);
