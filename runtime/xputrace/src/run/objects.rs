@@ -8,7 +8,8 @@ use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::vm::Fault;
 use xputrace_model::object::Object;
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Place, Plan, ProbeId};
+use xputrace_model::plan::{Place, Plan, ProbeId, ReturnWay};
+use xputrace_model::schema::Event;
 use xputrace_objects::Wishes;
 use xputrace_tracer::Sink;
 
@@ -71,7 +72,26 @@ fn refuse_in_linux(run: &Run, plan: &Plan) -> Result<()> {
             probe.name
         );
     }
+    if run.options.name.is_some() {
+        bail!(
+            "the programs of an object that run in Linux, such as that in section `{}`, can't be chosen by a process's name: \
+             leave out --comm and name the processes (-p PID), or compare `bpf_get_current_comm` in the program",
+            probe.name
+        );
+    }
     Ok(())
+}
+
+/// Says of programs at returns what they may do to the processes, if there are any.
+pub(super) fn note_of_returns(plan: &Plan) -> Option<String> {
+    let probe = plan.probes.iter().find(|it| it.returns == ReturnWay::Trampoline && it.event == Event::Uretprobe)?;
+    plan.object.as_ref()?;
+    Some(format!(
+        "`{}` is at Linux's trampoline, which replaces the function's return address: a C++ program that throws through the \
+         function, a Rust one that panics and a Go program are killed by it. A script's `uretprobe` is at the function's \
+         `ret` instead",
+        probe.name
+    ))
 }
 
 impl State {
@@ -79,10 +99,12 @@ impl State {
     pub(super) fn dump_object(&mut self) -> Vec<String> {
         let Some(object) = self.plan.object.clone() else { return Vec::new() };
         self.note_overwritten(&object);
+        let refused = self.refused_atomics(&object);
         let shown = BpfMapId::each(&object.maps).filter(|(_, it)| it.is_shown && !it.is_ring());
         let mut errors: Vec<String> = shown.filter_map(|(id, _)| self.dump_map(&object, id).err()).collect();
         let faults = self.pipeline.state().faults().into_iter();
         errors.extend(faults.map(|(probe, fault, n)| faulty(&self.plan, &object, probe, fault, n)));
+        errors.extend(refused);
         errors
     }
 
@@ -113,6 +135,12 @@ impl State {
             );
             self.emit(&Output::Note(text));
         }
+    }
+
+    /// Says whose numbers may be wrong, because Linux didn't change them atomically.
+    fn refused_atomics(&self, object: &Object) -> Vec<String> {
+        let maps = BpfMapId::each(&object.maps).filter_map(|(id, _)| self.linux.as_ref()?.map(id)?.refused_atomic());
+        maps.map(|it| format!("{}: {it}", object.file)).collect()
     }
 
     fn dump_map(&mut self, object: &Arc<Object>, id: BpfMapId) -> Result<(), String> {

@@ -6,6 +6,7 @@
 
 use super::builtins;
 use super::files::Files;
+use super::objects;
 use super::observer::Observer;
 use super::report::Report;
 use super::state::State;
@@ -67,6 +68,8 @@ pub struct Queue {
     wishes: Vec<Wish>,
     /// Whether a handler has called `exit`.
     is_over: bool,
+    /// Whether it is over also when the user wants the run to end.
+    is_interruptible: bool,
 }
 
 /// An action that a handler requested.
@@ -240,7 +243,7 @@ impl Running {
 
     /// Returns an empty queue; after `exit`, one that handles no further event.
     pub fn queue(&self) -> Queue {
-        Queue { wishes: Vec::new(), is_over: self.is_over() }
+        Queue { is_over: self.is_over(), ..Queue::default() }
     }
 
     /// Sends what was written to the reader, and reports failures of maps and output.
@@ -315,6 +318,7 @@ impl Running {
     /// Runs the `begin` handlers.
     pub fn begin(&mut self) {
         let plan = self.plan.clone();
+        objects::note_of_returns(&plan).iter().for_each(|it| self.report.note(it));
         self.run_closures(closures(&plan, Event::Begin));
         if plan.object.as_ref().is_some_and(|it| !it.launches.is_empty()) {
             self.run_launches();
@@ -324,7 +328,7 @@ impl Running {
     /// Runs the programs that a compiled object launches by itself.
     fn run_launches(&mut self) {
         self.say_of_gpu(GpuKind::Software, true);
-        let mut queue = self.queue();
+        let mut queue = Queue { is_interruptible: true, ..self.queue() };
         self.state.borrow_mut().pipeline.run_launches(std::process::id(), monotonic_nanos(), &mut queue);
         self.settle(queue);
     }
@@ -488,6 +492,6 @@ impl Sink for Queue {
     }
 
     fn is_over(&self) -> bool {
-        self.is_over
+        self.is_over || (self.is_interruptible && interrupts::are_unhandled())
     }
 }
