@@ -5,8 +5,10 @@
 //! collected instead of printed, and parsed here.
 
 use crate::sys;
-use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel};
+use libbpf_rs::{Object, ObjectBuilder, OpenObject};
+use libbpf_sys::{__va_list_tag, LIBBPF_WARN, libbpf_print_level};
 use std::cell::RefCell;
+use std::ffi::{c_char, c_int};
 use std::io;
 use std::sync::Once;
 
@@ -115,18 +117,40 @@ thread_local! {
 fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        libbpf_rs::set_print(Some((PrintLevel::Warn, keep)));
+        // libbpf-rs' own function panics at text that is not UTF-8, which names in an object may be.
+        // SAFETY: the function is sound for what libbpf passes, and does not panic.
+        unsafe { libbpf_sys::libbpf_set_print(Some(print)) };
     });
     SAID.set(Some(String::new()));
 }
 
-/// Must not panic: libbpf calls it.
-fn keep(_: PrintLevel, text: String) {
+/// Longest message that is kept whole. The verifier's log comes as one.
+const MOST_MESSAGE_BYTES: usize = 1 << 20;
+
+unsafe extern "C" {
+    /// C's function.
+    fn vsnprintf(text: *mut c_char, size: usize, format: *const c_char, arguments: *mut __va_list_tag) -> c_int;
+}
+
+/// Keeps warnings. Must not panic: libbpf calls it.
+unsafe extern "C" fn print(level: libbpf_print_level, format: *const c_char, arguments: *mut __va_list_tag) -> c_int {
+    if level > LIBBPF_WARN {
+        return 0;
+    }
+    let mut bytes = vec![0u8; MOST_MESSAGE_BYTES];
+    // SAFETY: libbpf passes a format and its arguments, and the buffer has that size.
+    let length = unsafe { vsnprintf(bytes.as_mut_ptr().cast(), bytes.len(), format, arguments) };
+    bytes.truncate(usize::try_from(length).unwrap_or(0).min(MOST_MESSAGE_BYTES - 1));
+    keep(&String::from_utf8_lossy(&bytes));
+    length
+}
+
+fn keep(text: &str) {
     SAID.with(|it| {
         if let Ok(mut said) = it.try_borrow_mut()
             && let Some(said) = said.as_mut()
         {
-            said.push_str(&text);
+            said.push_str(text);
         }
     });
 }

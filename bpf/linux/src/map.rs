@@ -4,6 +4,7 @@ use crate::cpus;
 use crate::error::Error;
 use crate::modify::{Atomics, Modifier};
 use crate::sys;
+use crate::trial::ENOTSUPP;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -111,7 +112,10 @@ impl MapHandle {
     pub fn for_each(&self, f: &mut OnElement<'_>) -> Result<(), Error> {
         let fd = self.fd();
         match self.read_batches(fd.as_fd(), f) {
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => self.read_one_by_one(fd.as_fd(), f),
+            // Linux answers the second for maps of stacks (`include/linux/errno.h`).
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | ENOTSUPP)) => {
+                self.read_one_by_one(fd.as_fd(), f)
+            }
             answer => answer,
         }
         .map_err(|it| self.error("read", it))

@@ -44,8 +44,9 @@ fn lines(pieces: &[Piece]) -> Vec<String> {
             Piece::Blank if lines.last().is_none_or(|it| it.is_empty()) => {}
             Piece::Blank => lines.push(String::new()),
             Piece::Line(it) => lines.push(it.clone()),
-            Piece::Commented(code, comment) => lines.push(format!("{code} // {comment}")),
-            Piece::Comment(it) => lines.extend(it.lines().map(|it| format!("// {it}"))),
+            Piece::Commented(code, comment) => lines.push(format!("{code} // {}", comment.replace(['\n', '\r'], " "))),
+            // A carriage return alone ends a line, too: what follows would be code.
+            Piece::Comment(it) => lines.extend(it.split(['\n', '\r']).map(|it| format!("// {it}"))),
             Piece::Blocks(parts) => lines.extend(blocks(parts)),
             Piece::Handler { head, body, tail } => lines.extend(handler(head, body, tail)),
         }
