@@ -19,7 +19,7 @@ cargo test --workspace --no-run || exit 1
 echo "testing (some minutes more)"
 # Tests that probe the same machine run one at a time; each package sets that itself. A job in the background of a
 # script ignores interrupts, and so would the programs that tests interrupt.
-env --default-signal=INT,QUIT cargo test --workspace --no-fail-fast -- --show-output >"$log" 2>&1
+env --default-signal=HUP,INT,QUIT cargo test --workspace --no-fail-fast -- --show-output >"$log" 2>&1
 status=$?
 sed -n '/^failures:$/,/^test result: FAILED/p' "$log" | head -600
 grep -E '^error' -A12 "$log" | head -60

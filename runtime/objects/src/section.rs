@@ -1,5 +1,6 @@
 //! Where a program runs, by its section and its name.
 
+use xputrace_bytecode::object::SET_ASIDE;
 use xputrace_model::plan::DeviceEvent;
 use xputrace_model::schema::Event;
 
@@ -7,8 +8,6 @@ use xputrace_model::schema::Event;
 const GPU_PREFIX: &str = "cuda__";
 /// Before a kernel's name, for loaders that would take it for a function of Linux.
 const KERNEL_PREFIX: &str = "cuda_";
-/// libbpf doesn't load a section of this prefix, unless it is asked to.
-const NOT_LOADED: char = '?';
 
 /// Sections whose programs libbpf attaches, with what follows the slash.
 const BY_LIBBPF: [(&str, &str); 15] = [
@@ -66,12 +65,12 @@ pub(crate) fn is_on_gpu(program: &str) -> bool {
 
 /// Whether libbpf leaves a section's programs out, and we do too.
 pub(crate) fn is_left_out(section: &str) -> bool {
-    section.starts_with(NOT_LOADED) && of_script(section).is_none()
+    section.starts_with(SET_ASIDE) && of_script(section).is_none()
 }
 
 /// Returns where a script's device handler runs that `xputrace build` has written (`object::write`).
 pub(crate) fn of_script(section: &str) -> Option<GpuHook> {
-    let (event, kernels) = section.strip_prefix(NOT_LOADED)?.split_once('/')?;
+    let (event, kernels) = section.strip_prefix(SET_ASIDE)?.split_once('/')?;
     let place = DeviceEvent::ALL.iter().find(|it| it.name() == event)?;
     Some(GpuHook::Kernels(*place, vec![kernels.to_owned()]))
 }

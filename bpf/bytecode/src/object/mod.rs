@@ -189,6 +189,10 @@ pub fn is_loaded(program: &Program, loaders: Loaders) -> bool {
     }
 }
 
+/// Begins the names of sections that loaders pass over: libbpf's own way to say so (`libbpf.c`, `SEC_DEF` and
+/// `bpf_program__set_autoload`).
+pub const SET_ASIDE: char = '?';
+
 /// A section, and its programs as indices into the image.
 struct Section {
     name: String,
@@ -203,7 +207,7 @@ fn sections(image: &Image, loaders: Loaders, places: &[Option<Place>]) -> Result
         let is_loaded = is_loaded(program, loaders);
         let place = places.get(at).and_then(|it| it.as_ref()?.suffix(loaders)).unwrap_or_default();
         let name = section_name(program, loaders, &place)?;
-        let name = if is_loaded { name } else { format!("?{name}") };
+        let name = if is_loaded { name } else { format!("{SET_ASIDE}{name}") };
         match sections.iter_mut().find(|it| it.name == name) {
             Some(section) => section.programs.push(at),
             None => sections.push(Section { name, programs: vec![at], is_loaded }),

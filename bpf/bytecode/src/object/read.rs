@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader as _};
-use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, RelocationTarget};
+use object::{Endianness, Object as _, ObjectSection, ObjectSymbol as _, RelocationFlags, RelocationTarget};
 use object::{SectionIndex, SectionKind, SymbolIndex, SymbolKind};
 
 use super::INSN_BYTES;
@@ -393,13 +393,18 @@ struct Linker<'a> {
 /// Maps that are defined by numbers are here: `type`, sizes of key and value, capacity, flags. libbpf took them up to 0.8,
 /// and aya's older macros write them.
 const LEGACY: &str = "maps";
+/// Whether a section holds programs. Those that no loader takes are not marked as code by [`super::write_for`].
+fn is_code<'d>(section: &impl ObjectSection<'d>) -> bool {
+    section.kind() == SectionKind::Text || section.name().is_ok_and(|it| it.starts_with(super::SET_ASIDE))
+}
+
 /// Functions that no attachment calls are here.
 const SHARED: &str = ".text";
 
 impl<'a> Linker<'a> {
     fn of(elf: &'a Elf<'a>, maps: &'a Maps, lines: &'a Lines) -> Result<Self, ReadError> {
         let mut code = HashMap::new();
-        for section in elf.sections().filter(|it| it.kind() == SectionKind::Text && it.size() > 0) {
+        for section in elf.sections().filter(|it| is_code(it) && it.size() > 0) {
             let name = section.name().unwrap_or_default().to_owned();
             let refused = |what: String| ReadError::Section { section: name.clone(), what };
             let data = section.data().map_err(|it| refused(it.to_string()))?;
