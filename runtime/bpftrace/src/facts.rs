@@ -221,6 +221,11 @@ pub(crate) fn aggregation(value: &Expr) -> Option<&str> {
     }
 }
 
+/// Whether it is a field of a tracepoint's `args`.
+pub(crate) fn is_argument(of: &Expr) -> bool {
+    matches!(&of.kind, ExprKind::Field { of, .. } if matches!(&of.kind, ExprKind::Name(it) if it == "args"))
+}
+
 /// Guesses what a tracepoint's field holds: names are texts, except for the addresses that system calls take.
 fn field_kind(name: &str) -> Kind {
     match name.ends_with("comm") || matches!(name, "name" | "rwbs" | "devname" | "driver" | "reason_str") {

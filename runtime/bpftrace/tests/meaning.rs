@@ -141,3 +141,9 @@ fn a_period_is_never_zero() {
 fn minus_signs_stay_apart() {
     says(&script("uprobe:./a:f { $x = arg0; @ = max(-(-$x)); }"), "@.max(-(-x));");
 }
+
+#[test]
+fn the_text_at_an_address_is_read_whatever_the_fields_name() {
+    says(&script("tracepoint:syscalls:sys_enter_getxattr { @[str(args->name)] = count(); }"), "@[str(e.name)].count()");
+    says(&script("tracepoint:sched:sched_switch { @[args->next_comm] = count(); }"), "@[e.next_comm].count()");
+}

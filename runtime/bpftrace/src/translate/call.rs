@@ -53,7 +53,8 @@ impl Handler<'_, '_> {
             return Ok(Code::tight(self.translator.declare_parameter(number, "\"\""), Kind::Name));
         }
         let address = self.number(text)?;
-        if address.kind.is_text() {
+        // Whether a tracepoint's field is text is a guess, and `str()` of a text is that text.
+        if address.kind.is_text() && !(facts::is_argument(text) && length.is_none()) {
             return Ok(address);
         }
         let length = match length.map(|it| (it, facts::constant_value(it))) {
