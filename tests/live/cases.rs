@@ -23,9 +23,9 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
-#[allow(clippy::print_stdout, reason = "tests/run.sh counts what was skipped, or failed once, by these lines")]
+#[expect(clippy::print_stdout, reason = "tests/run.sh counts what was skipped by these lines")]
 fn run(name: &str, path: PathBuf, bless: bool, machine: &RwLock<()>) -> Result<(), Failed> {
-    match run_again_alone(name, &path, bless, machine)? {
+    match run_steadily(name, &path, bless, machine)? {
         Outcome::Passed => {}
         Outcome::Skipped(reason) => println!("skipped: {reason}"),
         Outcome::FailedAsExpected(reason) => println!("{name} fails as expected: {reason}"),
@@ -33,8 +33,9 @@ fn run(name: &str, path: PathBuf, bless: bool, machine: &RwLock<()>) -> Result<(
     Ok(())
 }
 
-#[allow(clippy::print_stdout, reason = "tests/run.sh shows these lines")]
-fn run_again_alone(name: &str, path: &Path, bless: bool, machine: &RwLock<()>) -> Result<Outcome, Failure> {
+/// Runs a case beside others, and again alone if it fails.
+#[expect(clippy::print_stdout, reason = "tests/run.sh counts what failed once by these lines")]
+fn run_steadily(name: &str, path: &Path, bless: bool, machine: &RwLock<()>) -> Result<Outcome, Failure> {
     let first = {
         let _beside_others = machine.read();
         case::run(path, bless)
