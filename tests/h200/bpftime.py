@@ -1,0 +1,176 @@
+"""bpftime's example objects on a real GPU; see README.md. Called by run.sh.
+
+    bpftime.py DIR [NAME…]
+
+DIR has of each example NAME of https://github.com/eunomia-bpf/bpftime (example/gpu, commit ec26daec): its program `NAME.cu` for
+the GPU, and `NAME.bpf.o`, made of its `.bpf.c` with
+
+    clang -g -O2 -target bpf -D__TARGET_ARCH_x86 -I DIRECTORY-OF-VMLINUX.H -c
+
+None of them is changed. Their programs run until they are ended, one launch a second: here for some seconds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from h200 import BIN, OUT, XPUTRACE
+
+SECONDS = 3
+
+
+class Run:
+    """What a run printed: maps, records, lines, and how often the program launched its kernel."""
+
+    def __init__(self, directory, name, *options, command=None):
+        program = directory / "bin" / name / "vec_add"
+        if command is None:
+            program.parent.mkdir(parents=True, exist_ok=True)
+            if not program.exists():
+                source = directory / f"{name}.cu"
+                subprocess.run(["nvcc", "-cudart", "shared", "-arch=sm_90", "-w", "-g", "-o", program, source], check=True)
+            command = ["timeout", "-s", "INT", str(SECONDS), "stdbuf", "-oL", "./vec_add"]
+        out = OUT / f"bpftime-{name}.json"
+        line = [XPUTRACE, "run", directory / f"{name}.bpf.o", "-f", "json", "-o", out, *options, "--", *command]
+        done = subprocess.run(line, cwd=program.parent if program.exists() else directory, capture_output=True, text=True, timeout=60)
+        self.objects = [json.loads(it) for it in out.read_text().splitlines()] if out.exists() else []
+        self.said, self.printed = done.stderr, done.stdout
+        out.unlink(missing_ok=True)
+
+    def map(self, name):
+        found = [it["data"][name] for it in self.objects if it["type"] == "map" and name in it["data"]]
+        assert found, f"no map {name}: {self.said[-1500:]} {str(self.objects)[-1500:]}"
+        return found[-1]
+
+    def records(self, name):
+        return [it["data"][name] for it in self.objects if it["type"] == "record" and name in it["data"]]
+
+    def lines(self, text):
+        return sum(text in str(it) for it in self.objects)
+
+    def results(self, text):
+        return self.printed.count(text)
+
+
+def threadhist_shared(run):
+    # Ten threads a launch on the GPU, and one return of the launching function in Linux.
+    counts, launches = run.map("call_count"), run.results("C[0] = ")
+    assert counts["0"] == 10 * counts["1"] and counts["1"] == launches, (counts, launches)
+    return f"value(0) = {counts['0']}, value(1) = {counts['1']} of {launches} launches"
+
+
+def kernelretsnoop(run):
+    records, launches = run.records("rb"), run.results("C[0] = ")
+    assert len(records) == 5 * launches, (len(records), launches, run.said[-800:])
+    return f"{len(records)} records of {launches} launches; the first: {str(records[0])[:80]}"
+
+
+def kernel_trace(run):
+    records, launches = run.records("events"), run.results("vectorAdd =>")
+    assert len(records) == launches, (len(records), launches, run.said[-800:])
+    return f"total events: {len(records)} of {launches} launches; the first: {records[0]}"
+
+
+def atomizer(run):
+    # Blocks of the other half end before they compute: element 1 stays 0, element 7 is 21.
+    launches = run.results("C[7] = 21")
+    assert launches and run.results("C[1] = 0") == launches, run.printed[-400:]
+    exited, entered = run.lines("Exited _Z9vectorAdd"), run.lines("Enter _Z9vectorAdd")
+    assert exited == entered == 5 * launches, (exited, entered, launches)
+    return f"5 of 10 blocks of {launches} launches ended early, {exited} lines"
+
+
+def cuda_counter(run):
+    calls, launches = run.map("call_count"), run.results("C[0] = ")
+    assert sum(calls.values()) == 10 * launches, (calls, launches)
+    entered, exited = run.lines("Entered _Z9vectorAdd"), run.lines("Exited (with")
+    return f"calls {calls} of {launches} launches of 10 threads; time {run.map('total_time_ns')}; {entered} + {exited} lines"
+
+
+def launchlate(run):
+    histogram, launches = run.map("time_histogram"), run.results("C[0] = ")
+    # The ten threads of a launch add 1 each, without an atomic instruction: at least one of them is seen.
+    assert launches <= sum(histogram.values()) <= 10 * launches, (histogram, launches)
+    late = sum(n for bin, n in histogram.items() if int(bin) <= 6)
+    assert late == sum(histogram.values()), f"latencies of more than 100 ms: {histogram}"
+    return f"{histogram} of {launches} launches"
+
+
+def mem_trace(run):
+    found, launches = run.map("counter"), run.results("C[0] = ") or run.results("C[1] = ")
+    assert found["0"] >= launches > 0, (found, launches)
+    return f"counter[0] = {found['0']} of {launches} launches; a lower bound, as the object's increments race"
+
+
+def directly_run(run):
+    found = run.map("vec_C")
+    assert [found.get(str(i), 0) for i in range(4)] == [11, 22, 33, 44], found
+    return f"vec_C = {found}"
+
+
+def threadhist(run):
+    found, launches = run.map("call_count"), run.printed.count("\n")
+    return f"{len(found)} threads, {sum(found.values())} runs"
+
+
+def shared(run):
+    return f"{[it for it in run.objects if it['type'] == 'map']}"[:400]
+
+
+def options(name, directory):
+    """What stands for the settings that an example's own loader makes."""
+    match name:
+        case "atomizer":
+            return ["--unsafe", "--set", "partition_num_map[0]=2", "--set", "partition_index_map[0]=1"]
+        case "launchlate" | "launchlate-kernel-gpu-shared-map":
+            real, mono = clocks()
+            program = directory / "bin" / name / "vec_add"
+            function = "_Z16cudaLaunchKernelIcE9cudaErrorPT_4dim3S3_PPvmP11CUstream_st"
+            return ["--set", f"clock_offset[0]={real - mono}", "--attach", f"uprobe_cuda_launch=uprobe/{program}:{function}"]
+        case "directly_run_on_gpu":
+            a, b = directory / "a.bin", directory / "b.bin"
+            a.write_bytes(b"".join(i.to_bytes(4, "little") for i in (1, 2, 3, 4)))
+            b.write_bytes(b"".join(i.to_bytes(4, "little") for i in (10, 20, 30, 40)))
+            return ["--set", f"vec_A=@{a}", "--set", f"vec_B=@{b}", "--set", "vec_N[0]=4", "--launch", "cuda__vec_add=1:4"]
+    return []
+
+
+def clocks():
+    import time
+
+    return time.clock_gettime_ns(time.CLOCK_REALTIME), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+EXAMPLES = {
+    "threadhist-gpu-kernel-shared-map": threadhist_shared,
+    "kernelretsnoop": kernelretsnoop,
+    "kernel_trace": kernel_trace,
+    "atomizer": atomizer,
+    "cuda-counter": cuda_counter,
+    "launchlate": launchlate,
+    "mem_trace": mem_trace,
+    "directly_run_on_gpu": directly_run,
+    "threadhist": threadhist,
+    "gpu_shared_map": shared,
+    "host_map_test": shared,
+    "launchlate-kernel-gpu-shared-map": launchlate,
+    "threadscheduling": shared,
+}
+
+
+def main(directory, names):
+    failed = 0
+    for name, judge in EXAMPLES.items():
+        if names and name not in names:
+            continue
+        command = ["true"] if name == "directly_run_on_gpu" else None
+        try:
+            print(f"passed   {name}: {judge(Run(directory, name, *options(name, directory), command=command))}", flush=True)
+        except Exception as error:
+            failed += 1
+            print(f"FAILED   {name}: {type(error).__name__} {str(error)[:1500]}", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2:]) != 0)

@@ -1,0 +1,160 @@
+"""Code inside kernels on a real GPU, against counts that the programs make themselves; see README.md. Called by run.sh.
+
+    inside.py [WORD]              the cases that have the word in their names
+    inside.py costs [ROUNDS]      what handlers cost vectorAdd: every way in turn, the medians and their ratio to bare"""
+
+import json
+import statistics
+import subprocess
+import sys
+
+from h200 import BIN, OUT, XPUTRACE, account, bad, case, expect, losses, maps, rotated, run_checks, trace
+
+CASES = []
+
+
+def inside(script, elements=100_000, launches=10, *options, check=True):
+    """Runs `inside` under a script: its maps, its own account, and all that the run printed."""
+    objects, done = trace(script, [BIN / "inside", elements, launches], *options, check=check)
+    own = account(done)
+    expect("the program's result", (own["wrong"], own["error"]), (0, "no error"))
+    expect("losses", bad(losses(objects), {"kernels_only"}), {})
+    return maps(objects), own
+
+
+@case("accesses to memory, by space and access", cases=CASES)
+def accesses():
+    found, own = inside('device_mem("reduce", |t| { @n[t.space, t.access].count(); @bytes[t.space].sum(t.bytes ?? 0) });')
+    times = own["launches"]
+    wanted = {
+        "global,load": own["elements"],
+        "shared,load": own["shared_loads"],
+        "shared,store": own["shared_stores"],
+        "atomic": own["blocks"],
+    }
+    n = found["@n"]
+    atomics = sum(v for k, v in n.items() if k.endswith("atomic"))
+    expect("accesses", {**{k: n.get(k) for k in list(wanted)[:3]}, "atomic": atomics}, {k: v * times for k, v in wanted.items()})
+    return f"{n}"
+
+
+@case("addresses of accesses", cases=CASES)
+def addresses():
+    script = 'device_mem("reduce", |t| if t.space == "global" && t.access == "load" { @low.min(t.address); @high.max(t.address) });'
+    found, own = inside(script)
+    expect("bytes between the first and the last", found["@high"] - found["@low"], 4 * (own["elements"] - 1))
+    return f"{found['@low']:#x} to {found['@high']:#x}"
+
+
+@case("barriers", cases=CASES)
+def barriers():
+    found, own = inside('device_barrier("reduce", |t| @n.count()); device_barrier("reduce", #{per: "warp"}, |t| @warps.count());')
+    times = own["launches"]
+    expect("barriers", (found["@n"], found["@warps"]), (own["barriers"] * times, own["barriers"] * times // 32))
+    return f"{found}"
+
+
+@case("source lines", cases=CASES)
+def lines():
+    found, own = inside('device_line("reduce", |t| @n[t.line].count());')
+    at = found["@n"].get(str(own["atomic_line"]))
+    # The line's condition is tested by every thread; what follows it runs in one of each block.
+    assert at and at >= own["threads"] * own["launches"], f"line {own['atomic_line']}: {found['@n']}"
+    return f"{found['@n']}"
+
+
+@case("arguments, once a block and once a warp", cases=CASES)
+def arguments():
+    found, own = inside("""
+        device_entry("reduce", #{per: "block"}, |t| @blocks[t.arg2].count());
+        device_exit("reduce", #{per: "warp"}, |t| @warps.count());
+        device_entry("reduce", |t| @threads[t.arg3].count());
+    """)
+    times = own["launches"]
+    expect("blocks", found["@blocks"], {str(own["elements"]): own["blocks"] * times})
+    assert found["@warps"] >= own["threads"] * times // 32, found
+    expect("an argument that there isn't", list(found["@threads"].values()), [own["threads"] * times])
+    return f"{found}"
+
+
+@case("the launch of each thread's kernel", cases=CASES)
+def launches():
+    found, own = inside('device_entry("reduce", #{per: "block"}, |t| { @by[t.launch.ustack].count(); @api[t.launch.api].count() });', 10_000, 30)
+    by = found["@by"]
+    first = sum(n for stack, n in by.items() if "launch_first" in stack)
+    second = sum(n for stack, n in by.items() if "launch_second" in stack)
+    wanted = own["first"] * own["blocks"], (own["launches"] - own["first"]) * own["blocks"]
+    expect("blocks by the function that launched them", (first, second), wanted)
+    expect("calls", sum(found["@api"].values()), own["launches"] * own["blocks"])
+    return f"{first} and {second} of {own['launches']} launches; {found['@api']}"
+
+
+@case("one map of three engines", cases=CASES)
+def engines():
+    found, own = inside(f"""
+        uprobe("{BIN}/inside:*launch_first*", |e| @n.count());
+        kernel(|k| @n.count());
+        device_entry("reduce", |t| @n.count());
+    """)
+    expect("hits", found["@n"], own["first"] + own["launches"] + own["threads"] * own["launches"])
+    return f"{found['@n']}"
+
+
+@case("many keys, and a map that is full", cases=CASES)
+def keys():
+    found, own = inside('device_entry("reduce", |t| @n[t.blockIdx.x, t.threadIdx.x / 32].count());', 200_000, 5)
+    counts = found["@n"]
+    expect("elements, and the sum", (len(counts), sum(counts.values())), (own["blocks"] * 8, own["threads"] * own["launches"]))
+    objects, done = trace('map(#{name: "n", size: 64}); device_entry("reduce", |t| @n[t.blockIdx.x].count());', [BIN / "inside", 200_000, 5], check=False)
+    own, found = account(done), maps(objects)["@n"]
+    lost = sum(it["count"] for it in objects[-1]["data"]["lines"]) if objects[-1]["data"]["lines"] else 0
+    expect("kept and lost", sum(found.values()) + lost, own["threads"] * own["launches"])
+    return f"{len(counts)} keys; a map of 64: {len(found)} kept, {lost} updates lost by name"
+
+
+# Ways of `costs`: a handler for vectorAdd, and the one of the issue's figures that it stands for.
+WAYS = {
+    "bare": None,
+    "false condition": 'device_exit("vectorAdd", |t| if t.threadIdx.x == 9999 { @n.count() });',
+    "count": 'device_exit("vectorAdd", |t| @n.count());',
+    "count, entry and exit": 'device_entry("vectorAdd", |t| @n.count()); device_exit("vectorAdd", |t| @m.count());',
+    "count by block": 'device_exit("vectorAdd", |t| @n[t.blockIdx.x].count());',
+    "sum": 'device_exit("vectorAdd", |t| @s.sum(t.threadIdx.x));',
+    "max of the time": 'device_exit("vectorAdd", |t| @x.max(t.time));',
+    "histogram": 'device_exit("vectorAdd", |t| @h.hist(t.threadIdx.x));',
+    "every access": 'device_mem("vectorAdd", |t| @n.count());',
+    "every access, once a warp": 'device_mem("vectorAdd", #{per: "warp"}, |t| @n.count());',
+    "bytes by space and access": 'device_mem("vectorAdd", |t| @b[t.space, t.access].sum(t.bytes ?? 0));',
+    "stack by block": 'device_entry("vectorAdd", #{per: "block"}, |t| @by[t.launch.ustack].count());',
+}
+
+
+def once(way, elements):
+    line = [str(BIN / "vectors"), str(elements), "200"]
+    if WAYS[way]:
+        line = [XPUTRACE, "-q", "-o", "/dev/null", "-e", WAYS[way], "--", *line]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{way}: {done.stderr[-800:]}"
+    return json.loads([it for it in done.stdout.splitlines() if it.startswith("{")][-1])["us"]
+
+
+def costs(rounds):
+    rows = []
+    for elements in (1_024, 65_536, 1_048_576, 16_777_216):
+        samples = {way: [] for way in WAYS}
+        for r in range(rounds):
+            for way in rotated(list(WAYS), r):
+                samples[way].append(once(way, elements))
+        bare = statistics.median(samples["bare"])
+        for way, them in samples.items():
+            rows.append(f"{elements:>10}  {way:<28} {statistics.median(them):9.2f} us  {statistics.median(them) / bare:6.2f} x")
+            print(rows[-1], flush=True)
+    (OUT / "inside-costs.txt").write_text("\n".join(rows) + "\n")
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    if words[:1] == ["costs"]:
+        costs(int((words[1:] or ["5"])[0]))
+    else:
+        sys.exit(run_checks([it for it in CASES if all(word in it[0] for word in words)], "inside.txt") != 0)
