@@ -30,7 +30,7 @@ build() {
     $nvcc -cudart shared -o "$BIN/sets" sets.cu -lcuda &
     # A number of an architecture embeds PTX; native does not.
     nvcc -O2 -w -arch=sm_90 -o "$BIN/vectors" vectors.cu &
-    nvcc -O2 -w -arch=sm_90 -lineinfo -cudart shared -o "$BIN/inside" inside.cu &
+    nvcc -O2 -w -arch=sm_90 -lineinfo -Xcompiler $host -cudart shared -o "$BIN/inside" inside.cu &
     $nvcc -cudart shared -o "$BIN/managed" managed.cu &
     nvcc -O2 -w -std=c++17 -gencode arch=compute_90,code=[sm_90,compute_90] -compress-mode=none -cudart static -o "$BIN/twins" twins.cu -lcuda &
     nvcc -O2 -w -std=c++17 -ptx -arch=compute_90 -o "$BIN/twins.ptx" twins.cu &
