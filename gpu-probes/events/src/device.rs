@@ -14,6 +14,13 @@ pub const WORDS: usize = ARGUMENTS + 2 * MOST_ARGUMENTS;
 /// Maximum number of a launch's threads that handlers run in on the software GPU.
 pub const MOST_THREADS: u64 = 1 << 20;
 
+/// Threads of a warp.
+pub const WARP_THREADS: u64 = 32;
+
+/// Bytes of the pieces that global memory is fetched in, each at a multiple of its size (CUDA C++ Best Practices Guide,
+/// "Coalesced Access to Global Memory").
+pub const SECTOR_BYTES: u64 = 32;
+
 /// A device event as its handlers see it.
 pub type DeviceContext = [u64; WORDS];
 
@@ -42,9 +49,13 @@ pub const ACCESS: usize = 22;
 pub const SPACE: usize = 23;
 /// The line of the source; 0 if it is not known.
 pub const LINE: usize = 24;
+/// Threads of the warp that are there together.
+pub const ACTIVE: usize = 25;
+/// Sectors of memory ([`SECTOR_BYTES`]) that the threads of the warp that are there together access; 0 if it is not known.
+pub const SECTORS: usize = 26;
 /// What the launch's words are, each in place of a word of the events of its kernel ([`LAUNCH_WORDS`]). On a GPU each of them
 /// is the launch's number, which tells the tracer what they are.
-pub const LAUNCH: usize = 25;
+pub const LAUNCH: usize = 27;
 /// Two words each: whether the kernel has that parameter, and its bits.
 pub const ARGUMENTS: usize = LAUNCH + LAUNCH_WORDS.len();
 
@@ -86,6 +97,8 @@ pub enum Source {
     OfKernel,
     /// One of the threads of a warp that are there together has 1.
     Leader,
+    /// The number of these threads.
+    Active,
     /// From what is at this place in the code, such as an access to memory.
     OfPlace,
     /// Whether the kernel has the parameter with this index.
@@ -117,6 +130,7 @@ const fn sources() -> [Source; WORDS] {
     all[LANEID] = Source::Register32("%laneid");
     all[CLOCK] = Source::Register64("%clock64");
     all[IS_LEADER] = Source::Leader;
+    all[ACTIVE] = Source::Active;
     let mut at = LAUNCH;
     while at < ARGUMENTS {
         // The same for all threads of a launch, and for a node of a graph at all launches of it. It is CUPTI's `gridId`.
@@ -230,7 +244,7 @@ const FIELDS: &[Field] = &with::<{ COMMON.len() + MOST_ARGUMENTS }>(&[]);
 const LINE_FIELDS: &[Field] = &with::<{ COMMON.len() + 1 + MOST_ARGUMENTS }>(&[LINE_FIELD]);
 const ACCESS_FIELDS: &[Field] = &with::<{ COMMON.len() + OF_ACCESS.len() + MOST_ARGUMENTS }>(&OF_ACCESS);
 
-const OF_ACCESS: [Field; 5] = [
+const OF_ACCESS: [Field; 6] = [
     int("address", ADDRESS, "address that is accessed; in shared and local memory, within the thread's own"),
     optional("bytes", BYTES, Unit::Bytes, "bytes that the thread accesses; `()` where only the running code knows"),
     Field {
@@ -247,6 +261,13 @@ const OF_ACCESS: [Field; 5] = [
             "state space, as the code names it: \"global\", \"shared\", \"local\", \"const\" or \"generic\"",
         )
     },
+    optional(
+        "sectors",
+        SECTORS,
+        Unit::None,
+        "32-byte sectors of global memory that the warp's threads access together; `()` in other memory, and where `bytes` is \
+         `()` or more than 32",
+    ),
     LINE_FIELD,
 ];
 
@@ -294,7 +315,7 @@ const fn with<const N: usize>(own: &[Field]) -> [Field; N] {
     all
 }
 
-const COMMON: [Field; 12] = [
+const COMMON: [Field; 13] = [
     word("time", FieldType::Int, Unit::Clock, TIME, "time on the GPU"),
     int("pid", PID, "process id"),
     word(
@@ -311,6 +332,7 @@ const COMMON: [Field; 12] = [
     int("smid", SMID, "multiprocessor that the thread runs on"),
     int("warpid", WARPID, "the warp's number on its multiprocessor"),
     int("laneid", LANEID, "the thread's number in its warp, 0 to 31"),
+    int("active", ACTIVE, "threads of its warp that are there together, this one included"),
     int("clock", CLOCK, "cycles of the multiprocessor's clock"),
     word(
         "launch",
@@ -393,7 +415,7 @@ mod tests {
     #[test]
     fn every_word_that_belongs_to_no_place_has_a_source() {
         let of_place = (0..WORDS).filter(|it| SOURCES[*it] == Source::OfPlace);
-        assert_eq!(of_place.collect::<Vec<_>>(), [ADDRESS, BYTES, ACCESS, SPACE, LINE]);
+        assert_eq!(of_place.collect::<Vec<_>>(), [ADDRESS, BYTES, ACCESS, SPACE, LINE, SECTORS]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use xputrace_device::{
 };
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, SOURCES, SPACES, Source};
-use xputrace_ptx::{ADDRESS, Access, AccessKind, Function, Module, Point, Site, type_bits};
+use xputrace_ptx::{ADDRESS, Access, AccessKind, Function, Module, Point, Site, Space, type_bits};
 use xputrace_wire::device::{NAMES_VARIABLE, Ptx, Twin, twin_symbol};
 
 /// A handler, and where in a kernel it runs.
@@ -356,6 +356,7 @@ impl Spot<'_> {
             Source::OfProcess => Word::Statements(process_id()),
             Source::OfKernel => Word::Statements(name_of(self.kernel)),
             Source::Leader => Word::Statements(LEADER.into()),
+            Source::Active => Word::Statements(ACTIVE.into()),
             Source::OfPlace => self.of_place(at, texts),
             Source::HasArgument(n) => Word::Constant(self.parameter(n).is_some().into()),
             Source::Argument(n) => self.parameter(n).map_or(Word::Constant(0), |it| Word::Statements(it.statements())),
@@ -377,6 +378,7 @@ impl Spot<'_> {
             (device::ADDRESS, Some(_)) => Word::Wide(ADDRESS.into()),
             (device::BYTES, Some(access)) => Word::Constant(access.bytes.unwrap_or(0).into()),
             (device::ACCESS, Some(access)) => Word::Constant(texts.id(kind(&access).text())),
+            (device::SECTORS, Some(access)) => sectors(&access).map_or(Word::Constant(0), Word::Statements),
             (device::SPACE, Some(access)) => Word::Constant(texts.id(access.space.name())),
             _ => Word::Constant(0),
         }
@@ -407,6 +409,31 @@ impl Parameter {
 const LEADER: &str = "{ .reg .b32 %there, %leader, %lane; .reg .pred %is_it; activemask.b32 %there; \
      bfind.u32 %leader, %there; mov.u32 %lane, %laneid; setp.eq.u32 %is_it, %leader, %lane; \
      selp.b64 {d}, 1, 0, %is_it; }";
+
+/// PTX that sets `{d}` to the number of threads of a warp that are there.
+const ACTIVE: &str = "{ .reg .b32 %there; activemask.b32 %there; popc.b32 %there, %there; cvt.u64.u32 {d}, %there; }";
+
+/// Returns PTX that sets `{d}` to the number of sectors that the threads of a warp that are there access: of the threads of a
+/// sector one is counted. Aligned as they must be, the bytes of a thread lie in one sector (PTX ISA, "Addresses as Operands").
+fn sectors(access: &Access) -> Option<String> {
+    let is_counted = match access.space {
+        Space::Global => "",
+        // An address of another space is none of global memory's.
+        Space::Generic => "isspacep.global %is_global, {address}; and.pred %is_first, %is_first, %is_global; ",
+        Space::Shared | Space::Local | Space::Const | Space::Param => return None,
+    };
+    // Copies in bulk are aligned to 16 bytes alone.
+    let most_bytes = if access.is_asynchronous { 16 } else { device::SECTOR_BYTES };
+    access.bytes.filter(|it| u64::from(*it) <= most_bytes)?;
+    let shift = device::SECTOR_BYTES.ilog2();
+    let text = format!(
+        "{{ .reg .b32 %there, %same, %first, %lane, %n; .reg .b64 %sector; .reg .pred %is_first, %is_global; \
+         activemask.b32 %there; shr.u64 %sector, {{address}}, {shift}; match.any.sync.b64 %same, %sector, %there; \
+         bfind.u32 %first, %same; mov.u32 %lane, %laneid; setp.eq.u32 %is_first, %lane, %first; {is_counted}\
+         vote.sync.ballot.b32 %n, %is_first, %there; popc.b32 %n, %n; cvt.u64.u32 {{d}}, %n; }}"
+    );
+    Some(text.replace("{address}", ADDRESS))
+}
 
 /// What a module is to be compiled for.
 struct Target {

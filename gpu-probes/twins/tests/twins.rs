@@ -161,6 +161,7 @@ fn what_is_known_of_accesses_and_barriers_and_parameters() {
     let at = |place, words: &[usize]| words.iter().map(|it| counting(place, *it)).collect::<Vec<_>>();
     let of_access = [device::ADDRESS, device::BYTES, device::ACCESS, device::SPACE, device::LINE, device::IS_LEADER];
     let mut handlers = at(DeviceEvent::Memory, &of_access);
+    handlers.extend(at(DeviceEvent::Memory, &[device::ACTIVE, device::SECTORS]));
     handlers.extend(at(DeviceEvent::Barrier, &[device::THREAD]));
     handlers.extend(at(DeviceEvent::Entry, &[device::ARGUMENTS, device::ARGUMENTS + 1, device::ARGUMENTS + 31]));
     golden("accesses.ptx", &twin(handlers, FIRST, "second").unwrap().unwrap());

@@ -8,15 +8,12 @@ use crate::names::Names;
 use crate::recording::GpuKind;
 use crate::state::{Origin, State};
 use rustc_hash::{FxHashMap, FxHashSet};
-use xputrace_model::context::device::MOST_THREADS;
+use xputrace_model::context::device::{MOST_THREADS, WARP_THREADS};
 use xputrace_model::context::{DeviceContext, GpuContext, device, word};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::object::DirectLaunch;
 use xputrace_model::plan::{DeviceEvent, KernelPattern, Plan, ProbeId, ProgramId};
-
-/// Threads of a warp.
-const WARP_THREADS: u64 = 32;
 
 /// The script's device handlers, by the kernels that they match.
 pub(super) struct DeviceHandlers {
@@ -202,6 +199,8 @@ impl Threads {
         ctx[device::LANEID] = thread % WARP_THREADS;
         let is_last = ctx[device::LANEID] == WARP_THREADS - 1 || thread == per_block - 1;
         ctx[device::IS_LEADER] = is_last.into();
+        let first_of_warp = thread - ctx[device::LANEID];
+        ctx[device::ACTIVE] = WARP_THREADS.min(per_block - first_of_warp);
     }
 }
 
@@ -233,6 +232,8 @@ mod tests {
             let [x, y, z] = of(device::THREAD);
             let in_block = x + 5 * (y + 2 * z);
             assert_eq!([ctx[device::WARPID], ctx[device::LANEID]], [in_block / 32, in_block % 32]);
+            // The second warp of a block of 40.
+            assert_eq!(ctx[device::ACTIVE], if in_block < 32 { 32 } else { 8 });
             assert!(seen.insert((of(device::BLOCK), of(device::THREAD))), "thread {n} comes twice");
         }
         assert_eq!(seen.len(), 240);
