@@ -59,7 +59,15 @@ texts! {
         "gpumem",
         "waitstat",
         "apistat",
-        "gpuerr"
+        "gpuerr",
+        "threadhist",
+        "blocktime",
+        "smbusy",
+        "kernelargs",
+        "hotlines",
+        "launchlat-device",
+        "memcoalesce",
+        "warpdiv"
     ],
     STDLIB: ["latency", "flame", "request", "units", "fmt", "python", "occupancy", "ranges", "clock"]
 }

@@ -149,8 +149,10 @@ pub fn explain(run: &Run) -> Result<ExitCode> {
 
 /// `xputrace scripts`: lists the bundled scripts.
 pub fn scripts() -> Result<ExitCode> {
-    let line = |it: &xputrace_script::Bundled| format!("{:<12} {}\n", it.name, it.summary());
-    console::print(xputrace_script::scripts().iter().map(line).collect::<String>())?;
+    let scripts = xputrace_script::scripts();
+    let width = scripts.iter().map(|it| it.name.len()).max().unwrap_or(0);
+    let line = |it: &xputrace_script::Bundled| format!("{:<width$} {}\n", it.name, it.summary());
+    console::print(scripts.iter().map(line).collect::<String>())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,6 +7,8 @@
 mod making;
 mod objects;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod toolkit;
 mod triton;
 mod workshop;
