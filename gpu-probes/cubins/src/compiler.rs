@@ -2,7 +2,7 @@
 
 use crate::cache::{Cache, CacheError, Key};
 use crate::child::{Account, Limit};
-use crate::ptxas::{Failure, Output, Ptxas};
+use crate::ptxas::{Failure, Output, Ptxas, Purpose};
 use crate::usage::{Usage, parse};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ pub struct Order<'a> {
     pub text: &'a str,
     /// What the text is for, as it says: `sm_90a`.
     pub target: &'a str,
+    pub purpose: Purpose,
     /// The GPU's compute capability, such as 90.
     pub capability: u32,
     /// Where a `ptxas` may be: the first that can compile the text does.
@@ -95,7 +96,7 @@ impl Compiler {
 
     /// Compiles, or waits for another thread that does.
     fn once(&self, ptxas: &Ptxas, architecture: &str, order: Order<'_>) -> Made {
-        let key = Key::of(&[&ptxas.recipe(architecture), order.text]);
+        let key = Key::of(&[&ptxas.recipe(architecture, order.purpose), order.text]);
         let of_user = (key, order.account);
         let current = || self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let cell = current().entry(of_user).or_default().clone();
@@ -103,7 +104,7 @@ impl Compiler {
             if let Some(output) = order.cache.and_then(|it| it.get(key)) {
                 return Ok((output, true, None));
             }
-            let output = ptxas.compile(order.text, architecture, order.account, order.limit)?;
+            let output = ptxas.compile(order.text, (architecture, order.purpose), order.account, order.limit)?;
             let unkept = order.cache.and_then(|it| it.put(key, &output).err()).map(Arc::new);
             Ok((output, false, unkept))
         });

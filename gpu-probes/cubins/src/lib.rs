@@ -18,5 +18,5 @@ mod usage;
 pub use cache::{Cache, CacheError};
 pub use child::{Account, Limit};
 pub use compiler::{Compiler, Cubin, NoCubin, Order};
-pub use ptxas::{Failure, Ptxas};
+pub use ptxas::{Failure, Ptxas, Purpose};
 pub use usage::Usage;

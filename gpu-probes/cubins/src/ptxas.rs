@@ -34,8 +34,27 @@ pub enum Failure {
     Failed(String),
 }
 
-/// Options besides the architecture; each changes what is made.
-const OPTIONS: [&str; 1] = ["-v"];
+/// What a cubin is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// To be loaded as a module.
+    #[default]
+    Module,
+    /// Its functions are called by code that NVIDIA's Sanitizer API patches into other kernels.
+    Patch,
+}
+
+impl Purpose {
+    /// Returns the options besides the architecture; each changes what is made.
+    const fn options(self) -> &'static [&'static str] {
+        match self {
+            Purpose::Module => &["-v"],
+            // In the documentation of that API ("Building and loading patches"): nvcc passes it on with -Xptxas.
+            Purpose::Patch => &["-v", "--compile-as-tools-patch"],
+        }
+    }
+}
+
 /// A program that takes longer to say its version is none that we want.
 const SAYS_ITS_VERSION_WITHIN: Duration = Duration::from_secs(2);
 /// As collectors take it.
@@ -68,7 +87,7 @@ impl Ptxas {
     pub(crate) fn compile(
         &self,
         text: &str,
-        architecture: &str,
+        (architecture, purpose): (&str, Purpose),
         account: Account,
         limit: Limit<'_>,
     ) -> Result<Output, Failure> {
@@ -76,7 +95,7 @@ impl Ptxas {
         let input = MemoryFile::with(text.as_bytes()).map_err(|it| of_system(it.into()))?;
         let mut output = MemoryFile::new().map_err(|it| of_system(it.into()))?;
         let mut command = Command::new(&self.path);
-        command.args(OPTIONS).arg(format!("-arch={architecture}")).arg("-o").arg(output.path()).arg(input.path());
+        command.args(purpose.options()).arg(format!("-arch={architecture}")).arg("-o").arg(output.path()).arg(input.path());
         let (status, said) = match run(&mut command, &[&input, &output], account, limit) {
             Ok(it) => it,
             Err(RunError::System(error)) => return Err(Failure::Unfit(format!("{}: {error}", self.path.display()))),
@@ -104,8 +123,8 @@ impl Ptxas {
     }
 
     /// Returns all that decides what it makes of a text.
-    pub(crate) fn recipe(&self, architecture: &str) -> String {
-        format!("{}\0{}\0{architecture}", self.identity, OPTIONS.join(" "))
+    pub(crate) fn recipe(&self, architecture: &str, purpose: Purpose) -> String {
+        format!("{}\0{}\0{architecture}", self.identity, purpose.options().join(" "))
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use xputrace_cubins::{Account, Compiler, Limit, Order};
+use xputrace_cubins::{Account, Compiler, Limit, Order, Purpose};
 
 #[test]
 #[allow(clippy::print_stderr, reason = "a test says why it did not run")]
@@ -26,6 +26,7 @@ fn root_compiles_as_the_user() {
     let order = Order {
         text: ".version 9.0",
         target: "sm_90a",
+        purpose: Purpose::Module,
         capability: 90,
         candidates: &[path],
         account: Account { uid: 65534, gid: 65534 },

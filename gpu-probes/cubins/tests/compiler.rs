@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tempfile::TempDir;
-use xputrace_cubins::{Account, Cache, Compiler, Cubin, Limit, NoCubin, Order};
+use xputrace_cubins::{Account, Cache, Compiler, Cubin, Limit, NoCubin, Order, Purpose};
 
 const TEXT: &str = ".version 9.0\n.target sm_90a\n";
 static WANTED: AtomicBool = AtomicBool::new(false);
@@ -45,7 +45,7 @@ fn own_account() -> Account {
 
 fn order<'a>(candidates: &'a [PathBuf], cache: Option<&'a Cache>) -> Order<'a> {
     let (text, target, capability) = (TEXT, "sm_90a", 90);
-    Order { text, target, capability, candidates, account: own_account(), cache, limit: PATIENT }
+    Order { text, target, purpose: Purpose::Module, capability, candidates, account: own_account(), cache, limit: PATIENT }
 }
 
 fn compile(candidates: &[PathBuf], cache: Option<&Cache>) -> Result<Cubin, NoCubin> {

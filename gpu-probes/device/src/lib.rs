@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The bytecode means what it means in the other engines (RFC 9669). The block takes no parameters: it finds its
-//! maps through one variable of the module, [`layout::VARIABLE`]. Its registers and labels are in its own scope,
+//! maps through one variable of the module, [`layout::VARIABLE`], or through a register. Its registers and labels are in its own scope,
 //! so a kernel may hold any number of blocks. It never faults, hangs, or writes outside of its maps, whatever the
 //! program: what the types don't prove is tested at run time.
 //!
@@ -92,6 +92,28 @@ pub struct Options {
     pub has_switch_in_table: bool,
     /// Texts of string ids, for helpers that ask for texts of strings known now.
     pub names: BTreeMap<u64, Vec<u8>>,
+    /// Where the block finds the table.
+    pub table: TableAt,
+}
+
+/// Where a block finds its table's address; at 0 it does nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TableAt {
+    /// In the module's [`layout::VARIABLE`].
+    #[default]
+    Variable,
+    /// In a 64-bit register of the surrounding code.
+    Register(String),
+}
+
+impl TableAt {
+    /// Returns PTX that sets a 64-bit register to the address.
+    pub fn statement(&self, register: &str) -> String {
+        match self {
+            TableAt::Variable => format!("ld.global.nc.u64 {register}, [{}];", layout::VARIABLE),
+            TableAt::Register(from) => format!("mov.b64 {register}, {from};"),
+        }
+    }
 }
 
 impl Default for Options {
@@ -105,6 +127,7 @@ impl Default for Options {
             annotate: false,
             has_switch_in_table: true,
             names: BTreeMap::new(),
+            table: TableAt::Variable,
         }
     }
 }

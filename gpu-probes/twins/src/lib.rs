@@ -6,14 +6,18 @@
 //!                handlers (eBPF), maps ───────────┘
 //! ```
 //!
+//! For kernels without PTX it makes patches of the same handlers: functions that their machine code is made to call.
+//!
 //! It knows nothing of scripts: which handlers a kernel gets is asked of the caller, by the kernel's symbol. It knows
 //! nothing of processes: an image is bytes, and so is a twin.
 #![forbid(unsafe_code)]
 
 mod maker;
+mod patches;
 mod text;
 
 pub use maker::{GpuMap, Handler, Maker, MakerError, Origin, TwinText, Wanted};
+pub use patches::PatchesText;
 pub use text::{Gpu, TextError, best};
 
 /// Why an image has no twin, although handlers want some of its kernels.

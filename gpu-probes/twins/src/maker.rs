@@ -5,9 +5,9 @@ use crate::text::{Gpu, best, text};
 use std::collections::BTreeMap;
 use xputrace_bytecode::{MapKind, MapSpec, Program};
 use xputrace_device::arena::{Arena, ArenaError, Needs};
-use xputrace_device::layout::{DECLARATION, LINE_BYTES, VARIABLE, header};
+use xputrace_device::layout::{DECLARATION, LINE_BYTES, header};
 use xputrace_device::{
-    DeviceMap, Kind, LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, Request, Scope, Word, translate,
+    DeviceMap, Kind, LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, Request, Scope, TableAt, Word, translate,
 };
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, SOURCES, SPACES, Source};
@@ -94,22 +94,22 @@ impl Origin {
     }
 }
 
-/// Makes twins with the handlers of one script, whose maps are in one piece of memory.
+/// Makes twins and patches with the handlers of one script, whose maps are in one piece of memory.
 #[derive(Debug)]
 pub struct Maker {
     origin: Origin,
-    handlers: Vec<Handler>,
+    pub(crate) handlers: Vec<Handler>,
     /// The first site of each handler.
     first_sites: Vec<u32>,
     n_sites: u32,
     maps: Vec<DeviceMap>,
     arena: Arena,
-    texts: Texts,
+    pub(crate) texts: Texts,
 }
 
 /// String ids of what handlers read of accesses; 0 for what the script doesn't have.
 #[derive(Clone, Debug, Default)]
-struct Texts(BTreeMap<&'static str, u64>);
+pub(crate) struct Texts(BTreeMap<&'static str, u64>);
 
 impl Texts {
     fn new(id: &dyn Fn(&str) -> Option<u64>) -> Self {
@@ -117,7 +117,7 @@ impl Texts {
         Texts(all.filter_map(|it| Some((it, id(it)?))).collect())
     }
 
-    fn id(&self, text: &str) -> u64 {
+    pub(crate) fn id(&self, text: &str) -> u64 {
         self.0.get(text).copied().unwrap_or(0)
     }
 }
@@ -280,14 +280,24 @@ impl Maker {
         let context = self.origin.context(spot, &self.texts);
         let mut text = String::new();
         for at in here {
-            let (first_site, allow_exit) = (self.first_sites[at], self.origin.allows_exit());
-            let options = Options { first_site, allow_exit, architecture, ..Options::default() };
-            let request =
-                Request { program: &self.handlers[at].program, maps: &self.maps, context: &context, options: &options };
-            text += &translate(request)?.text;
+            text += &self.block(at, &context, architecture, TableAt::Variable)?;
             text.push('\n');
         }
         Ok(text)
+    }
+
+    /// Returns the PTX of a handler, with this context.
+    pub(crate) fn block(
+        &self,
+        handler: usize,
+        context: &[Word],
+        architecture: u32,
+        table: TableAt,
+    ) -> Result<String, xputrace_device::Refusal> {
+        let (first_site, allow_exit) = (self.first_sites[handler], self.origin.allows_exit());
+        let options = Options { first_site, allow_exit, architecture, table, ..Options::default() };
+        let program = &self.handlers[handler].program;
+        Ok(translate(Request { program, maps: &self.maps, context, options: &options })?.text)
     }
 }
 
@@ -352,8 +362,8 @@ impl Spot<'_> {
         match source {
             Source::Register32(register) => Word::Narrow(register.into()),
             Source::Register64(register) => Word::Wide(register.into()),
-            Source::GlobalTimer => Word::Statements(clock()),
-            Source::OfProcess => Word::Statements(process_id()),
+            Source::GlobalTimer => Word::Statements(clock(&TableAt::Variable)),
+            Source::OfProcess => Word::Statements(process_id(&TableAt::Variable)),
             Source::OfKernel => Word::Statements(name_of(self.kernel)),
             Source::Leader => Word::Statements(LEADER.into()),
             Source::Active => Word::Statements(ACTIVE.into()),
@@ -406,7 +416,7 @@ impl Parameter {
 }
 
 /// PTX that sets `{d}` to 1 in the last of the threads of a warp that are there, and to 0 in the others.
-const LEADER: &str = "{ .reg .b32 %there, %leader, %lane; .reg .pred %is_it; activemask.b32 %there; \
+pub(crate) const LEADER: &str = "{ .reg .b32 %there, %leader, %lane; .reg .pred %is_it; activemask.b32 %there; \
      bfind.u32 %leader, %there; mov.u32 %lane, %laneid; setp.eq.u32 %is_it, %leader, %lane; \
      selp.b64 {d}, 1, 0, %is_it; }";
 
@@ -510,19 +520,20 @@ fn device_map(GpuMap { spec, has_parts }: GpuMap<'_>) -> Result<DeviceMap, Maker
 }
 
 /// Returns PTX that sets `{d}` to the GPU's time on the host's clock.
-fn clock() -> String {
+pub(crate) fn clock(table: &TableAt) -> String {
     format!(
-        "{{ .reg .b64 %table; .reg .b64 %offset; ld.global.u64 %table, [{VARIABLE}]; \
-         ld.global.u64 %offset, [%table+{}]; mov.u64 {{d}}, %globaltimer; add.s64 {{d}}, {{d}}, %offset; }}",
+        "{{ .reg .b64 %table; .reg .b64 %offset; {} ld.global.u64 %offset, [%table+{}]; \
+         mov.u64 {{d}}, %globaltimer; add.s64 {{d}}, {{d}}, %offset; }}",
+        table.statement("%table"),
         header::CLOCK_OFFSET_NS
     )
 }
 
 /// Returns PTX that sets `{d}` to the id of the process.
-fn process_id() -> String {
+pub(crate) fn process_id(table: &TableAt) -> String {
     format!(
-        "{{ .reg .b64 %table; ld.global.u64 %table, [{VARIABLE}]; ld.global.u64 {{d}}, [%table+{}]; \
-         shr.u64 {{d}}, {{d}}, 32; }}",
+        "{{ .reg .b64 %table; {} ld.global.u64 {{d}}, [%table+{}]; shr.u64 {{d}}, {{d}}, 32; }}",
+        table.statement("%table"),
         header::PID_TGID
     )
 }
@@ -538,6 +549,7 @@ mod tests {
 
     #[test]
     fn symbols_are_those_that_the_collector_sets() {
+        use xputrace_device::layout::VARIABLE;
         use xputrace_wire::device::{BLOCK_VARIABLE, GLOBALS_VARIABLE};
         assert_eq!((VARIABLE, xputrace_ptx::GLOBALS), (BLOCK_VARIABLE, GLOBALS_VARIABLE));
     }

@@ -6,7 +6,7 @@ use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, MapKind, MapSpec, Program, ProgramKind, helper};
 use xputrace_events::{DeviceEvent, device};
 use xputrace_twins::{Gpu, GpuMap, Handler, Maker, NoTwin, Origin, TwinText, Wanted};
-use xputrace_wire::device::{Codec, Portability, Ptx};
+use xputrace_wire::device::{Codec, PatchPoint, Portability, Ptx};
 
 const H100: Gpu = Gpu { capability: 90 };
 const FIRST: &str = include_str!("../../ptx/tests/fixtures/first.ptx");
@@ -57,14 +57,14 @@ fn golden(name: &str, twin: &TwinText) {
     let names = format!("// kernels {:?} variables {:?}", twin.kernels, twin.variables);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     xputrace_golden::assert(&path, &format!("{}\n{names}\n", twin.text));
-    assemble(&path);
+    assemble(&path, &[]);
 }
 
 /// Assembles a file with the `ptxas` that the variable PTXAS names, or that is on the PATH.
 #[allow(clippy::print_stderr, reason = "a test says why it did not run")]
-fn assemble(path: &Path) {
+fn assemble(path: &Path, options: &[&str]) {
     let ptxas = std::env::var_os("PTXAS").map_or_else(|| PathBuf::from("ptxas"), PathBuf::from);
-    match Command::new(&ptxas).args(["-arch=sm_90a", "-o", "/dev/null"]).arg(path).output() {
+    match Command::new(&ptxas).args(["-arch=sm_90a", "-o", "/dev/null"]).args(options).arg(path).output() {
         Ok(it) => assert!(it.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&it.stderr)),
         Err(error) => eprintln!("skipped: no GPU toolkit to assemble {}: {}: {error}", path.display(), ptxas.display()),
     }
@@ -165,6 +165,20 @@ fn what_is_known_of_accesses_and_barriers_and_parameters() {
     handlers.extend(at(DeviceEvent::Barrier, &[device::THREAD]));
     handlers.extend(at(DeviceEvent::Entry, &[device::ARGUMENTS, device::ARGUMENTS + 1, device::ARGUMENTS + 31]));
     golden("accesses.ptx", &twin(handlers, FIRST, "second").unwrap().unwrap());
+}
+
+#[test]
+fn patches_have_a_function_for_each_place_that_has_handlers() {
+    let of_access = [device::ADDRESS, device::BYTES, device::ACCESS, device::SPACE, device::LINE, device::ARGUMENTS + 1];
+    let mut handlers: Vec<_> = of_access.iter().map(|it| counting(DeviceEvent::Memory, *it)).collect();
+    for word in [device::TIME, device::PID, device::KERNEL, device::IS_LEADER, device::LAUNCH] {
+        handlers.push(counting(DeviceEvent::Entry, word));
+    }
+    let patches = maker(handlers).patches(90).unwrap();
+    assert_eq!(patches.points, [PatchPoint::Entry, PatchPoint::Global, PatchPoint::Shared, PatchPoint::Local]);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/patches.ptx");
+    xputrace_golden::assert(&path, &patches.text);
+    assemble(&path, &["--compile-as-tools-patch"]);
 }
 
 #[test]

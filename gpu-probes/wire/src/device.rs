@@ -20,6 +20,10 @@
 //! ```
 //! All are set in each context before a twin is launched there.
 //!
+//! A *patch* is for kernels without PTX: functions that NVIDIA's Sanitizer API has a kernel's machine code call. The tracer answers
+//! with [`Patches`] then. A launch gives them the address of its kernel's words ([`kernel_words`]), or 0 if they are to do
+//! nothing.
+//!
 //! The device region is a sealed memfd of the tracer's: [`Control`] in one page, the initial bytes, and a copy of the
 //! block of each context. Sizes come with messages, never from this memory.
 
@@ -204,6 +208,8 @@ pub mod twin_status {
     pub const FAILED: u64 = 2;
     /// The tracer has not found its PTX. No descriptor.
     pub const NO_PTX: u64 = 3;
+    /// The descriptor is a memfd with [`Patches`](super::Patches).
+    pub const PATCHES: u64 = 4;
 }
 
 /// What the memory that an IMAGE comes with has.
@@ -213,6 +219,63 @@ pub mod image_kind {
     /// Machine code alone, an ELF file: somebody may have kept its PTX.
     pub const CUBIN: u64 = 1;
 }
+
+/// A place in machine code that a patch's function can be called at. Its function's parameters are the Sanitizer API's
+/// (`sanitizer_patching.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchPoint {
+    /// Before a thread's first instruction.
+    Entry,
+    /// After its last one.
+    Exit,
+    /// Before an access to global memory, also by generic addresses.
+    Global,
+    /// To the block's shared memory.
+    Shared,
+    /// To the thread's local memory.
+    Local,
+    /// Before a barrier of the block.
+    Barrier,
+}
+
+impl PatchPoint {
+    /// Every place.
+    pub const ALL: &'static [PatchPoint] = &[
+        PatchPoint::Entry,
+        PatchPoint::Exit,
+        PatchPoint::Global,
+        PatchPoint::Shared,
+        PatchPoint::Local,
+        PatchPoint::Barrier,
+    ];
+
+    /// Returns the symbol of its function.
+    pub const fn symbol(self) -> &'static str {
+        match self {
+            PatchPoint::Entry => "xpt_entry",
+            PatchPoint::Exit => "xpt_exit",
+            PatchPoint::Global => "xpt_global",
+            PatchPoint::Shared => "xpt_shared",
+            PatchPoint::Local => "xpt_local",
+            PatchPoint::Barrier => "xpt_barrier",
+        }
+    }
+}
+
+/// Offsets of the words that a kernel has in device memory, where it is patched.
+pub mod kernel_words {
+    /// Address of the context's block.
+    pub const BLOCK: usize = 0;
+    /// String id of the kernel's name.
+    pub const NAME: usize = 8;
+    /// A bit for each handler that runs in it, by its index.
+    pub const HANDLERS: usize = 16;
+    /// Bytes of them all.
+    pub const BYTES: usize = 24;
+}
+
+/// Handlers of a run that patches can have.
+pub const MOST_PATCH_HANDLERS: usize = 64;
 
 /// Environment variables that say where Triton keeps what it compiles (`triton/knobs.py`): the directory; the directory
 /// that has `.triton/cache`; likewise without that one. Programs set them while they run.
@@ -383,6 +446,71 @@ impl Twin {
     }
 }
 
+/// What is patched into a module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Patches {
+    /// A cubin with a function for each of `points`; the same for all modules of a run on GPUs of one kind.
+    pub code: Vec<u8>,
+    pub points: Vec<PatchPoint>,
+    pub kernels: Vec<PatchedKernel>,
+}
+
+/// A kernel that handlers run in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatchedKernel {
+    pub symbol: String,
+    /// String id of its name.
+    pub name: u64,
+    /// A bit for each of its handlers, by index.
+    pub handlers: u64,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct PatchesHead {
+    code_bytes: u64,
+    /// A bit for each of them, by its place in [`PatchPoint::ALL`].
+    points: u32,
+    kernels: u32,
+}
+
+impl Patches {
+    /// Encodes the patches: sizes, two words of each kernel, the code, then symbols with a 0 behind each.
+    pub fn encode(&self) -> Vec<u8> {
+        let points = self.points.iter().fold(0, |all, it| all | 1 << *it as u32);
+        let head =
+            PatchesHead { code_bytes: self.code.len() as u64, points, kernels: self.kernels.len() as u32 };
+        let mut out = head.as_bytes().to_vec();
+        for it in &self.kernels {
+            out.extend(it.name.to_le_bytes());
+            out.extend(it.handlers.to_le_bytes());
+        }
+        out.extend(&self.code);
+        for it in &self.kernels {
+            out.extend(it.symbol.as_bytes());
+            out.push(0);
+        }
+        out
+    }
+
+    /// Inverts [`Patches::encode`]; `None` if the bytes are malformed.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, rest) = PatchesHead::read_from_prefix(bytes).ok()?;
+        let (words, rest) = rest.split_at_checked(usize::try_from(u64::from(head.kernels) * 16).ok()?)?;
+        let (words, _) = words.as_chunks::<16>();
+        let (code, symbols) = rest.split_at_checked(usize::try_from(head.code_bytes).ok()?)?;
+        let mut symbols = symbols.split_inclusive(|it| *it == 0).map(|it| it.strip_suffix(&[0]));
+        let kernels = words.iter().map(|words| {
+            let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|it| words[at + it]));
+            Some(PatchedKernel { symbol: symbol_of(symbols.next()??)?, name: word(0), handlers: word(8) })
+        });
+        let kernels = kernels.collect::<Option<Vec<_>>>()?;
+        let points = PatchPoint::ALL.iter().copied().filter(|it| head.points & 1 << *it as u32 != 0).collect();
+        let is_sound = symbols.next().is_none() && head.points >> PatchPoint::ALL.len() == 0;
+        is_sound.then(|| Patches { code: code.to_vec(), points, kernels })
+    }
+}
+
 fn symbol_of(bytes: &[u8]) -> Option<String> {
     Some(std::str::from_utf8(bytes).ok()?.to_owned()).filter(|it| !it.is_empty())
 }
@@ -449,7 +577,31 @@ mod tests {
         (0..bytes.len()).for_each(|it| assert_eq!(Twin::decode(&bytes[..it]), None));
     }
 
+    #[test]
+    fn patches_round_trip_and_less_of_them_is_refused() {
+        let kernel = |symbol: &str, name, handlers| PatchedKernel { symbol: symbol.into(), name, handlers };
+        let kernels = vec![kernel("gemm", 7, 1 << 63), kernel("softmax", 9, 3)];
+        let patches = Patches { code: vec![0, 1, 2], points: vec![PatchPoint::Entry, PatchPoint::Barrier], kernels };
+        let bytes = patches.encode();
+        assert_eq!(Patches::decode(&bytes), Some(patches));
+        (0..bytes.len()).for_each(|it| assert_eq!(Patches::decode(&bytes[..it]), None, "{it}"));
+        let mut other = bytes.clone();
+        other[8] |= 0x40;
+        assert_eq!(Patches::decode(&other), None, "a point that there isn't");
+    }
+
     proptest! {
+        #[test]
+        fn any_bytes_are_patches_or_refused(
+            code in 0u64..40, kernels in 0u32..4, points in 0u32..70, bytes in proptest::collection::vec(0u8..4, 0..120)
+        ) {
+            let head = PatchesHead { code_bytes: code, points, kernels };
+            let bytes = [head.as_bytes(), &bytes].concat();
+            if let Some(patches) = Patches::decode(&bytes) {
+                prop_assert_eq!(patches.encode(), bytes);
+            }
+        }
+
         #[test]
         fn any_bytes_are_an_image_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Some(all) = decode_image(&bytes) {

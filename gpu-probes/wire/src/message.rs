@@ -72,9 +72,9 @@ pub const SWITCH: u32 = 12;
 /// cubin, four lines, each may be empty: the values of [`crate::device::CACHE_VARIABLES`] in the process, and the file that it
 /// was loaded from.
 pub const IMAGE: u32 = 13;
-/// What runs in place of the image's kernels. Words: the number of the image, a [`crate::device::twin_status`], size of
+/// What runs in place of the image's kernels, or in them. Words: the number of the image, a [`crate::device::twin_status`], size of
 /// the memory. Descriptor, if it is woven: a memfd of that size, sealed against shrinking, with a
-/// [`crate::device::Twin`]. Text: empty.
+/// [`crate::device::Twin`] or [`crate::device::Patches`]. Text: empty.
 pub const TWIN: u32 = 14;
 /// Copy the blocks of all contexts into the device region. Words: a number, which
 /// [`answered`](crate::device::Control::answered) is set to when that is done. Text: empty.
@@ -166,6 +166,10 @@ pub mod demand {
 
     /// Run twins in place of kernels ([`crate::device`]), with the device region. For the whole run.
     pub const DEVICE: u64 = 1 << 29;
+
+    /// Patch the machine code of kernels by NVIDIA's Sanitizer API, in place of twins; with [`DEVICE`]. CUPTI is not used then,
+    /// since the two exclude each other in a process. Any collector takes it: it refuses where the API is missing.
+    pub const PATCHES: u64 = 1 << 27;
 
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;

@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 
 use crate::analyse::{State, Types};
 use crate::flat::{Flat, Node, Op, Operand};
-use crate::layout::{VARIABLE, header};
+use crate::layout::header;
 use crate::value::{Place, Value};
 use crate::{Block, Refusal, Request, STACK_BYTES, Site, SiteKind};
 
@@ -356,7 +356,8 @@ impl<'a> Emitter<'a> {
     fn setup(&mut self) {
         let none = self.predicate();
         put!(self, "mov.b64 {RESULT}, 0");
-        put!(self, "ld.global.nc.u64 %xpt_table, [{VARIABLE}]");
+        let table = self.request.options.table.statement("%xpt_table");
+        put!(self, "{}", table.trim_end_matches(';'));
         put!(self, "setp.eq.u64 {none}, %xpt_table, 0");
         put!(self, "@{none} bra {END}");
         if self.request.options.has_switch_in_table {

@@ -1,0 +1,163 @@
+//! Makes patches: functions with handlers, which NVIDIA's Sanitizer API has the machine code of kernels call.
+//!
+//! A function's first parameter is the address of the kernel's words ([`kernel_words`]); those behind it are the API's
+//! (`sanitizer_patching.h`, "SanitizerCallback…").
+
+use crate::maker::{LEADER, Maker, clock, process_id};
+use std::fmt::Write as _;
+use xputrace_device::{Refusal, TableAt, Word};
+use xputrace_events::DeviceEvent;
+use xputrace_events::device::{self, Access, SOURCES, Source};
+use xputrace_wire::device::{PatchPoint, kernel_words};
+
+/// Patches as text: the same in every run of a script, for all kernels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatchesText {
+    /// PTX.
+    pub text: String,
+    /// What it is for: `sm_90`.
+    pub target: String,
+    /// The places that it has functions for.
+    pub points: Vec<PatchPoint>,
+}
+
+/// The context's block.
+const BLOCK: &str = "%patch_block";
+/// The address of the kernel's words.
+const KERNEL: &str = "%patch_kernel";
+const ADDRESS: &str = "%patch_address";
+const BYTES: &str = "%patch_bytes";
+/// `Sanitizer_DeviceMemoryFlags`: 1 for a read, 2 for a write.
+const FLAGS: &str = "%patch_flags";
+
+/// Returns the event at a place.
+fn event(point: PatchPoint) -> DeviceEvent {
+    match point {
+        PatchPoint::Entry => DeviceEvent::Entry,
+        PatchPoint::Exit => DeviceEvent::Exit,
+        PatchPoint::Global | PatchPoint::Shared | PatchPoint::Local => DeviceEvent::Memory,
+        PatchPoint::Barrier => DeviceEvent::Barrier,
+    }
+}
+
+/// Returns the state space of a place's accesses, as scripts compare it.
+fn space(point: PatchPoint) -> Option<&'static str> {
+    Some(match point {
+        PatchPoint::Global => "global",
+        PatchPoint::Shared => "shared",
+        PatchPoint::Local => "local",
+        PatchPoint::Entry | PatchPoint::Exit | PatchPoint::Barrier => return None,
+    })
+}
+
+/// Returns the parameters of a place's function behind the first.
+fn parameters(point: PatchPoint) -> &'static str {
+    match point {
+        PatchPoint::Entry | PatchPoint::Exit => ".param .b64 pc",
+        PatchPoint::Global | PatchPoint::Shared | PatchPoint::Local => {
+            ".param .b64 pc, .param .b64 address, .param .b32 bytes, .param .b32 flags, .param .b64 value"
+        }
+        PatchPoint::Barrier => ".param .b64 pc, .param .b32 barrier, .param .b32 threads, .param .b32 flags",
+    }
+}
+
+impl Maker {
+    /// Makes the patches for GPUs of this compute capability.
+    ///
+    /// # Errors
+    /// A handler can't be run there.
+    pub fn patches(&self, capability: u32) -> Result<PatchesText, Refusal> {
+        let points: Vec<PatchPoint> =
+            PatchPoint::ALL.iter().copied().filter(|it| self.handlers_at(*it).next().is_some()).collect();
+        let target = format!("sm_{capability}");
+        // The first PTX that knows such GPUs ("PTX ISA", release notes), as far as a ptxas of CUDA 12 is concerned.
+        let version = if capability <= 90 { "8.0" } else { "8.8" };
+        let mut text = format!(".version {version}\n.target {target}\n.address_size 64\n");
+        for point in &points {
+            text += &self.function(*point, capability)?;
+        }
+        Ok(PatchesText { text, target, points })
+    }
+
+    fn handlers_at(&self, point: PatchPoint) -> impl Iterator<Item = usize> {
+        (0..self.handlers.len()).filter(move |it| self.handlers[*it].place == event(point))
+    }
+
+    fn function(&self, point: PatchPoint, capability: u32) -> Result<String, Refusal> {
+        let context: Vec<Word> =
+            SOURCES.into_iter().enumerate().map(|(at, source)| self.word_at(point, at, source)).collect();
+        let mut body = String::new();
+        for handler in self.handlers_at(point) {
+            let block = self.block(handler, &context, capability, TableAt::Register(BLOCK.into()))?;
+            // Writing to a string can't fail.
+            let _ = write!(
+                body,
+                "    and.b64 %patch_bit, %patch_handlers, {:#x};\n    setp.eq.u64 %patch_none, %patch_bit, 0;\n    \
+                 @%patch_none bra $patch_{handler};\n{block}$patch_{handler}:\n",
+                1u64 << handler
+            );
+        }
+        Ok(format!(
+            "\n.visible .func (.param .b32 result) {}(.param .b64 kernel, {})\n{{\n{}{body}$patch_end:\n    \
+             .reg .b32 %patch_ok;\n    mov.b32 %patch_ok, 0;\n    st.param.b32 [result], %patch_ok;\n    ret;\n}}\n",
+            point.symbol(),
+            parameters(point),
+            prologue(point)
+        ))
+    }
+
+    fn word_at(&self, point: PatchPoint, at: usize, source: Source) -> Word {
+        let table = TableAt::Register(BLOCK.into());
+        match source {
+            Source::Register32(register) => Word::Narrow(register.into()),
+            Source::Register64(register) => Word::Wide(register.into()),
+            Source::GlobalTimer => Word::Statements(clock(&table)),
+            Source::OfProcess => Word::Statements(process_id(&table)),
+            Source::OfKernel => {
+                Word::Statements(format!("ld.global.nc.u64 {{d}}, [{KERNEL}+{}];", kernel_words::NAME))
+            }
+            Source::Leader => Word::Statements(LEADER.into()),
+            Source::OfPlace => self.of_access(point, at),
+            // Where the machine code has its parameters, the API doesn't tell.
+            Source::HasArgument(_) | Source::Argument(_) => Word::Constant(0),
+        }
+    }
+
+    fn of_access(&self, point: PatchPoint, at: usize) -> Word {
+        let Some(space) = space(point) else { return Word::Constant(0) };
+        match at {
+            device::ADDRESS => Word::Wide(ADDRESS.into()),
+            device::BYTES => Word::Narrow(BYTES.into()),
+            device::SPACE => Word::Constant(self.texts.id(space)),
+            device::ACCESS => {
+                let [load, store, atomic] =
+                    [Access::Load, Access::Store, Access::Atomic].map(|it| self.texts.id(it.text()));
+                Word::Statements(format!(
+                    "{{ .reg .b32 %both; .reg .pred %is_it; and.b32 %both, {FLAGS}, 3; setp.eq.u32 %is_it, %both, 1; \
+                     selp.b64 {{d}}, {load}, {store}, %is_it; setp.eq.u32 %is_it, %both, 3; \
+                     selp.b64 {{d}}, {atomic}, {{d}}, %is_it; }}"
+                ))
+            }
+            _ => Word::Constant(0),
+        }
+    }
+}
+
+/// Returns what comes before the handlers: without a kernel, nothing is done.
+fn prologue(point: PatchPoint) -> String {
+    let of_access = if space(point).is_some() {
+        format!(
+            "    .reg .b64 {ADDRESS};\n    .reg .b32 {BYTES}, {FLAGS};\n    ld.param.u64 {ADDRESS}, [address];\n    \
+             ld.param.u32 {BYTES}, [bytes];\n    ld.param.u32 {FLAGS}, [flags];\n"
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "    .reg .b64 {KERNEL}, {BLOCK}, %patch_handlers, %patch_bit;\n    .reg .pred %patch_none;\n{of_access}    \
+         ld.param.u64 {KERNEL}, [kernel];\n    setp.eq.u64 %patch_none, {KERNEL}, 0;\n    @%patch_none bra $patch_end;\n    \
+         ld.global.nc.u64 {BLOCK}, [{KERNEL}+{}];\n    ld.global.nc.u64 %patch_handlers, [{KERNEL}+{}];\n",
+        kernel_words::BLOCK,
+        kernel_words::HANDLERS
+    )
+}
