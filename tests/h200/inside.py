@@ -112,6 +112,70 @@ def keys():
     return f"{len(counts)} keys; a map of 64: {len(found)} kept, {lost} updates lost by name"
 
 
+@case("patches: entries, exits and accesses", cases=CASES)
+def patched():
+    found, own = inside("""
+        device_entry("reduce", #{via: "patch"}, |t| { @entries[t.kernel].count(); @blocks.max(t.blockIdx.x) });
+        device_exit("reduce", #{via: "patch", per: "warp"}, |t| @warps.count());
+        device_mem("reduce", #{via: "patch"}, |t| { @n[t.space, t.access].count(); @bytes[t.space].sum(t.bytes ?? 0) });
+        device_barrier("reduce", #{via: "patch"}, |t| @barriers.count());
+    """)
+    times, n = own["launches"], found["@n"]
+    expect("entries", found["@entries"], {"reduce": own["threads"] * times})
+    expect("the last block", found["@blocks"], own["blocks"] - 1)
+    assert found["@warps"] >= own["threads"] * times // 32, found
+    wanted = {"global,load": own["elements"], "shared,load": own["shared_loads"], "shared,store": own["shared_stores"]}
+    expect("accesses", {k: n.get(k) for k in wanted}, {k: v * times for k, v in wanted.items()})
+    atomics = sum(v for k, v in n.items() if k not in wanted)
+    expect("atomics", atomics, own["blocks"] * times)
+    expect("bytes of shared memory", found["@bytes"]["shared"], 4 * (own["shared_loads"] + own["shared_stores"]) * times)
+    # ptxas may do the last steps without one, and others with more: those of the machine code.
+    assert found["@barriers"] >= own["barriers"] * times, found
+    return f"{n}, {found['@barriers']} barriers"
+
+
+TORCH = """
+import torch
+torch.manual_seed(0)
+x, w = (torch.randn(512, 512, device="cuda") for _ in range(2))
+h = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16)
+for _ in range(20):
+    y, z = torch.relu(x @ w + 1.0), torch.softmax(h @ h, dim=-1)
+graph, out = torch.cuda.CUDAGraph(), None
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    out = torch.tanh(x @ w)
+torch.cuda.current_stream().wait_stream(side)
+with torch.cuda.graph(graph):
+    out = torch.tanh(x @ w)
+for _ in range(10):
+    graph.replay()
+torch.cuda.synchronize()
+print(y.double().sum().item(), z.double().sum().item(), out.double().sum().item())
+"""
+
+
+@case("patches: threads of PyTorch's kernels are those that CUPTI tells", cases=CASES)
+def patched_pytorch():
+    program = OUT / "patched.py"
+    program.write_text(TORCH)
+    bare = subprocess.run(["python3", str(program)], capture_output=True, text=True, timeout=120)
+    objects, by_cupti = trace("kernel(|k| @threads[k.name].sum(k.grid.size * k.block.size));", ["python3", program])
+    wanted = maps(objects)["@threads"]
+    script = """
+        device_entry("*", #{via: "patch"}, |t| @entries[t.kernel].count());
+        device_exit("*", |t| @exits[t.kernel].count());
+    """
+    objects, done = trace(script, ["python3", program])
+    found = maps(objects)
+    expect("the program's result", (by_cupti.stdout, done.stdout), (bare.stdout, bare.stdout))
+    expect("entries", found["@entries"], wanted)
+    expect("exits", found["@exits"], wanted)
+    expect("losses", bad(losses(objects), {"kernels_only"}), {})
+    return f"{len(wanted)} kernels, {sum(wanted.values())} threads, in 10 launches of a graph too"
+
+
 # Ways of `costs`: a handler for vectorAdd, and the one of the issue's figures that it stands for.
 WAYS = {
     "bare": None,
@@ -125,6 +189,8 @@ WAYS = {
     "every access": 'device_mem("vectorAdd", |t| @n.count());',
     "every access, once a warp": 'device_mem("vectorAdd", #{per: "warp"}, |t| @n.count());',
     "bytes by space and access": 'device_mem("vectorAdd", |t| @b[t.space, t.access].sum(t.bytes ?? 0));',
+    "count, patched": 'device_entry("vectorAdd", #{via: "patch"}, |t| @n.count());',
+    "every access, patched": 'device_mem("vectorAdd", #{via: "patch"}, |t| @n.count());',
     "stack by block": 'device_entry("vectorAdd", #{per: "block"}, |t| @by[t.launch.ustack].count());',
 }
 

@@ -9,8 +9,8 @@
 //! thread "xputrace": flush, DISARM or tracer gone ─▶ leave;   exit ─▶ last flush
 //! ```
 //!
-//! [`agent`] knows rings, ids, stacks and the tracer; [`cupti`] knows CUPTI. Another vendor's
-//! library is another [`Backend`] beside it.
+//! [`agent`] knows rings, ids, stacks and the tracer; [`cupti`] knows CUPTI, and [`sanitizer`] the API that takes its place
+//! where machine code is patched. Another vendor's library is another [`Backend`] beside them.
 //!
 //! It lives in other people's processes. It never runs user code, holds no lock during a CUPTI
 //! call, allocates nothing at a launch after a thread's first, lets no panic out, and drops and
@@ -29,6 +29,7 @@ pub mod cupti;
 mod dormant;
 mod nvtx;
 pub mod rendezvous;
+pub mod sanitizer;
 mod seccomp;
 
 use agent::device::DeviceRegion;
@@ -37,6 +38,7 @@ use agent::{Agent, Backend, Conflict, Order, Refusal, Setup, control};
 use cupti::CuptiBackend;
 use cupti::locate::{self, Found};
 use rendezvous::{Received, Socket, Trust};
+use sanitizer::SanitizerBackend;
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::catch_unwind;
@@ -132,10 +134,15 @@ pub enum Dormant {
     Refused(Refusal),
 }
 
+/// Finds a backend, or says why there is none.
+pub type FindBackend = fn() -> Result<Box<dyn Backend>, String>;
+
 /// What arming needs; tests provide their own.
 #[derive(Debug, Default)]
 pub struct World {
     pub backend: Option<Box<dyn Backend>>,
+    /// Finds what patches machine code, for runs that want it in place of `backend`.
+    pub patches: Option<FindBackend>,
     /// The path of the backend's library, or why there is none.
     pub library: String,
     /// The outcome of loading an earlier injection library.
@@ -159,10 +166,14 @@ fn arm_from_system(address: &str, trust: Trust, came: Came) -> Result<(), Dorman
         Ok(Found { cupti, path, was_loaded }) => {
             let backend = CuptiBackend::new(cupti, cupti::driver::find_driver(), chained.is_some());
             let backend = if is_late { backend.may_be_used(was_loaded) } else { backend.is_first() };
-            World { backend: Some(Box::new(backend)), library: path, chained }
+            World { backend: Some(Box::new(backend)), patches: Some(find_patches), library: path, chained }
         }
-        Err(library) => World { backend: None, library, chained },
+        Err(library) => World { backend: None, patches: Some(find_patches), library, chained },
     })
+}
+
+fn find_patches() -> Result<Box<dyn Backend>, String> {
+    SanitizerBackend::find().map(|it| Box::new(it) as Box<dyn Backend>)
 }
 
 /// Connects to the tracer at `address`, if it may be trusted, and arms what it requests. Calls `world` only if there is
@@ -224,7 +235,10 @@ fn prepare(
     let mut line = || lines.next().unwrap_or_default();
     let (api, gpus, first_api, block_bytes) = (line(), line(), line(), line());
     let checked = || {
-        let backend = world.backend.ok_or(world.library)?;
+        let backend = match world.patches.filter(|_| demand & demand::PATCHES != 0) {
+            Some(find) => find()?,
+            None => world.backend.ok_or(world.library)?,
+        };
         let beyond = demand & !agent::recordable(backend.as_ref());
         if beyond != 0 {
             return Err(format!("the GPU's library cannot record everything requested (demand {beyond:#x})"));

@@ -71,7 +71,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn world() -> World {
     let table = Cupti { get_context_id: Some(cupti::context_id), ..cupti::table() };
     let backend = CuptiBackend::new(table, code::driver(), false);
-    World { backend: Some(Box::new(backend)), library: "/fake/libcupti.so.13".into(), chained: None }
+    World { backend: Some(Box::new(backend)), library: "/fake/libcupti.so.13".into(), ..World::default() }
 }
 
 /// A tracer that asks for twins, and its memory.

@@ -95,7 +95,12 @@ impl Ptxas {
         let input = MemoryFile::with(text.as_bytes()).map_err(|it| of_system(it.into()))?;
         let mut output = MemoryFile::new().map_err(|it| of_system(it.into()))?;
         let mut command = Command::new(&self.path);
-        command.args(purpose.options()).arg(format!("-arch={architecture}")).arg("-o").arg(output.path()).arg(input.path());
+        command
+            .args(purpose.options())
+            .arg(format!("-arch={architecture}"))
+            .arg("-o")
+            .arg(output.path())
+            .arg(input.path());
         let (status, said) = match run(&mut command, &[&input, &output], account, limit) {
             Ok(it) => it,
             Err(RunError::System(error)) => return Err(Failure::Unfit(format!("{}: {error}", self.path.display()))),

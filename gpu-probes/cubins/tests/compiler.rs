@@ -45,7 +45,16 @@ fn own_account() -> Account {
 
 fn order<'a>(candidates: &'a [PathBuf], cache: Option<&'a Cache>) -> Order<'a> {
     let (text, target, capability) = (TEXT, "sm_90a", 90);
-    Order { text, target, purpose: Purpose::Module, capability, candidates, account: own_account(), cache, limit: PATIENT }
+    Order {
+        text,
+        target,
+        purpose: Purpose::Module,
+        capability,
+        candidates,
+        account: own_account(),
+        cache,
+        limit: PATIENT,
+    }
 }
 
 fn compile(candidates: &[PathBuf], cache: Option<&Cache>) -> Result<Cubin, NoCubin> {

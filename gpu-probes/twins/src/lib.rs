@@ -17,7 +17,7 @@ mod patches;
 mod text;
 
 pub use maker::{GpuMap, Handler, Maker, MakerError, Origin, TwinText, Wanted};
-pub use patches::PatchesText;
+pub use patches::{NoCode, PatchesText, kernels_of};
 pub use text::{Gpu, TextError, best};
 
 /// Why an image has no twin, although handlers want some of its kernels.

@@ -4,8 +4,9 @@
 //! (`sanitizer_patching.h`, "SanitizerCallback…").
 
 use crate::maker::{LEADER, Maker, clock, process_id};
+use object::{Object, ObjectSection};
 use std::fmt::Write as _;
-use xputrace_device::{Refusal, TableAt, Word};
+use xputrace_device::{LEAST_ARCHITECTURE, Refusal, TableAt, Word};
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, Access, SOURCES, Source};
 use xputrace_wire::device::{PatchPoint, kernel_words};
@@ -19,6 +20,24 @@ pub struct PatchesText {
     pub target: String,
     /// The places that it has functions for.
     pub points: Vec<PatchPoint>,
+}
+
+/// Machine code that can't be read.
+#[derive(Debug, thiserror::Error)]
+#[error("machine code that the program has loaded can't be read: {0}")]
+pub struct NoCode(#[from] object::Error);
+
+/// The name of a function's section in a cubin begins so ("CUDA Binary Utilities", "What is a CUDA Binary?").
+const CODE_SECTION: &str = ".text.";
+
+/// Returns the symbols of the functions in a cubin, of which some are kernels.
+///
+/// # Errors
+/// It is no ELF file.
+pub fn kernels_of(cubin: &[u8]) -> Result<Vec<String>, NoCode> {
+    let file = object::File::parse(cubin)?;
+    let names = file.sections().filter_map(|it| it.name().ok()?.strip_prefix(CODE_SECTION).map(str::to_owned));
+    Ok(names.collect())
 }
 
 /// The context's block.
@@ -57,7 +76,7 @@ fn parameters(point: PatchPoint) -> &'static str {
         PatchPoint::Global | PatchPoint::Shared | PatchPoint::Local => {
             ".param .b64 pc, .param .b64 address, .param .b32 bytes, .param .b32 flags, .param .b64 value"
         }
-        PatchPoint::Barrier => ".param .b64 pc, .param .b32 barrier, .param .b32 threads, .param .b32 flags",
+        PatchPoint::Barrier => ".param .b64 pc, .param .b32 index, .param .b32 threads, .param .b32 flags",
     }
 }
 
@@ -74,7 +93,7 @@ impl Maker {
         let version = if capability <= 90 { "8.0" } else { "8.8" };
         let mut text = format!(".version {version}\n.target {target}\n.address_size 64\n");
         for point in &points {
-            text += &self.function(*point, capability)?;
+            text += &self.function(*point)?;
         }
         Ok(PatchesText { text, target, points })
     }
@@ -83,12 +102,13 @@ impl Maker {
         (0..self.handlers.len()).filter(move |it| self.handlers[*it].place == event(point))
     }
 
-    fn function(&self, point: PatchPoint, capability: u32) -> Result<String, Refusal> {
+    fn function(&self, point: PatchPoint) -> Result<String, Refusal> {
         let context: Vec<Word> =
             SOURCES.into_iter().enumerate().map(|(at, source)| self.word_at(point, at, source)).collect();
         let mut body = String::new();
         for handler in self.handlers_at(point) {
-            let block = self.block(handler, &context, capability, TableAt::Register(BLOCK.into()))?;
+            // A ptxas takes no `redux` in patches, which later architectures have.
+            let block = self.block(handler, &context, LEAST_ARCHITECTURE, TableAt::Register(BLOCK.into()))?;
             // Writing to a string can't fail.
             let _ = write!(
                 body,
@@ -113,9 +133,7 @@ impl Maker {
             Source::Register64(register) => Word::Wide(register.into()),
             Source::GlobalTimer => Word::Statements(clock(&table)),
             Source::OfProcess => Word::Statements(process_id(&table)),
-            Source::OfKernel => {
-                Word::Statements(format!("ld.global.nc.u64 {{d}}, [{KERNEL}+{}];", kernel_words::NAME))
-            }
+            Source::OfKernel => Word::Statements(format!("ld.global.nc.u64 {{d}}, [{KERNEL}+{}];", kernel_words::NAME)),
             Source::Leader => Word::Statements(LEADER.into()),
             Source::OfPlace => self.of_access(point, at),
             // Where the machine code has its parameters, the API doesn't tell.

@@ -169,13 +169,15 @@ fn what_is_known_of_accesses_and_barriers_and_parameters() {
 
 #[test]
 fn patches_have_a_function_for_each_place_that_has_handlers() {
-    let of_access = [device::ADDRESS, device::BYTES, device::ACCESS, device::SPACE, device::LINE, device::ARGUMENTS + 1];
+    let of_access =
+        [device::ADDRESS, device::BYTES, device::ACCESS, device::SPACE, device::LINE, device::ARGUMENTS + 1];
     let mut handlers: Vec<_> = of_access.iter().map(|it| counting(DeviceEvent::Memory, *it)).collect();
     for word in [device::TIME, device::PID, device::KERNEL, device::IS_LEADER, device::LAUNCH] {
         handlers.push(counting(DeviceEvent::Entry, word));
     }
+    handlers.extend([counting(DeviceEvent::Exit, device::SMID), counting(DeviceEvent::Barrier, device::THREAD)]);
     let patches = maker(handlers).patches(90).unwrap();
-    assert_eq!(patches.points, [PatchPoint::Entry, PatchPoint::Global, PatchPoint::Shared, PatchPoint::Local]);
+    assert_eq!(patches.points, PatchPoint::ALL);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/patches.ptx");
     xputrace_golden::assert(&path, &patches.text);
     assemble(&path, &["--compile-as-tools-patch"]);

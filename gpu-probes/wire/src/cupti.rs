@@ -32,8 +32,7 @@ pub fn directories(mapped: &[PathBuf], variable: impl Fn(&str) -> Option<OsStrin
         all.push(beside.join("../../cu13/lib"));
     }
     all.extend(packages_of(mapped).iter().flat_map(|it| IN_PACKAGES.map(|place| it.join(place))));
-    let named = TOOLKIT_VARIABLES.into_iter().filter_map(variable).filter(|it| !it.is_empty()).map(PathBuf::from);
-    for toolkit in named.chain(installed_toolkits()) {
+    for toolkit in toolkits(variable) {
         all.extend(IN_TOOLKIT.map(|it| toolkit.join(it)));
     }
     all.dedup();
@@ -46,6 +45,24 @@ pub fn wheels(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let named = ENVIRONMENT_VARIABLES.into_iter().filter_map(variable).filter(|it| !it.is_empty()).map(PathBuf::from);
     let packages = named.flat_map(|it| names_in(&it.join("lib"), b"python")).map(|it| it.join("site-packages"));
     packages.flat_map(|it| IN_PACKAGES.map(|place| it.join(place))).collect()
+}
+
+/// Where the library of NVIDIA's Sanitizer API is in a toolkit, and in packages of Python.
+const SANITIZER_IN_TOOLKIT: &str = "compute-sanitizer";
+const SANITIZER_IN_PACKAGES: [&str; 2] = ["nvidia/cu13/lib", "nvidia/cuda_sanitizer_api/lib"];
+
+/// Returns the directories to search for the library of NVIDIA's Sanitizer API: in the toolkits, and in the packages from
+/// which the program has libraries mapped.
+pub fn sanitizer_directories(mapped: &[PathBuf], variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let toolkits = toolkits(variable).map(|it| it.join(SANITIZER_IN_TOOLKIT));
+    let packages = packages_of(mapped);
+    toolkits.chain(packages.iter().flat_map(|it| SANITIZER_IN_PACKAGES.map(|place| it.join(place)))).collect()
+}
+
+/// Returns the toolkits that variables name, then those that are installed.
+fn toolkits(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = PathBuf> {
+    let named = TOOLKIT_VARIABLES.into_iter().filter_map(variable).filter(|it| !it.is_empty()).map(PathBuf::from);
+    named.chain(installed_toolkits())
 }
 
 /// Returns the libcupti files in a directory, shortest name (the link) first.

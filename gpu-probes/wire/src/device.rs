@@ -478,8 +478,7 @@ impl Patches {
     /// Encodes the patches: sizes, two words of each kernel, the code, then symbols with a 0 behind each.
     pub fn encode(&self) -> Vec<u8> {
         let points = self.points.iter().fold(0, |all, it| all | 1 << *it as u32);
-        let head =
-            PatchesHead { code_bytes: self.code.len() as u64, points, kernels: self.kernels.len() as u32 };
+        let head = PatchesHead { code_bytes: self.code.len() as u64, points, kernels: self.kernels.len() as u32 };
         let mut out = head.as_bytes().to_vec();
         for it in &self.kernels {
             out.extend(it.name.to_le_bytes());

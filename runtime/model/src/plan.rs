@@ -67,12 +67,34 @@ pub struct Plan {
     pub linux_entries: Option<BpfMapId>,
     /// The parts of keys that device code fills with the number of its launch.
     pub launch_parts: Vec<LaunchPart>,
+    /// How device handlers get into the kernels of real GPUs.
+    pub device_way: DeviceWay,
     /// Whether a handler asks for a stack's lines.
     pub reads_lines: bool,
     /// Present if the programs are those of a compiled object.
     pub object: Option<Arc<Object>>,
     /// Maps that an `end` handler prints, draws or clears itself.
     pub shown_by_end: Vec<TableId>,
+}
+
+/// How device handlers get into the kernels of a real GPU. One way for all of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DeviceWay {
+    /// Into a copy of the kernel, made from its PTX.
+    #[default]
+    Twin,
+    /// Into its machine code, by NVIDIA's Sanitizer API, which excludes CUPTI.
+    Patch,
+}
+
+impl DeviceWay {
+    /// Every way, by its name in scripts.
+    pub const NAMES: [(&'static str, DeviceWay); 2] = [("twin", DeviceWay::Twin), ("patch", DeviceWay::Patch)];
+
+    /// Returns the way that a script names so.
+    pub fn named(text: &str) -> Option<DeviceWay> {
+        Self::NAMES.into_iter().find(|it| it.0 == text).map(|it| it.1)
+    }
 }
 
 /// A part of a key that real GPUs fill with the number of the kernel's launch (`%gridid`), which stands for one of the

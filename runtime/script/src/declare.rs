@@ -16,7 +16,9 @@ use std::any::TypeId;
 use xputrace_cuda_calls::{Function as CudaFunction, Functions, functions};
 use xputrace_model::catalog::{cuda_functions, split_function};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
-use xputrace_model::plan::{Call as LaunchCall, Calls, ClosureId, KernelPattern, ProbeScope, ReturnWay, Target};
+use xputrace_model::plan::{
+    Call as LaunchCall, Calls, ClosureId, DeviceWay, KernelPattern, ProbeScope, ReturnWay, Target,
+};
 use xputrace_model::schema::{Activity, DeviceEvent, Event, HostEvent, NOT_YET};
 
 /// Maximum number of arguments that declaring functions are registered for; beyond it Rhai reports
@@ -530,7 +532,7 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
         Event::Activity(_) => &["every"],
         Event::Host(_) => &["every", "optional"],
         Event::Launch => &["every", "kinds"],
-        Event::Device(_) => &["per"],
+        Event::Device(_) => &["per", "via"],
         Event::Begin | Event::End | Event::Interval => &[],
         Event::Uretprobe => &["scope", "every", "return"],
         _ => &["scope", "every"],
@@ -598,6 +600,17 @@ fn option(
             None => wrong(
                 "`per` is \"thread\", \"warp\" or \"block\"".to_owned(),
                 "\"thread\" is the default; `per: \"warp\"` runs it once for the threads of a warp".to_owned(),
+            ),
+        },
+        "via" => match text_of(value).and_then(|it| DeviceWay::named(&it)) {
+            Some(way) => {
+                options.via = Some(way);
+                Some(())
+            }
+            None => wrong(
+                "`via` is \"twin\" or \"patch\"".to_owned(),
+                "\"twin\" is the default: a copy of the kernel, made from its PTX; \"patch\" changes the machine code of any kernel"
+                    .to_owned(),
             ),
         },
         "return" => match text_of(value).and_then(|it| ReturnWay::named(&it)) {

@@ -3,7 +3,7 @@
 use rhai::{Position, Stmt};
 use std::ops::Range;
 use xputrace_model::diagnostic::{FileId, Label, Site, Sources};
-use xputrace_model::plan::{Calls, ClosureId, ProbeScope, ReturnWay, Target};
+use xputrace_model::plan::{Calls, ClosureId, DeviceWay, ProbeScope, ReturnWay, Target};
 use xputrace_model::schema::Event;
 
 /// A handler as the script declared it.
@@ -46,6 +46,8 @@ pub struct Options {
     pub kinds: Option<Calls>,
     /// `per: "warp"`: in which threads a device handler runs.
     pub per: Per,
+    /// `via: "patch"`: how a device handler gets into kernels, if the script says.
+    pub via: Option<DeviceWay>,
     /// `return: "trampoline"`: how a return probe detects returns.
     pub returns: ReturnWay,
 }

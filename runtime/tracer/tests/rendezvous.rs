@@ -131,6 +131,7 @@ fn a_collector_is_armed_and_its_records_are_read() {
                 conflict: 1,
                 gpus: "1",
                 device: None,
+                patches: false,
             },
             3,
             None,
@@ -209,6 +210,7 @@ fn no_flush_is_read_before_what_precedes_it_in_other_rings() {
         conflict: 0,
         gpus: "",
         device: None,
+        patches: false,
     };
     let mut region = target.arm(&arming, 3, None).unwrap().region;
     let memory = hear(&collector).1.unwrap();
@@ -382,6 +384,7 @@ fn order(is_target: fn(u32) -> bool) -> Order {
         window: Arc::default(),
         conflict: 0,
         device: None,
+        patches: false,
         gpus: String::new(),
         is_target: Box::new(is_target),
     }

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xputrace_linux::{Linux, monotonic_nanos, parent_of};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Demand, Plan};
+use xputrace_model::plan::{Demand, DeviceWay, Plan};
 use xputrace_render::shown_text;
 use xputrace_tracer::recording::GpuKind;
 use xputrace_tracer::rendezvous::{
@@ -196,6 +196,7 @@ impl Collectors {
         self.twins = Twins::of(plan)?;
         let order = Order {
             device: self.twins.as_ref().map(Twins::initial),
+            patches: plan.device_way == DeviceWay::Patch,
             demand: plan.demand,
             now: self.demand.clone(),
             is_switched: self.has_switches,

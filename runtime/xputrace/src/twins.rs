@@ -16,8 +16,8 @@ mod workshop;
 pub use making::{Asker, Done};
 
 use crate::run::Running;
-use anyhow::{Context, Result, anyhow};
-use making::{Code, Made, Making, Outcome, Task};
+use anyhow::{Context, Result, anyhow, bail};
+use making::{Code, Made, Making, Outcome, Patched, Task};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,11 +27,11 @@ use xputrace_bytecode::{BpfMapId, Home};
 use xputrace_linux::monotonic_nanos;
 use xputrace_model::loss::Loss;
 use xputrace_model::object::Object;
-use xputrace_model::plan::Plan;
+use xputrace_model::plan::{DeviceWay, Plan};
 use xputrace_tracer::rendezvous::{DeviceCounts, DeviceRegion, Image, Woven};
 use xputrace_tracer::{DeviceLayout, ProcessIndex};
 use xputrace_twins::{GpuMap, Handler, Maker, MakerError, Origin};
-use xputrace_wire::device::{ImageOutcome, Unprobed};
+use xputrace_wire::device::{ImageOutcome, MOST_PATCH_HANDLERS, PatchedKernel, Patches, Unprobed};
 
 /// What is made of a script's device handlers.
 pub struct Twins {
@@ -68,6 +68,12 @@ impl Twins {
         if handlers.is_empty() || is_switched(plan) {
             return Ok(None);
         }
+        if plan.device_way == DeviceWay::Patch && handlers.len() > MOST_PATCH_HANDLERS {
+            bail!(
+                "patches of machine code can have {MOST_PATCH_HANDLERS} handlers, and the script has {}",
+                handlers.len()
+            );
+        }
         plan.object.iter().try_for_each(|it| objects::check(it, plan))?;
         let allows_exit = plan.object.as_ref().map(|it| it.allows_exit);
         let is_of_script =
@@ -89,7 +95,7 @@ impl Twins {
             })?;
         let layout =
             DeviceLayout { maps: maker.maps().to_vec(), arena: maker.arena().clone(), n_sites: maker.n_sites() };
-        let making = Arc::new(Making::new(maker, kernels));
+        let making = Arc::new(Making::new(maker, plan.device_way, kernels));
         let of_threads = making.clone();
         let workshop = Workshop::new(move |task| of_threads.make(task));
         let workshop = workshop.context("cannot start the threads that make twins of kernels")?;
@@ -129,6 +135,10 @@ impl Twins {
         let mut note = |text: &str| running.report().note(text);
         let Made { text, code } = match made {
             Ok(Outcome::Made(made)) => made,
+            Ok(Outcome::Patched(patched)) => {
+                self.tally.add_patches(&patched.code).iter().for_each(|it| note(it));
+                return Woven::Patches(patches_of(patched, running));
+            }
             Ok(Outcome::Nothing) => return Woven::Nothing,
             Ok(Outcome::NoPtx) => return Woven::NoPtx,
             Err(error) => {
@@ -141,10 +151,7 @@ impl Twins {
             Code::Cubin(it) => it.cubin.code,
             Code::Text(_) => text.as_code(),
         };
-        let mut state = running.state();
-        let names = state.pipeline.state_mut().names_mut();
-        let name_of = |symbol: &str| names.intern(&xputrace_symbols::demangle(symbol).name).into();
-        Woven::Twin(text.with_code(code, name_of))
+        Woven::Twin(text.with_code(code, |symbol| name_of(symbol, running)))
     }
 
     /// Says how twins were compiled.
@@ -157,6 +164,17 @@ impl Drop for Twins {
     fn drop(&mut self) {
         self.making.is_over.store(true, Ordering::Release);
     }
+}
+
+/// Returns the string id of a kernel's name.
+fn name_of(symbol: &str, running: &mut Running) -> u64 {
+    running.state().pipeline.state_mut().names_mut().intern(&xputrace_symbols::demangle(symbol).name).into()
+}
+
+fn patches_of(Patched { code, points, kernels }: Patched, running: &mut Running) -> Patches {
+    let kernel =
+        |(symbol, handlers): (String, u64)| PatchedKernel { name: name_of(&symbol, running), symbol, handlers };
+    Patches { code: code.cubin.code, points, kernels: kernels.into_iter().map(kernel).collect() }
 }
 
 /// Returns why a compiled object can't run on real GPUs.
@@ -203,6 +221,7 @@ pub fn read(region: &DeviceRegion, process: ProcessIndex, running: &mut Running)
 /// Says what became of a process's images and launches, where handlers could not run, and counts contexts of which the end
 /// was not read.
 pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) {
+    let way = running.plan().device_way;
     let Ok(DeviceCounts { swapped, n_unfinished, unprobed, images, .. }) = region.counts() else { return };
     running.state().losses.add(Loss::DeviceCopyMissing, n_unfinished);
     let mut note = |text: String| running.report().note(&format!("process {pid}: {text}"));
@@ -210,15 +229,26 @@ pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) {
         missed(*outcome).into_iter().for_each(|what| note(format!("{n} of its images {what}")));
     }
     if swapped == 0 && images[ImageOutcome::Twinned as usize] == 0 {
-        let n = images[ImageOutcome::NoPtx as usize];
-        note(format!(
-            "none of its images has PTX of a kernel that a device handler names ({n} have no PTX at all): only kernels with \
-             PTX can be given handlers so far, such as those that nvcc compiles with -arch=sm_90, and Triton's whose cache \
-             has it"
-        ));
+        note(none_probed(way, images[ImageOutcome::NoPtx as usize]));
     }
     for (why, n) in Unprobed::ALL.iter().zip(unprobed).filter(|it| it.1 > 0) {
         note(format!("{n} launches ran without handlers: {}", ran_original(*why)));
+    }
+}
+
+/// Says that no kernel of a process has handlers; `n_without_ptx` of its images have no PTX.
+fn none_probed(way: DeviceWay, n_without_ptx: u64) -> String {
+    match way {
+        DeviceWay::Twin => format!(
+            "none of its images has PTX of a kernel that a device handler names ({n_without_ptx} have no PTX at all): a twin \
+             needs it, and kernels have it that nvcc compiles with -arch=sm_90, and Triton's whose cache has it. For other \
+             kernels, let the handlers have #{{via: \"patch\"}}"
+        ),
+        DeviceWay::Patch => {
+            "none of the modules that it has loaded since then has a kernel that a device handler names: \
+             modules that were loaded before can't be patched"
+                .to_owned()
+        }
     }
 }
 
@@ -246,5 +276,43 @@ fn ran_original(why: Unprobed) -> &'static str {
         Unprobed::AttributeRefused => "with an attribute that their twin did not take",
         Unprobed::BlockTooLarge => "with more threads a block than their twin has registers for",
         Unprobed::MayNotFit => "with a grid that the GPU runs all at once, as it may not run their twin's",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use std::rc::Rc;
+    use xputrace_model::catalog::MiniCatalog;
+    use xputrace_model::diagnostic::SourceFile;
+    use xputrace_script::{BundledLoader, compile, load};
+
+    const SCRIPTS: [&str; 4] = [
+        r#"device_entry("reduce", #{via: "patch"}, |t| { @n.count(); @k[t.kernel].count(); }); device_exit("reduce", |t| @x.count());"#,
+        r#"device_mem("reduce", #{via: "patch"}, |t| { @n[t.space, t.access].count(); @b[t.space].sum(t.bytes ?? 0) });"#,
+        r#"device_barrier("reduce", #{via: "patch"}, |t| @barriers.count());"#,
+        r#"device_mem("*", #{via: "patch", per: "warp"}, |t| if t.access == "store" { @h.hist(t.bytes ?? 0); @last.max(t.time) });"#,
+    ];
+
+    #[test]
+    fn patches_of_scripts_are_compiled() {
+        let directory = tempfile::tempdir().unwrap();
+        for script in SCRIPTS {
+            let loaded =
+                load(SourceFile { name: "script.rhai".into(), text: script.into() }, &[], Rc::new(BundledLoader));
+            let (plan, diagnostics) = compile::compile(&loaded.staged, &MiniCatalog, compile::Wishes::default());
+            assert!(diagnostics.is_empty() && loaded.diagnostics.is_empty(), "{diagnostics:?}");
+            assert_eq!(plan.device_way, DeviceWay::Patch);
+            let twins = Twins::of(&plan).unwrap().unwrap();
+            let text = twins.making.maker.patches(90).unwrap().text;
+            let file = directory.path().join("patches.ptx");
+            std::fs::write(&file, &text).unwrap();
+            let options = ["-arch=sm_90", "--compile-as-tools-patch", "-o", "/dev/null"];
+            // Without a GPU toolkit, only the text is made.
+            if let Ok(done) = Command::new("ptxas").args(options).arg(&file).output() {
+                assert!(done.status.success(), "{script}\n{}\n{text}", String::from_utf8_lossy(&done.stderr));
+            }
+        }
     }
 }

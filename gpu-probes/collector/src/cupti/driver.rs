@@ -3,6 +3,7 @@
 use super::Handle;
 use crate::agent::Stream;
 use std::ffi::{CStr, c_char, c_void};
+use xputrace_wire::device::ComputeCapabilities;
 use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// A query of one handle that returns a number.
@@ -149,6 +150,16 @@ impl Devices {
             }
         }
         true
+    }
+
+    /// Returns what the process's GPUs are; 0 if they are not known.
+    pub(crate) fn compute_capabilities(&self) -> ComputeCapabilities {
+        let (mut least, mut greatest) = (u32::MAX, 0);
+        let is_known = self.each(&mut |_, limits, _| {
+            let capability = limits.capability as u32;
+            (least, greatest) = (least.min(capability), greatest.max(capability));
+        });
+        if is_known && greatest != 0 { ComputeCapabilities { least, greatest } } else { ComputeCapabilities::default() }
     }
 
     /// Returns a GPU, with its handle and name; `None` if the driver does not tell its identity.

@@ -59,7 +59,8 @@ pub(crate) fn find() -> Result<Found, String> {
     })
 }
 
-fn mapped_libraries() -> Vec<PathBuf> {
+/// Returns the paths of the libraries that the program has mapped.
+pub(crate) fn mapped_libraries() -> Vec<PathBuf> {
     let mut all = Vec::new();
     for_each_loaded(|library| all.push(PathBuf::from(OsStr::from_bytes(library.path))));
     all

@@ -230,7 +230,7 @@ impl Backend for CuptiBackend {
     }
 
     fn code_in(&self, image: u64, memory: &mut dyn Memory) -> Result<ImageCode, ImageOutcome> {
-        twins::image::find_code(image, self.compute_capabilities().least, memory)
+        twins::find_code(image, self.compute_capabilities().least, memory)
     }
 
     fn stop_twins(&self) {
@@ -242,12 +242,7 @@ impl Backend for CuptiBackend {
     }
 
     fn compute_capabilities(&self) -> ComputeCapabilities {
-        let (mut least, mut greatest) = (u32::MAX, 0);
-        let is_known = self.driver.devices.each(&mut |_, limits, _| {
-            let capability = limits.capability as u32;
-            (least, greatest) = (least.min(capability), greatest.max(capability));
-        });
-        if is_known && greatest != 0 { ComputeCapabilities { least, greatest } } else { ComputeCapabilities::default() }
+        self.driver.devices.compute_capabilities()
     }
 
     fn copy_blocks(&'static self, agent: &'static Agent) {
@@ -259,12 +254,7 @@ impl Backend for CuptiBackend {
     }
 
     fn layer_of(&self, file_name: &[u8]) -> Option<Layer> {
-        match file_name {
-            it if it.starts_with(b"libcupti.so") => Some(Layer::Tracing),
-            it if it.starts_with(b"libcuda.so") => Some(Layer::Driver),
-            it if it.starts_with(b"libcudart") => Some(Layer::Runtime),
-            _ => None,
-        }
+        layer_of(file_name)
     }
 
     fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
@@ -336,10 +326,25 @@ impl Backend for CuptiBackend {
     }
 
     fn kind_of_stream(&self, stream: Stream) -> StreamKind {
-        match (stream.handle, stream.per_thread) {
-            (STREAM_LEGACY, _) | (0, false) => StreamKind::Null,
-            (STREAM_PER_THREAD, _) | (0, true) => StreamKind::OfThread,
-            _ => StreamKind::Created,
-        }
+        kind_of_stream(stream)
+    }
+}
+
+/// Returns the layer of one of CUDA's libraries.
+pub(crate) fn layer_of(file_name: &[u8]) -> Option<Layer> {
+    match file_name {
+        it if it.starts_with(b"libcupti.so") => Some(Layer::Tracing),
+        it if it.starts_with(b"libcuda.so") => Some(Layer::Driver),
+        it if it.starts_with(b"libcudart") => Some(Layer::Runtime),
+        _ => None,
+    }
+}
+
+/// Returns what a stream of CUDA's is.
+pub(crate) fn kind_of_stream(stream: Stream) -> StreamKind {
+    match (stream.handle, stream.per_thread) {
+        (STREAM_LEGACY, _) | (0, false) => StreamKind::Null,
+        (STREAM_PER_THREAD, _) | (0, true) => StreamKind::OfThread,
+        _ => StreamKind::Created,
     }
 }

@@ -585,7 +585,7 @@ impl Machine for OverCupti {
     fn world() -> World {
         let driver = Driver { is_capturing: Some(is_capturing), ..Driver::default() };
         let backend = CuptiBackend::new(table(), driver, false);
-        World { backend: Some(Box::new(backend)), library: "/fake/libcupti.so.13".into(), chained: None }
+        World { backend: Some(Box::new(backend)), library: "/fake/libcupti.so.13".into(), ..World::default() }
     }
 
     fn launch(symbol: &CStr, stream: u64, result: i32) -> u32 {

@@ -173,7 +173,7 @@ impl Machine for Plain {
     }
 
     fn world() -> World {
-        World { backend: Some(Box::new(PlainBackend)), library: "/fake/libplain.so".into(), chained: None }
+        World { backend: Some(Box::new(PlainBackend)), library: "/fake/libplain.so".into(), ..World::default() }
     }
 
     fn launch(symbol: &CStr, stream: u64, result: i32) -> u32 {

@@ -5,15 +5,54 @@ use super::scan::{How, Use};
 use super::tables::{Purpose, Shapes};
 use super::typed::MapId;
 use super::unit::Unit;
-use crate::handler::Staged;
+use crate::handler::{Handler, Staged};
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::Place;
+use xputrace_model::plan::{DeviceWay, Place};
+use xputrace_model::schema::{DeviceEvent, Event};
 use xputrace_model::table::Scalar;
 
 /// Reports maps of device handlers that cannot be kept on the GPU.
 pub(super) fn check_maps(staged: &Staged, units: &[Unit], shapes: &Shapes) -> Vec<Diagnostic> {
     let on_gpu = (0..shapes.list.len()).filter(|it| shapes.list[*it].in_gpu);
     on_gpu.flat_map(|map| MapUses::of(staged, units, shapes, map).mistakes()).collect()
+}
+
+/// Returns how all device handlers get into kernels: those that do not say follow those that do.
+pub(super) fn way(staged: &Staged) -> DeviceWay {
+    staged.handlers.iter().find_map(|it| it.options.via).unwrap_or_default()
+}
+
+/// Reports what can't be with the way in which device handlers get into kernels.
+pub(super) fn check_way(staged: &Staged) -> Vec<Diagnostic> {
+    let way = way(staged);
+    let Some(first) = staged.handlers.iter().find(|it| it.options.via.is_some()) else { return Vec::new() };
+    let error = |it: &Handler, message: String| Diagnostic::error("via", message, it.declared_at.clone());
+    let mistakes = staged.handlers.iter().filter_map(|it| match it.event {
+        Event::Device(_) if it.options.via.is_some_and(|it| it != way) => Some(
+            error(it, "all device handlers get into a process's kernels in one way".to_owned())
+                .also(first.declared_at.clone(), "another way")
+                .help("let each of them have the same `via`"),
+        ),
+        Event::Device(DeviceEvent::Line) if way == DeviceWay::Patch => Some(
+            error(it, "patches of machine code don't know source lines".to_owned())
+                .help("`device_line` needs a twin: leave `via` out, and compile with `nvcc -lineinfo`"),
+        ),
+        event if way == DeviceWay::Patch && is_recorded(event) => Some(
+            error(
+                it,
+                format!("`{}` needs CUPTI, which can't be used in a process whose kernels are patched", event.name()),
+            )
+            .also(first.declared_at.clone(), "patches")
+            .help("run the two in scripts of their own, one after the other"),
+        ),
+        _ => None,
+    });
+    mistakes.collect()
+}
+
+/// Whether collectors record an event, which they do with CUPTI.
+fn is_recorded(event: Event) -> bool {
+    matches!(event, Event::Activity(_) | Event::Launch | Event::Host(_))
 }
 
 /// A map that device code uses, and where it is used.
@@ -36,10 +75,9 @@ impl<'a> MapUses<'a> {
     }
 
     fn mistakes(&self) -> Vec<Diagnostic> {
-        [self.text_in_key(), self.evicts(), self.written_twice(), self.plain_by_launch()]
-            .into_iter()
-            .flatten()
-            .collect()
+        let all =
+            [self.text_in_key(), self.evicts(), self.written_twice(), self.plain_by_launch(), self.launch_of_patch()];
+        all.into_iter().flatten().collect()
     }
 
     fn first(&self, passes: impl Fn(Place, &Use) -> bool) -> Option<&'a Use<'a>> {
@@ -69,6 +107,18 @@ impl<'a> MapUses<'a> {
         let at = self.first(|place, _| place == Place::Gpu).filter(|_| is_plain && has_launch)?;
         let message = format!("`{}` has a field of the launch in its key, and so cannot be assigned to", self.name());
         Some(self.error_at(at, message).help("use an aggregation, such as `.max(…)`, or `+=`"))
+    }
+
+    /// Launches are known by CUPTI's records.
+    fn launch_of_patch(&self) -> Option<Diagnostic> {
+        let has_launch = self.shapes.launch_parts(self.map).iter().any(Option::is_some);
+        let is_patch = way(self.staged) == DeviceWay::Patch;
+        let at = self.first(|place, _| place == Place::Gpu).filter(|_| has_launch && is_patch)?;
+        let message = format!(
+            "the key of `{}` has a field of the launch, which is not known where kernels are patched",
+            self.name()
+        );
+        Some(self.error_at(at, message).help("`#{via: \"twin\"}` has it, for kernels with PTX"))
     }
 
     fn evicts(&self) -> Option<Diagnostic> {

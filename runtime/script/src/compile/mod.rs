@@ -93,6 +93,7 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
         interpreted::mark_live_reads(&units, &mut shapes);
     }
     diagnostics.extend(device::check_maps(staged, &units, &shapes));
+    diagnostics.extend(device::check_way(staged));
     diagnostics.extend(placement::warn_of_late_exchanges(staged, &units));
     diagnostics.extend(warn_of_never_enabled(staged));
     diagnostics.extend(interpreted::warn_of_lossy_clears(staged, &units, &shapes));
@@ -108,6 +109,7 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
         let is_switched = |it| build.plan.switches.iter().any(|switch| switch.demand.activities.contains(it));
         build.plan.demand = build.plan.demand.joining(is_switched);
     }
+    build.plan.device_way = device::way(staged);
     build.plan.reads_lines = units.iter().any(Unit::reads_lines);
     build.has_window = wishes.window;
     build.has_hits = wishes.hits;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::{
-    Activities, Activity, Demand, HostDemand, HostEvent, HostEvents, Place, Plan, ProbeScope, ReturnWay, Switch, Target,
+    Activities, Activity, Demand, DeviceWay, HostDemand, HostEvent, HostEvents, Place, Plan, ProbeScope, ReturnWay,
+    Switch, Target,
 };
 use xputrace_model::schema::{self, Event, Field};
 use xputrace_model::table::{Storage, TableDef};
@@ -54,7 +55,7 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
         Event::Activity(_) => (Place::Tracer, Vec::new()),
         Event::Launch => launch(scan, cpu_maps),
         Event::Host(_) => (Place::Tracer, vec![why_of_call(handler).into()]),
-        Event::Device(_) => (Place::Gpu, vec![device_threads(handler).into()]),
+        Event::Device(_) => (Place::Gpu, device_code(handler)),
     };
     if handler.event == Event::Uretprobe && place == Place::Linux {
         why.push(returns(handler.options.returns).into());
@@ -63,6 +64,14 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
         why.push("system scope: slows every process that runs the probed code".into());
     }
     (place, why)
+}
+
+fn device_code(handler: &Handler) -> Vec<String> {
+    let way = match handler.options.via {
+        Some(DeviceWay::Patch) => Some("their machine code is patched: CUPTI is not used in the process meanwhile"),
+        Some(DeviceWay::Twin) | None => None,
+    };
+    [Some(device_threads(handler)), way].into_iter().flatten().map(str::to_owned).collect()
 }
 
 fn device_threads(handler: &Handler) -> &'static str {

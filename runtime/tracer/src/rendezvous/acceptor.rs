@@ -50,6 +50,8 @@ pub struct Order {
     pub gpus: String,
     /// What the blocks of device memory begin with, if the run has device code.
     pub device: Option<Vec<u8>>,
+    /// Whether device code gets into kernels by patches of their machine code.
+    pub patches: bool,
     /// Whether a process is the target's, under any user.
     pub is_target: Box<dyn Fn(u32) -> bool + Send>,
 }
@@ -325,7 +327,7 @@ impl Work {
     }
 
     fn send_order(&mut self, target: &mut Target) -> Result<Shared, String> {
-        let Order { demand, now, is_switched, mappings, shape, tags, window, conflict, gpus, device, .. } =
+        let Order { demand, now, is_switched, mappings, shape, tags, window, conflict, gpus, device, patches, .. } =
             &mut self.order;
         let tags = tags.as_mut().map(|make| make(target.peer.pid)).transpose()?;
         let tags = tags.as_ref().map(AsRawFd::as_raw_fd);
@@ -341,6 +343,7 @@ impl Work {
             conflict,
             gpus,
             device: device.as_deref(),
+            patches: *patches,
         };
         target.arm(&order, self.n_armed, tags).map_err(|it| it.to_string())
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_model::plan::Demand;
 use xputrace_wire::cuda_calls::with_names;
-use xputrace_wire::device::{MOST_IMAGE_BYTES, Twin, twin_status};
+use xputrace_wire::device::{MOST_IMAGE_BYTES, Patches, Twin, twin_status};
 use xputrace_wire::message::{self, Message, demand, window};
 use xputrace_wire::region::Shape;
 use xputrace_wire::status::innermost_id;
@@ -52,6 +52,8 @@ pub struct Arming<'a> {
     pub gpus: &'a str,
     /// What the blocks of device memory begin with, if the run has device code.
     pub device: Option<&'a [u8]>,
+    /// Whether device code gets into kernels by patches of their machine code.
+    pub patches: bool,
 }
 
 /// The memory shared with a target.
@@ -68,6 +70,7 @@ pub enum Woven {
     /// Nothing in it is probed.
     Nothing,
     Twin(Twin),
+    Patches(Patches),
     /// It should have a twin, but has none.
     Failed,
     /// Its PTX was not found.
@@ -155,7 +158,7 @@ impl Target {
         process_index: u32,
         tags: Option<RawFd>,
     ) -> Result<Shared, RendezvousError> {
-        let Arming { most, first, is_switched, mappings, shape, window, conflict, gpus, device } = *order;
+        let Arming { most, first, is_switched, mappings, shape, window, conflict, gpus, device, patches } = *order;
         let context = |what: &str| format!("{what} for process {}", self.peer.pid);
         let shared = |verb: &str| context(&format!("{verb} {} MiB of shared memory", shape.size() >> 20));
         let memory = sealed_memory(shape.size()).map_err(|it| failed(shared("make"), it))?;
@@ -165,8 +168,12 @@ impl Target {
         let device = device.transpose().map_err(|it| failed(context("make device memory"), it))?;
         let possible = if tags.is_some() { u64::MAX } else { !demand::MARKER };
         let [bits, first_bits] = [most, first].map(|it| demand_bits(it, mappings) & possible);
-        let bits =
-            bits | if is_switched { demand::SWITCHED } else { 0 } | if device.is_some() { demand::DEVICE } else { 0 };
+        let of_run = [
+            (is_switched, demand::SWITCHED),
+            (device.is_some(), demand::DEVICE),
+            (device.is_some() && patches, demand::PATCHES),
+        ];
+        let bits = of_run.into_iter().filter(|it| it.0).fold(bits, |bits, it| bits | it.1);
         let (rings, ring_bytes) = (shape.rings.into(), shape.ring_bytes.into());
         let words = [bits, rings, ring_bytes, FLUSH_MILLIS, process_index.into(), window, conflict, first_bits];
         let fds = [Some(memory.as_raw_fd()), tags, device.as_ref().map(DeviceRegion::fd)];
@@ -184,10 +191,8 @@ impl Target {
             Woven::Nothing => (twin_status::NOTHING, None),
             Woven::Failed => (twin_status::FAILED, None),
             Woven::NoPtx => (twin_status::NO_PTX, None),
-            Woven::Twin(twin) => match sendable(twin) {
-                Some(it) => (twin_status::WOVEN, Some(it)),
-                None => (twin_status::FAILED, None),
-            },
+            Woven::Twin(twin) => sent(twin_status::WOVEN, &twin.encode()),
+            Woven::Patches(patches) => sent(twin_status::PATCHES, &patches.encode()),
         };
         let n_bytes = memory.as_ref().map_or(0, |it| it.1);
         let fds: Vec<RawFd> = memory.iter().map(|it| it.0.as_raw_fd()).collect();
@@ -265,11 +270,14 @@ fn innermost_tid(task: &Path) -> Option<(u32, u32)> {
     Some((inner, task.file_name()?.to_str()?.parse().ok()?))
 }
 
-/// Returns a twin as memory, with its size; `None` if it is larger than twins are, or there is no memory.
-fn sendable(twin: &Twin) -> Option<(OwnedFd, u64)> {
-    let bytes = twin.encode();
+/// Returns the status of an answer, and memory with its contents and their size; without memory, or if they are more than
+/// collectors read, it has failed.
+fn sent(status: u64, bytes: &[u8]) -> (u64, Option<(OwnedFd, u64)>) {
     let n_bytes = bytes.len() as u64;
-    Some((memory_with(&bytes).ok()?, n_bytes)).filter(|_| n_bytes <= MOST_IMAGE_BYTES)
+    match memory_with(bytes).ok().filter(|_| n_bytes <= MOST_IMAGE_BYTES) {
+        Some(memory) => (status, Some((memory, n_bytes))),
+        None => (twin_status::FAILED, None),
+    }
 }
 
 fn notice(message: &Message, memory: Option<OwnedFd>) -> Option<Notice> {

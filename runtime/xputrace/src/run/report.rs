@@ -164,8 +164,9 @@ impl Report {
         }
     }
 
-    /// Returns why no GPU event was seen, and what to do. `are_switched` says that no probe for them was always enabled.
-    pub fn silence(&self, account: &Account, are_switched: bool) -> Option<String> {
+    /// Returns why no GPU event was seen, and what to do. `are_switched` says that no probe for them was always enabled,
+    /// `is_patched` that there can't be any where machine code is patched.
+    pub fn silence(&self, account: &Account, are_switched: bool, is_patched: bool) -> Option<String> {
         let launches = account.launches();
         let in_part = if self.recorded_part.is_some() { " in the part that was recorded" } else { "" };
         Some(if self.never_recorded {
@@ -181,6 +182,8 @@ impl Report {
              program made no CUDA call, or it removes CUDA_INJECTION64_PATH from its environment; `xputrace doctor` \
              checks the machine"
                 .into()
+        } else if is_patched {
+            return None;
         } else if are_switched {
             format!("no GPU events{in_part}: CUDA was used, but nothing happened while a probe for it was enabled")
         } else if !account.activities.is_empty() && !account.activities.contains(Activity::Kernel) {

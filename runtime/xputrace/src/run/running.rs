@@ -25,7 +25,7 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::{Account, Loss};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{ClosureId, MapAction, Plan, ProbeId};
+use xputrace_model::plan::{ClosureId, DeviceWay, MapAction, Plan, ProbeId};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::TableId;
@@ -431,8 +431,9 @@ impl Running {
     fn explain_silence(&mut self) {
         let account = self.state.borrow().pipeline.account();
         let are_switched = !self.plan.demand_while(|_| false).gpu();
+        let is_patched = self.plan.device_way == DeviceWay::Patch;
         if account.is_silent()
-            && let Some(text) = self.report.silence(&account, are_switched)
+            && let Some(text) = self.report.silence(&account, are_switched, is_patched)
         {
             self.state.borrow_mut().emit(&Output::Note(text));
         }

@@ -1,17 +1,17 @@
 //! Makes a twin: what the threads do.
 
-use super::toolkit;
 use super::triton::TritonCaches;
+use super::{tally, toolkit};
 use anyhow::{Context, Result, anyhow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use xputrace_cubins::{Account, Compiler, Cubin, Limit, NoCubin, Order};
-use xputrace_model::plan::KernelPattern;
+use xputrace_cubins::{Account, Compiler, Cubin, Limit, NoCubin, Order, Purpose};
+use xputrace_model::plan::{DeviceWay, KernelPattern};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{Image, Loaded, Peer};
-use xputrace_twins::{Gpu, Maker, NoTwin, TwinText, Wanted};
-use xputrace_wire::device::{Codec, ComputeCapabilities, Portability, Ptx};
+use xputrace_twins::{Gpu, Maker, NoCode, NoTwin, TwinText, Wanted, kernels_of};
+use xputrace_wire::device::{Codec, ComputeCapabilities, PatchPoint, Portability, Ptx};
 
 /// How long a `ptxas` may run. Longer than programs wait: the next run finds the cubin.
 const COMPILES_WITHIN: Duration = Duration::from_secs(60);
@@ -48,6 +48,7 @@ pub struct Done {
 /// What there is for an image.
 pub enum Outcome {
     Made(Made),
+    Patched(Patched),
     /// No handler wants any of its kernels.
     Nothing,
     /// It has no PTX, and none was found.
@@ -58,6 +59,14 @@ pub enum Outcome {
 pub struct Made {
     pub text: TwinText,
     pub code: Code,
+}
+
+/// Patches that lack only what changes from run to run.
+pub struct Patched {
+    pub code: Compiled,
+    pub points: Vec<PatchPoint>,
+    /// The kernels' symbols, and a bit for each handler.
+    pub kernels: Vec<(String, u64)>,
 }
 
 /// What the driver gets.
@@ -90,6 +99,7 @@ pub enum WhyText {
 /// What twins are made with.
 pub struct Making {
     pub maker: Maker,
+    way: DeviceWay,
     /// The kernels of each handler.
     kernels: Vec<KernelPattern>,
     compiler: Compiler,
@@ -99,9 +109,10 @@ pub struct Making {
 }
 
 impl Making {
-    pub fn new(maker: Maker, kernels: Vec<KernelPattern>) -> Self {
+    pub fn new(maker: Maker, way: DeviceWay, kernels: Vec<KernelPattern>) -> Self {
         Making {
             maker,
+            way,
             kernels,
             compiler: Compiler::default(),
             triton: TritonCaches::default(),
@@ -109,11 +120,14 @@ impl Making {
         }
     }
 
-    /// Makes a twin, or says why there is none.
+    /// Makes a twin or patches, or says why there are none.
     pub fn make(&self, Task { image, asker }: Task) -> Done {
         let number = image.number;
         // A process waits for the answer, whatever its code does to us.
-        let made = catch_unwind(AssertUnwindSafe(|| self.twin(image, asker)));
+        let made = catch_unwind(AssertUnwindSafe(|| match self.way {
+            DeviceWay::Twin => self.twin(image, asker),
+            DeviceWay::Patch => self.patches(image, asker),
+        }));
         Done { asker, number, made: made.unwrap_or_else(|_| Err(anyhow!("making a twin of its kernels failed"))) }
     }
 
@@ -126,8 +140,37 @@ impl Making {
         });
         let Some(woven) = woven.context("reading what the program has loaded")? else { return Ok(Outcome::NoPtx) };
         let Some(text) = woven? else { return Ok(Outcome::Nothing) };
-        let code = self.compile(&text, capabilities, asker).map_or_else(Code::Text, Code::Cubin);
+        let source = Source { text: &text.text, target: &text.target, purpose: Purpose::Module };
+        let code = self.compile(source, capabilities, asker).map_or_else(Code::Text, Code::Cubin);
         Ok(Outcome::Made(Made { text, code }))
+    }
+
+    fn patches(&self, image: Image, asker: Asker) -> Result<Outcome> {
+        let capabilities = image.capabilities;
+        let wanted = image.read(|loaded| match loaded {
+            Loaded::Ptx(_) => Ok(Vec::new()),
+            Loaded::Cubin(cubin) => Ok(kernels_of(cubin.bytes)?.iter().filter_map(|it| self.patched(it)).collect()),
+        });
+        let kernels: Vec<(String, u64)> =
+            wanted.context("reading what the program has loaded")?.map_err(|error: NoCode| anyhow!(error))?;
+        if kernels.is_empty() {
+            return Ok(Outcome::Nothing);
+        }
+        let text =
+            self.maker.patches(capabilities.least).map_err(|it| anyhow!("a handler can't run there: {}", it.what))?;
+        let source = Source { text: &text.text, target: &text.target, purpose: Purpose::Patch };
+        let code = self.compile(source, capabilities, asker);
+        let code = code.map_err(|why| match why {
+            WhyText::Failed(why) => anyhow!("ptxas does not compile the patches of machine code: {why}"),
+            why => anyhow!("patches of machine code need a ptxas: {}", tally::reason(&why)),
+        })?;
+        Ok(Outcome::Patched(Patched { code, points: text.points, kernels }))
+    }
+
+    /// Returns a kernel with a bit for each of its handlers, if it has any.
+    fn patched(&self, symbol: &str) -> Option<(String, u64)> {
+        let Wanted { handlers } = self.wanted(symbol)?;
+        Some((symbol.to_owned(), handlers.iter().fold(0, |all, it| all | 1 << it)))
     }
 
     fn weave(&self, modules: &[Ptx<'_>], gpu: Gpu) -> Result<Option<TwinText>, NoTwin> {
@@ -144,7 +187,7 @@ impl Making {
 
     fn compile(
         &self,
-        twin: &TwinText,
+        Source { text, target, purpose }: Source<'_>,
         capabilities: ComputeCapabilities,
         Asker { pid, account, .. }: Asker,
     ) -> Result<Compiled, WhyText> {
@@ -159,8 +202,9 @@ impl Making {
         let limit = Limit { within: COMPILES_WITHIN, is_given_up: &self.is_over };
         let candidates = toolkit::candidates(pid);
         let order = Order {
-            text: &twin.text,
-            target: &twin.target,
+            text,
+            target,
+            purpose,
             capability,
             candidates: &candidates,
             account,
@@ -175,6 +219,14 @@ impl Making {
         let unkept = of_directory.or_else(|| cubin.unkept.as_ref().map(ToString::to_string));
         Ok(Compiled { cubin, unkept })
     }
+}
+
+/// PTX to compile.
+struct Source<'a> {
+    text: &'a str,
+    /// What it is for, as it says: `sm_90a`.
+    target: &'a str,
+    purpose: Purpose,
 }
 
 /// Describes PTX that is not in an image.

@@ -12,6 +12,8 @@ pub struct Tally {
     cubins: BTreeMap<String, OfCubins>,
     /// By why the driver compiled them.
     texts: BTreeMap<String, u64>,
+    /// What has compiled the patches, if there are any.
+    patches_by: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +39,15 @@ impl Tally {
         }
     }
 
+    /// Counts patches, which are compiled once for all modules; returns what is to be said of them alone.
+    pub fn add_patches(&mut self, Compiled { cubin, unkept }: &Compiled) -> Vec<String> {
+        let by = format!("ptxas {} ({})", cubin.by.version, cubin.by.path.display());
+        if self.patches_by.replace(by).is_some() {
+            return Vec::new();
+        }
+        unkept.iter().map(|it| format!("the next run compiles patches of kernels again: {it}")).collect()
+    }
+
     fn add_cubin(&mut self, Cubin { usage, by, is_kept, .. }: &Cubin) {
         let of = self.cubins.entry(format!("ptxas {} ({})", by.version, by.path.display())).or_default();
         let most = |of: fn(&Usage) -> u32| usage.iter().map(of).max().unwrap_or(0);
@@ -59,11 +70,14 @@ impl Tally {
             format!("{ptxas} compiled {}{kept}: their kernels use up to {registers} registers{spilled}", twins(of.n))
         });
         let by_driver = self.texts.iter().map(|(why, n)| format!("the driver compiled {}: {why}", twins(*n)));
-        by_ptxas.chain(by_driver).collect()
+        let patches = self.patches_by.iter().map(|ptxas| {
+            format!("{ptxas} compiled what kernels' machine code was patched with: CUPTI was not used, so no kernel, launch or other event of the GPU was recorded")
+        });
+        by_ptxas.chain(by_driver).chain(patches).collect()
     }
 }
 
-fn reason(why: &WhyText) -> String {
+pub fn reason(why: &WhyText) -> String {
     match why {
         WhyText::Gpus => "the program's GPUs are of different kinds, or of an unknown one".into(),
         WhyText::OtherUser(uid) => format!("the program belongs to user {uid}, whom xputrace can't become"),

@@ -4,13 +4,20 @@ use super::memory::CodeAt;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use xputrace_wire::device::{ImageOutcome, Twin};
+use xputrace_wire::device::{ImageOutcome, Patches, Twin};
 
 /// How often a thread that waits looks whether that makes sense any more.
 pub const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
-/// A twin, or why there is none.
-pub(super) type Answer = Result<Twin, ImageOutcome>;
+/// What the tracer has made of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Made {
+    Twin(Twin),
+    Patches(Patches),
+}
+
+/// What was made, or why nothing.
+pub(super) type Answer = Result<Made, ImageOutcome>;
 
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
@@ -123,11 +130,12 @@ mod tests {
             for (number, image) in asked {
                 let CodeAt::Memory(image) = image else { panic!("a path") };
                 let kernels = vec![image.to_string()];
-                exchange.answer(number, Ok(Twin { kernels, ..Twin::default() }));
+                exchange.answer(number, Ok(Made::Twin(Twin { kernels, ..Twin::default() })));
                 exchange.answer(number + 10, Err(ImageOutcome::NotWoven));
             }
             for (image, thread) in threads {
-                assert_eq!(thread.join().unwrap().unwrap().kernels, [image.to_string()]);
+                let Ok(Made::Twin(twin)) = thread.join().unwrap() else { panic!("no twin") };
+                assert_eq!(twin.kernels, [image.to_string()]);
             }
         });
     }
@@ -152,13 +160,13 @@ mod tests {
             assert_eq!(exchange.ask(at(n), Instant::now(), || true), Err(ImageOutcome::NoAnswer));
         }
         assert_eq!(exchange.ask(at(9), soon(), || true), Err(ImageOutcome::NoAnswer), "at once");
-        exchange.answer(1, Ok(Twin::default()));
+        exchange.answer(1, Ok(Made::Twin(Twin::default())));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| exchange.ask(at(3), soon(), || true));
             let (number, image) = exchange.next().unwrap();
             assert_eq!((number, image), (MOST_LATE as u64 + 1, at(3)), "those before it are not sent any more");
-            exchange.answer(number, Ok(Twin::default()));
-            assert_eq!(waiting.join().unwrap(), Ok(Twin::default()));
+            exchange.answer(number, Ok(Made::Twin(Twin::default())));
+            assert_eq!(waiting.join().unwrap(), Ok(Made::Twin(Twin::default())));
         });
     }
 }

@@ -22,7 +22,7 @@ pub use worker::Job;
 
 use super::host_call::unseen;
 use super::{Agent, control};
-use exchange::{Answer, Exchange};
+use exchange::{Answer, Exchange, Made};
 use files::{LoadedFile, places_of_ptx};
 use memory::{ImageFile, ProgramMemory};
 use std::io;
@@ -33,7 +33,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use worker::Worker;
 use xputrace_wire::device::{
-    ComputeCapabilities, ImageOutcome, MOST_IMAGE_BYTES, Twin, Unprobed, image_kind, twin_status,
+    ComputeCapabilities, ImageOutcome, MOST_IMAGE_BYTES, Patches, Twin, Unprobed, image_kind, twin_status,
 };
 use xputrace_wire::message::{IMAGE, Message, demand};
 
@@ -109,7 +109,21 @@ impl Agent {
     /// # Errors
     /// Why it has none.
     pub fn ask_for_twin(&'static self, image: CodeAt, until: Instant) -> Result<Twin, ImageOutcome> {
-        self.device.exchange.ask(image, until, || self.may_wait())
+        match self.device.exchange.ask(image, until, || self.may_wait())? {
+            Made::Twin(twin) => Ok(twin),
+            Made::Patches(_) => Err(ImageOutcome::NoAnswer),
+        }
+    }
+
+    /// Likewise, for the patches of a module.
+    ///
+    /// # Errors
+    /// Why it has none.
+    pub fn ask_for_patches(&'static self, module: CodeAt, until: Instant) -> Result<Patches, ImageOutcome> {
+        match self.device.exchange.ask(module, until, || self.may_wait())? {
+            Made::Patches(patches) => Ok(patches),
+            Made::Twin(_) => Err(ImageOutcome::NoAnswer),
+        }
     }
 
     /// Has the worker do something.
@@ -236,9 +250,13 @@ impl Agent {
 fn answer_of(status: u64, bytes: u64, memory: Option<&OwnedFd>) -> Answer {
     match status {
         twin_status::NOTHING => Err(ImageOutcome::NothingToProbe),
-        twin_status::WOVEN if bytes <= MOST_IMAGE_BYTES => {
+        twin_status::WOVEN | twin_status::PATCHES if bytes <= MOST_IMAGE_BYTES => {
             let contents = memory.and_then(|it| region::contents(it.as_fd(), bytes as usize).ok());
-            contents.and_then(|it| Twin::decode(&it)).ok_or(ImageOutcome::NoAnswer)
+            let decode = |it: Vec<u8>| match status {
+                twin_status::WOVEN => Twin::decode(&it).map(Made::Twin),
+                _ => Patches::decode(&it).map(Made::Patches),
+            };
+            contents.and_then(decode).ok_or(ImageOutcome::NoAnswer)
         }
         twin_status::FAILED => Err(ImageOutcome::NotWoven),
         twin_status::NO_PTX => Err(ImageOutcome::NoPtx),

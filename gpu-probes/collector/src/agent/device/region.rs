@@ -2,6 +2,7 @@
 
 use crate::agent::region::{check, map};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{Ordering, fence};
 use xputrace_wire::device::{Control, Shape};
 
 /// A mapped device region. Unmapped on drop.
@@ -49,10 +50,21 @@ impl DeviceRegion {
     }
 
     /// Returns the address of the copy for a slot below `MOST_CONTEXTS`, likewise.
-    pub fn copy(&self, slot: usize) -> *mut u8 {
+    fn copy(&self, slot: usize) -> *mut u8 {
         assert!(slot < xputrace_wire::device::MOST_CONTEXTS, "a slot of this region");
         // SAFETY: within the region.
         unsafe { self.base.add(self.shape.copy_offset(slot)) }
+    }
+
+    /// Has the copy for a slot written, which readers see as a whole or not at all. Called by one thread for a slot at a time.
+    pub fn write_copy<T>(&self, slot: usize, write: impl FnOnce(*mut u8) -> T) -> T {
+        let generation = &self.control().slots[slot].generation;
+        let before = generation.load(Ordering::Relaxed);
+        generation.store(before + 1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let written = write(self.copy(slot));
+        generation.store(before + 2, Ordering::Release);
+        written
     }
 }
 

@@ -46,7 +46,7 @@ fn of<F>(function: Option<F>) -> Answer<F> {
 /// All handles and addresses are those of the driver and alive; pointers have room.
 impl Code {
     /// Makes a context current on this thread, whose calls disturb no capture.
-    pub(super) unsafe fn enter(&self, context: Handle) -> Answer<()> {
+    pub(crate) unsafe fn enter(&self, context: Handle) -> Answer<()> {
         let mut mode = CAPTURE_MODE_RELAXED;
         // SAFETY: the caller's promise; a live integer.
         unsafe {
@@ -55,7 +55,7 @@ impl Code {
         }
     }
 
-    pub(super) unsafe fn leave(&self) {
+    pub(crate) unsafe fn leave(&self) {
         // SAFETY: no context.
         self.set_context.inspect(|it| _ = unsafe { it(null_mut()) });
     }
@@ -173,7 +173,7 @@ impl Code {
     }
 
     /// Returns a stream that waits for no other.
-    pub(super) unsafe fn stream(&self) -> Answer<Handle> {
+    pub(crate) unsafe fn stream(&self) -> Answer<Handle> {
         let mut stream = null_mut();
         // SAFETY: a live pointer.
         checked(unsafe { of(self.create_stream)?(&mut stream, STREAM_NON_BLOCKING) })?;

@@ -41,11 +41,7 @@ const PAGE: u64 = 4096;
 const HEAD_BYTES: usize = 4096;
 
 /// Finds the code that GPUs of this compute capability would run: PTX, or else a cubin that is not in a container.
-pub(in super::super) fn find_code(
-    image: u64,
-    capability: u32,
-    memory: &mut dyn Memory,
-) -> Result<ImageCode, ImageOutcome> {
+pub(crate) fn find_code(image: u64, capability: u32, memory: &mut dyn Memory) -> Result<ImageCode, ImageOutcome> {
     match word(memory, image)? {
         ELF => Ok(ImageCode::Cubin { address: image, bytes: elf_bytes(image, memory)? }),
         _ => find_ptx(image, capability, memory).map(ImageCode::Ptx),

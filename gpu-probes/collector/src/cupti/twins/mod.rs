@@ -11,7 +11,7 @@
 mod calls;
 mod code;
 mod contexts;
-pub(super) mod image;
+mod image;
 mod lease;
 mod modules;
 mod streams;
@@ -19,6 +19,7 @@ mod table;
 mod work;
 
 pub use calls::{NodeLayout, Origin, Role, TWIN_IDS, offset};
+pub(crate) use image::find_code;
 
 use super::calls::read;
 use super::driver::function_attribute;

@@ -12,7 +12,7 @@ use super::{TWINS, Twins};
 use crate::agent::device::{CodeAt, TWIN_WITHIN};
 use crate::agent::{Agent, Backend, Context, Refusal, Stream};
 use std::ffi::CString;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use xputrace_wire::device::{
@@ -403,18 +403,14 @@ impl Twins {
         let (code, state) = (&backend.driver.code, self.contexts.state(slot));
         let (block, stream) = (state.block.load(Ordering::Acquire), state.stream.load(Ordering::Acquire));
         let region = agent.device_region().filter(|_| self.has_block(slot)).ok_or(INVALID)?;
-        let generation = &region.control().slots[slot].generation;
         let lease = Lease::new(self).in_context(slot);
         lease.run(backend, || {
-            let before = generation.load(Ordering::Relaxed);
-            generation.store(before + 1, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            // SAFETY: as much room as the block has bytes; in the context.
-            let begun = lease.call(|| unsafe { code.read(region.copy(slot), block, region.block_bytes(), stream) });
-            // SAFETY: our own stream.
-            let copied = begun.and_then(|()| lease.call(|| unsafe { code.wait_for(stream) }));
-            generation.store(before + 2, Ordering::Release);
-            copied
+            region.write_copy(slot, |to| {
+                // SAFETY: as much room as the block has bytes; in the context.
+                lease.call(|| unsafe { code.read(to, block, region.block_bytes(), stream) })?;
+                // SAFETY: our own stream.
+                lease.call(|| unsafe { code.wait_for(stream) })
+            })
         })
     }
 

@@ -1,0 +1,225 @@
+//! The backend that patches the machine code of kernels, by NVIDIA's Sanitizer API. It excludes CUPTI in a process.
+//!
+//! ```text
+//! module is loaded ─▶ tracer: which of its kernels? ─▶ patches: the module's code calls them     (waits)
+//! launch ─▶ the kernel's words for its patches, or none
+//! worker ─▶ copies blocks, as of twins
+//! ```
+
+mod functions;
+mod locate;
+mod patching;
+
+use crate::agent::device::{ImageCode, Memory};
+use crate::agent::host_call::{is_unseen, unseen};
+use crate::agent::{Agent, Backend, Context, Flushing, Layer, Order, Refusal, Stream, StreamKind};
+use crate::cupti::driver::{Driver, find_driver};
+use crate::cupti::{Handle, kind_of_stream, layer_of, twins};
+use functions::{
+    CONTEXT_CREATED, CONTEXT_DESTROYING, ContextData, Functions, LAUNCH_BEGIN, LaunchData, MODULE_LOADED,
+    MODULE_UNLOADING, ModuleData, NODE_IS_KERNEL, NODE_LAUNCH_BEGIN, NodeLaunchData, SUCCESS, domain,
+};
+use patching::Patching;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use xputrace_wire::device::{ComputeCapabilities, ImageOutcome};
+use xputrace_wire::record::{Gpu, GpuLimits};
+
+/// What is watched.
+const WATCHED: [(u32, u32); 6] = [
+    (domain::RESOURCE, CONTEXT_CREATED),
+    (domain::RESOURCE, CONTEXT_DESTROYING),
+    (domain::RESOURCE, MODULE_LOADED),
+    (domain::RESOURCE, MODULE_UNLOADING),
+    (domain::LAUNCH, LAUNCH_BEGIN),
+    (domain::GRAPHS, NODE_LAUNCH_BEGIN),
+];
+
+/// The Sanitizer API in this process, for one run.
+#[derive(Debug)]
+pub struct SanitizerBackend {
+    functions: Functions,
+    driver: Driver,
+    subscription: AtomicPtr<c_void>,
+    patching: Patching,
+}
+
+/// A backend that patches for an agent.
+struct Run {
+    agent: &'static Agent,
+    backend: &'static SanitizerBackend,
+}
+
+/// The run that callbacks are for; never freed.
+static RUN: AtomicPtr<Run> = AtomicPtr::new(null_mut());
+
+impl SanitizerBackend {
+    /// Finds the API.
+    ///
+    /// # Errors
+    /// Why it can't be had, and what to install.
+    pub fn find() -> Result<Self, String> {
+        Ok(SanitizerBackend {
+            functions: locate::find()?,
+            driver: find_driver(),
+            subscription: AtomicPtr::new(null_mut()),
+            patching: Patching::default(),
+        })
+    }
+
+    fn unsubscribe(&self) {
+        let subscription = self.subscription.swap(null_mut(), Ordering::AcqRel);
+        if !subscription.is_null() {
+            // SAFETY: our own subscription.
+            unsafe { (self.functions.unsubscribe)(subscription) };
+        }
+    }
+
+    fn refusal(&self, attempted: &str, result: u32) -> Refusal {
+        Refusal { result, text: format!("{attempted}: {}", self.functions.explain(result)) }
+    }
+}
+
+unsafe extern "C" fn on_callback(_user_data: *mut c_void, of: u32, id: u32, data: *const c_void) {
+    // SAFETY: null, or a run, never freed.
+    let Some(run) = (unsafe { RUN.load(Ordering::Acquire).as_ref() }) else { return };
+    // A forked child has neither the memory nor the threads; and what we load is not the program's.
+    if data.is_null() || is_unseen() || !run.agent.is_ours() {
+        return;
+    }
+    // SAFETY: the API's data for this callback, which is valid while it runs.
+    run.agent.guarded(|| unseen(|| unsafe { run.on_callback(of, id, data) }));
+}
+
+impl Run {
+    /// # Safety
+    /// `data` is the API's for this callback, and valid while it runs.
+    unsafe fn on_callback(&self, of: u32, id: u32, data: *const c_void) {
+        let Run { agent, backend } = *self;
+        // SAFETY: the caller's promise: each callback has the structure that the API's headers say.
+        unsafe {
+            match (of, id) {
+                (domain::RESOURCE, CONTEXT_CREATED) => {
+                    let ContextData { context, device } = &*data.cast();
+                    backend.patching.context_created(*context, *device as u32);
+                }
+                (domain::RESOURCE, CONTEXT_DESTROYING) => {
+                    let ContextData { context, .. } = &*data.cast();
+                    backend.patching.context_ends(&backend.functions, agent, *context);
+                }
+                (domain::RESOURCE, MODULE_LOADED) => {
+                    let module = &*data.cast::<ModuleData>();
+                    agent.count_image(match backend.patching.patch(&backend.functions, agent, module) {
+                        Ok(()) => ImageOutcome::Twinned,
+                        Err(outcome) => outcome,
+                    });
+                }
+                (domain::RESOURCE, MODULE_UNLOADING) => {
+                    backend.patching.module_ends((*data.cast::<ModuleData>()).module);
+                }
+                (domain::LAUNCH, LAUNCH_BEGIN) => {
+                    backend.patching.launched(&backend.functions, agent, &*data.cast::<LaunchData>());
+                }
+                (domain::GRAPHS, NODE_LAUNCH_BEGIN) => {
+                    let node = data.cast::<NodeLaunchData>();
+                    if (*node).node_type == NODE_IS_KERNEL {
+                        backend.patching.launched(&backend.functions, agent, &(*node).launch);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Backend for SanitizerBackend {
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn capabilities(&self) -> u64 {
+        // Scripts that need more are refused before they run; what device handlers ask of CUPTI for the software GPU isn't
+        // needed here.
+        u64::MAX
+    }
+
+    fn layer_of(&self, file_name: &[u8]) -> Option<Layer> {
+        if file_name.starts_with(b"libsanitizer") { Some(Layer::Tracing) } else { layer_of(file_name) }
+    }
+
+    fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        let run: &'static Run = Box::leak(Box::new(Run { agent, backend: self }));
+        RUN.store(std::ptr::from_ref(run).cast_mut(), Ordering::Release);
+        let mut subscription: Handle = null_mut();
+        // SAFETY: a live handle, and a function that is never unloaded.
+        let answer = unsafe { (self.functions.subscribe)(&mut subscription, on_callback, null_mut()) };
+        if answer != SUCCESS {
+            return Err(self.refusal("sanitizerSubscribe", answer));
+        }
+        self.subscription.store(subscription, Ordering::Release);
+        for (domain, id) in WATCHED {
+            // SAFETY: our own subscription.
+            let answer = unsafe { (self.functions.enable_callback)(1, subscription, domain, id) };
+            if answer != SUCCESS {
+                return Err(self.refusal(&format!("sanitizerEnableCallback for {domain}, {id}"), answer));
+            }
+        }
+        Ok(())
+    }
+
+    fn switch(&'static self, _agent: &'static Agent, _from: &Order, _to: &Order) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn abandon(&self, _agent: &'static Agent) {
+        self.unsubscribe();
+    }
+
+    fn flush(&self, _agent: &'static Agent, _how: Flushing) -> bool {
+        true
+    }
+
+    fn stop_activities(&self, _agent: &'static Agent) {}
+
+    fn leave(&'static self, _agent: &'static Agent) -> Option<&'static str> {
+        self.unsubscribe();
+        Some("kernels that were patched stay so: a call at each place, which returns at once")
+    }
+
+    fn code_in(&self, image: u64, memory: &mut dyn Memory) -> Result<ImageCode, ImageOutcome> {
+        twins::find_code(image, self.compute_capabilities().least, memory)
+    }
+
+    fn stop_twins(&self) {
+        self.patching.stop();
+    }
+
+    fn compute_capabilities(&self) -> ComputeCapabilities {
+        self.driver.devices.compute_capabilities()
+    }
+
+    fn copy_blocks(&'static self, agent: &'static Agent) {
+        self.patching.copy_blocks(&self.functions, &self.driver, agent);
+    }
+
+    fn leave_blocks(&'static self, agent: &'static Agent, disables: bool) {
+        self.patching.leave_blocks(&self.functions, &self.driver, agent, disables);
+    }
+
+    fn each_gpu(&self, each: &mut dyn FnMut(&Gpu, &GpuLimits, &[u8])) -> bool {
+        unseen(|| self.driver.devices.each(each))
+    }
+
+    fn device_of(&self, context: Context) -> Option<u32> {
+        self.patching.device_of(context.handle)
+    }
+
+    fn stream_of(&self, _context: Context, _stream: Stream) -> Option<u32> {
+        None
+    }
+
+    fn kind_of_stream(&self, stream: Stream) -> StreamKind {
+        kind_of_stream(stream)
+    }
+}

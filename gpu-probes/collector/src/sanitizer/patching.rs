@@ -1,0 +1,373 @@
+//! What is patched, and what launches give to patches.
+//!
+//! A module's thread waits for the tracer's answer; launches look their function up, and take no lock that is held in a call
+//! of the API. The API wants patching done by one thread at a time: that is what `at_a_time` is for.
+
+use super::functions::{Functions, LaunchData, ModuleData, SUCCESS, instruction};
+use crate::agent::Agent;
+use crate::agent::device::{CodeAt, TWIN_WITHIN};
+use crate::cupti::Handle;
+use crate::cupti::driver::Driver;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+use xputrace_wire::device::{ENABLED, ImageOutcome, MOST_CONTEXTS, PatchedKernel, Patches, Unprobed, kernel_words};
+use xputrace_wire::record::UNKNOWN;
+
+/// Kernels of a context that can be patched.
+const MOST_KERNELS: usize = 16_384;
+
+/// All that is patched in a process.
+#[derive(Debug, Default)]
+pub(super) struct Patching {
+    is_off: AtomicBool,
+    at_a_time: Mutex<()>,
+    state: Mutex<State>,
+    /// The kernels that were launched, by `CUfunction`.
+    launched: RwLock<HashMap<usize, Kernel>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// In the order of their slots.
+    contexts: Vec<Patched>,
+    /// GPUs of contexts, patched or not.
+    devices: HashMap<usize, u32>,
+    /// Kernels of patched modules, by module; those that get nothing are not there.
+    modules: HashMap<usize, HashMap<String, Kernel>>,
+}
+
+/// A kernel of a patched module.
+#[derive(Clone, Copy, Debug)]
+struct Kernel {
+    slot: usize,
+    /// The address of its words; 0 if it has no handlers.
+    words: u64,
+    module: usize,
+}
+
+/// A context with patched modules.
+#[derive(Clone, Debug)]
+struct Patched {
+    /// Null once it has ended.
+    context: usize,
+    block: u64,
+    /// Where the words of kernels are, and how many kernels have some.
+    words: u64,
+    n_kernels: usize,
+    /// Of the context's default stream, as the API calls it.
+    default_stream: usize,
+    /// Likewise ours, made by the worker.
+    own_stream: Option<usize>,
+}
+
+impl Patched {
+    fn is_alive(&self) -> bool {
+        self.context != 0
+    }
+}
+
+fn checked(answer: u32) -> Result<(), ImageOutcome> {
+    if answer == SUCCESS { Ok(()) } else { Err(ImageOutcome::NotLoaded) }
+}
+
+impl Patching {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has patches do nothing in launches that begin from now on.
+    pub(super) fn stop(&self) {
+        self.is_off.store(true, Ordering::Release);
+    }
+
+    pub(super) fn context_created(&self, context: Handle, device: u32) {
+        self.state().devices.insert(context as usize, device);
+    }
+
+    pub(super) fn device_of(&self, context: Handle) -> Option<u32> {
+        self.state().devices.get(&(context as usize)).copied()
+    }
+
+    /// Copies the block of a context that is about to end.
+    pub(super) fn context_ends(&self, functions: &Functions, agent: &Agent, context: Handle) {
+        let slot = self.state().contexts.iter().position(|it| it.context == context as usize);
+        let Some(slot) = slot else { return };
+        let stream = self.state().contexts[slot].default_stream;
+        if self.copy(functions, agent, slot, stream) {
+            agent.has_last_copy(slot);
+        }
+        let mut state = self.state();
+        state.contexts[slot].context = 0;
+        state.devices.remove(&(context as usize));
+        drop(state);
+        self.forget(|it| it.slot == slot);
+    }
+
+    pub(super) fn module_ends(&self, module: Handle) {
+        let module = module as usize;
+        if self.state().modules.remove(&module).is_some() {
+            self.forget(|it| it.module == module);
+        }
+    }
+
+    fn forget(&self, is_it: impl Fn(&Kernel) -> bool) {
+        self.launched.write().unwrap_or_else(PoisonError::into_inner).retain(|_, it| !is_it(it));
+    }
+
+    /// Patches a module that was just loaded, if it has kernels with handlers.
+    ///
+    /// # Errors
+    /// Why it is not patched.
+    pub(super) fn patch(
+        &self,
+        functions: &Functions,
+        agent: &'static Agent,
+        module: &ModuleData,
+    ) -> Result<(), ImageOutcome> {
+        if module.cubin.is_null() || module.cubin_size == 0 {
+            return Err(ImageOutcome::NoPtx);
+        }
+        let device = self.device_of(module.context).unwrap_or(UNKNOWN);
+        if device != UNKNOWN && !agent.is_device_selected(device) {
+            return Err(ImageOutcome::NothingToProbe);
+        }
+        let patches = agent.ask_for_patches(CodeAt::Memory(module.cubin as u64), Instant::now() + TWIN_WITHIN)?;
+        let _one_at_a_time = self.at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = self.prepare(functions, agent, module.context, device, &patches)?;
+        for point in &patches.points {
+            let name = CString::new(point.symbol()).map_err(|_| ImageOutcome::NotLoaded)?;
+            // SAFETY: a module that is loaded, and a C string.
+            checked(unsafe { (functions.patch_instructions)(instruction(*point), module.module, name.as_ptr()) })?;
+        }
+        // SAFETY: as above.
+        checked(unsafe { (functions.patch_module)(module.module) })?;
+        let kernels = self.write_words(functions, slot, module.module as usize, &patches.kernels)?;
+        self.state().modules.insert(module.module as usize, kernels);
+        Ok(())
+    }
+
+    /// Gives a context its block and its patches, once; returns its slot.
+    fn prepare(
+        &self,
+        functions: &Functions,
+        agent: &Agent,
+        context: Handle,
+        device: u32,
+        patches: &Patches,
+    ) -> Result<usize, ImageOutcome> {
+        let (slot, n_slots) = {
+            let state = self.state();
+            (state.contexts.iter().position(|it| it.context == context as usize), state.contexts.len())
+        };
+        if let Some(slot) = slot {
+            return Ok(slot);
+        }
+        if n_slots == MOST_CONTEXTS {
+            agent.count_unprobed(Unprobed::NoContext);
+            return Err(ImageOutcome::TableFull);
+        }
+        let region = agent.device_region().ok_or(ImageOutcome::NotLoaded)?;
+        let allocate = |bytes: usize| {
+            let mut address = null_mut();
+            // SAFETY: a context that is alive, and a live pointer.
+            checked(unsafe { (functions.alloc)(context, &mut address, bytes) }).map(|()| address)
+        };
+        let (block, words) = (allocate(region.block_bytes())?, allocate(MOST_KERNELS * kernel_words::BYTES)?);
+        let mut stream: Handle = null_mut();
+        // SAFETY: as above.
+        checked(unsafe { (functions.stream_handle)(context, null_mut(), &mut stream) })?;
+        // SAFETY: the initial bytes are as long as the block.
+        unsafe {
+            checked((functions.copy_to_device)(block, region.initial().cast(), region.block_bytes(), stream))?;
+            // The code is copied: it comes again with each module.
+            checked((functions.add_patches)(patches.code.as_ptr().cast(), context))?;
+            checked((functions.wait_for_stream)(stream))?;
+        }
+        let told = &region.control().slots[n_slots];
+        // Nobody names contexts here: CUPTI's ids begin with 1, too.
+        told.context.store(n_slots as u32 + 1, Ordering::Release);
+        told.device.store(device, Ordering::Release);
+        region.control().contexts.fetch_max(n_slots as u32 + 1, Ordering::AcqRel);
+        self.state().contexts.push(Patched {
+            context: context as usize,
+            block: block as u64,
+            words: words as u64,
+            n_kernels: 0,
+            default_stream: stream as usize,
+            own_stream: None,
+        });
+        Ok(n_slots)
+    }
+
+    /// Writes the words of a module's kernels; returns where they are.
+    fn write_words(
+        &self,
+        functions: &Functions,
+        slot: usize,
+        module: usize,
+        kernels: &[PatchedKernel],
+    ) -> Result<HashMap<String, Kernel>, ImageOutcome> {
+        let Patched { block, words, n_kernels, default_stream, .. } = self.state().contexts[slot].clone();
+        if n_kernels + kernels.len() > MOST_KERNELS {
+            return Err(ImageOutcome::TableFull);
+        }
+        let at = words + (n_kernels * kernel_words::BYTES) as u64;
+        let bytes: Vec<u8> = kernels.iter().flat_map(|it| words_of(block, it)).collect();
+        // SAFETY: within the memory that was allocated for them.
+        unsafe {
+            let stream = default_stream as Handle;
+            checked((functions.copy_to_device)(at as *mut c_void, bytes.as_ptr().cast(), bytes.len(), stream))?;
+            checked((functions.wait_for_stream)(stream))?;
+        }
+        self.state().contexts[slot].n_kernels += kernels.len();
+        let place = |index: usize| at + (index * kernel_words::BYTES) as u64;
+        let found = kernels
+            .iter()
+            .enumerate()
+            .map(|(index, it)| (it.symbol.clone(), Kernel { slot, words: place(index), module }));
+        Ok(found.collect())
+    }
+
+    /// Tells the patches of a launch which kernel they are in, or that they do nothing.
+    ///
+    /// # Safety
+    /// `launch` is the API's in a callback about this launch.
+    pub(super) unsafe fn launched(&self, functions: &Functions, agent: &Agent, launch: &LaunchData) {
+        // SAFETY: the caller's promise.
+        let Some(kernel) = (unsafe { self.kernel_of(functions, launch) }) else { return };
+        let runs = !self.is_off.load(Ordering::Acquire) && agent.runs_twins_now() && kernel.words != 0;
+        let data: *const c_void = if runs { kernel.words as *const c_void } else { null() };
+        // SAFETY: the caller's promise; the address is of device memory that stays.
+        let answer = unsafe { (functions.set_launch_data)(launch.launch, launch.function, launch.stream_handle, data) };
+        if runs && let Some(region) = agent.device_region() {
+            match answer {
+                SUCCESS => _ = region.control().slots[kernel.slot].swapped.fetch_add(1, Ordering::Relaxed),
+                _ => agent.count_unprobed(Unprobed::AttributeRefused),
+            }
+        }
+    }
+
+    /// Returns the kernel of a launch; `None` if its module is not patched.
+    ///
+    /// # Safety
+    /// As for [`Patching::launched`].
+    unsafe fn kernel_of(&self, functions: &Functions, launch: &LaunchData) -> Option<Kernel> {
+        let function = launch.function as usize;
+        if let Some(known) = self.launched.read().unwrap_or_else(PoisonError::into_inner).get(&function) {
+            return Some(*known);
+        }
+        let module = launch.module as usize;
+        let kernel = {
+            let state = self.state();
+            let kernels = state.modules.get(&module)?;
+            let name = Some(launch.function_name).filter(|it| !it.is_null());
+            // SAFETY: the caller's promise: a C string.
+            let name = name.map_or(c"", |it| unsafe { CStr::from_ptr(it) });
+            let nothing = Kernel { slot: 0, words: 0, module };
+            name.to_str().ok().and_then(|it| kernels.get(it)).copied().unwrap_or(nothing)
+        };
+        // What it gets where no callback of ours says: after the run. The block says then that it does nothing.
+        // SAFETY: the caller's promise; the address is of device memory that stays, or null.
+        unsafe { (functions.set_data)(launch.function, kernel.words as *const c_void) };
+        self.launched.write().unwrap_or_else(PoisonError::into_inner).insert(function, kernel);
+        Some(kernel)
+    }
+
+    /// Copies a context's block into the device region; returns whether it could.
+    fn copy(&self, functions: &Functions, agent: &Agent, slot: usize, stream: usize) -> bool {
+        let Some(region) = agent.device_region() else { return false };
+        let block = self.state().contexts[slot].block;
+        region.write_copy(slot, |to| {
+            // SAFETY: as much room as the block has bytes; a context that is alive.
+            let answer = unsafe {
+                (functions.copy_to_host)(to.cast(), block as *const c_void, region.block_bytes(), stream as Handle)
+            };
+            answer == SUCCESS
+        })
+    }
+
+    pub(super) fn copy_blocks(&self, functions: &Functions, driver: &Driver, agent: &Agent) {
+        self.each_alive(|slot, context| {
+            self.in_context(functions, driver, slot, context, |stream| _ = self.copy(functions, agent, slot, stream));
+        });
+    }
+
+    /// Copies all blocks for the last time.
+    pub(super) fn leave_blocks(&self, functions: &Functions, driver: &Driver, agent: &Agent, disables: bool) {
+        self.each_alive(|slot, context| {
+            self.in_context(functions, driver, slot, context, |stream| {
+                if disables {
+                    self.disable(functions, slot, stream);
+                }
+                if self.copy(functions, agent, slot, stream) {
+                    agent.has_last_copy(slot);
+                }
+            });
+        });
+    }
+
+    /// Has patches do nothing, which stay in the program.
+    fn disable(&self, functions: &Functions, slot: usize, stream: usize) {
+        let enabled = self.state().contexts[slot].block + ENABLED as u64;
+        let nothing = [0u8; 8];
+        // SAFETY: a word of the block.
+        unsafe {
+            (functions.copy_to_device)(
+                enabled as *mut c_void,
+                nothing.as_ptr().cast(),
+                nothing.len(),
+                stream as Handle,
+            );
+            (functions.wait_for_stream)(stream as Handle);
+        }
+    }
+
+    fn each_alive(&self, mut each: impl FnMut(usize, usize)) {
+        let contexts: Vec<usize> = self.state().contexts.iter().map(|it| it.context).collect();
+        contexts.into_iter().enumerate().filter(|it| it.1 != 0).for_each(|(slot, context)| each(slot, context));
+    }
+
+    /// Runs something of the worker's with a stream of ours, which waits for no other.
+    fn in_context(&self, functions: &Functions, driver: &Driver, slot: usize, context: usize, run: impl FnOnce(usize)) {
+        // SAFETY: a context that was alive a moment ago; the driver checks its handle.
+        if unsafe { driver.code.enter(context as Handle) }.is_err() {
+            return;
+        }
+        let known = self.state().contexts.get(slot).filter(|it| it.is_alive()).map(|it| it.own_stream);
+        let stream = match known {
+            Some(Some(stream)) => Some(stream),
+            Some(None) => self.make_stream(functions, driver, slot, context),
+            None => None,
+        };
+        if let Some(stream) = stream {
+            run(stream);
+        }
+        // SAFETY: no context.
+        unsafe { driver.code.leave() };
+    }
+
+    fn make_stream(&self, functions: &Functions, driver: &Driver, slot: usize, context: usize) -> Option<usize> {
+        let mut handle: Handle = null_mut();
+        // SAFETY: in the context.
+        let stream = unsafe { driver.code.stream() }.ok()?;
+        // SAFETY: a stream of this context, and a live handle.
+        checked(unsafe { (functions.stream_handle)(context as Handle, stream, &mut handle) }).ok()?;
+        self.state().contexts[slot].own_stream = Some(handle as usize);
+        Some(handle as usize)
+    }
+}
+
+/// Returns the words that a kernel has in device memory.
+fn words_of(block: u64, kernel: &PatchedKernel) -> [u8; kernel_words::BYTES] {
+    let mut words = [0; kernel_words::BYTES];
+    for (at, word) in
+        [(kernel_words::BLOCK, block), (kernel_words::NAME, kernel.name), (kernel_words::HANDLERS, kernel.handlers)]
+    {
+        words[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    words
+}
