@@ -421,7 +421,8 @@ pub(crate) const LEADER: &str = "{ .reg .b32 %there, %leader, %lane; .reg .pred 
      selp.b64 {d}, 1, 0, %is_it; }";
 
 /// PTX that sets `{d}` to the number of threads of a warp that are there.
-const ACTIVE: &str = "{ .reg .b32 %there; activemask.b32 %there; popc.b32 %there, %there; cvt.u64.u32 {d}, %there; }";
+pub(crate) const ACTIVE: &str =
+    "{ .reg .b32 %there; activemask.b32 %there; popc.b32 %there, %there; cvt.u64.u32 {d}, %there; }";
 
 /// Returns PTX that sets `{d}` to the number of sectors that the threads of a warp that are there access: of the threads of a
 /// sector one is counted. Aligned as they must be, the bytes of a thread lie in one sector (PTX ISA, "Addresses as Operands").
@@ -435,6 +436,12 @@ fn sectors(access: &Access) -> Option<String> {
     // Copies in bulk are aligned to 16 bytes alone.
     let most_bytes = if access.is_asynchronous { 16 } else { device::SECTOR_BYTES };
     access.bytes.filter(|it| u64::from(*it) <= most_bytes)?;
+    Some(sectors_at(ADDRESS, is_counted))
+}
+
+/// Returns PTX that sets `{d}` to the number of sectors that the threads of a warp that are there access at these addresses.
+/// `is_counted` are statements that clear `%is_first` in threads whose access is not counted; they may use `%is_global`.
+pub(crate) fn sectors_at(address: &str, is_counted: &str) -> String {
     let shift = device::SECTOR_BYTES.ilog2();
     let text = format!(
         "{{ .reg .b32 %there, %same, %first, %lane, %n; .reg .b64 %sector; .reg .pred %is_first, %is_global; \
@@ -442,7 +449,7 @@ fn sectors(access: &Access) -> Option<String> {
          bfind.u32 %first, %same; mov.u32 %lane, %laneid; setp.eq.u32 %is_first, %lane, %first; {is_counted}\
          vote.sync.ballot.b32 %n, %is_first, %there; popc.b32 %n, %n; cvt.u64.u32 {{d}}, %n; }}"
     );
-    Some(text.replace("{address}", ADDRESS))
+    text.replace("{address}", address)
 }
 
 /// What a module is to be compiled for.

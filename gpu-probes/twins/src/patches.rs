@@ -3,7 +3,7 @@
 //! A function's first parameter is the address of the kernel's words ([`kernel_words`]); those behind it are the API's
 //! (`sanitizer_patching.h`, "SanitizerCallback…").
 
-use crate::maker::{LEADER, Maker, clock, process_id};
+use crate::maker::{ACTIVE, LEADER, Maker, clock, process_id, sectors_at};
 use object::{Object, ObjectSection};
 use std::fmt::Write as _;
 use xputrace_device::{LEAST_ARCHITECTURE, Refusal, TableAt, Word};
@@ -135,6 +135,7 @@ impl Maker {
             Source::OfProcess => Word::Statements(process_id(&table)),
             Source::OfKernel => Word::Statements(format!("ld.global.nc.u64 {{d}}, [{KERNEL}+{}];", kernel_words::NAME)),
             Source::Leader => Word::Statements(LEADER.into()),
+            Source::Active => Word::Statements(ACTIVE.into()),
             Source::OfPlace => self.of_access(point, at),
             // Where the machine code has its parameters, the API doesn't tell.
             Source::HasArgument(_) | Source::Argument(_) => Word::Constant(0),
@@ -146,6 +147,7 @@ impl Maker {
         match at {
             device::ADDRESS => Word::Wide(ADDRESS.into()),
             device::BYTES => Word::Narrow(BYTES.into()),
+            device::SECTORS if point == PatchPoint::Global => Word::Statements(sectors_at(ADDRESS, "")),
             device::SPACE => Word::Constant(self.texts.id(space)),
             device::ACCESS => {
                 let [load, store, atomic] =

@@ -172,7 +172,7 @@ fn patches_have_a_function_for_each_place_that_has_handlers() {
     let of_access =
         [device::ADDRESS, device::BYTES, device::ACCESS, device::SPACE, device::LINE, device::ARGUMENTS + 1];
     let mut handlers: Vec<_> = of_access.iter().map(|it| counting(DeviceEvent::Memory, *it)).collect();
-    for word in [device::TIME, device::PID, device::KERNEL, device::IS_LEADER, device::LAUNCH] {
+    for word in [device::TIME, device::PID, device::KERNEL, device::IS_LEADER, device::ACTIVE, device::LAUNCH] {
         handlers.push(counting(DeviceEvent::Entry, word));
     }
     handlers.extend([counting(DeviceEvent::Exit, device::SMID), counting(DeviceEvent::Barrier, device::THREAD)]);

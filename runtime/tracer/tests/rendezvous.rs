@@ -274,6 +274,7 @@ fn arming_device<'a>(demand: &'a Demand, block: &'a [u8]) -> Arming<'a> {
         conflict: 0,
         gpus,
         device,
+        patches: false,
     }
 }
 
