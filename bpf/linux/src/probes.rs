@@ -103,9 +103,12 @@ impl Probes {
         if has(Event::Profile) && has(Event::Tracepoint) {
             self.run_counting = sys::count_runs().ok();
         }
-        let here = ProbeId::each(&plan.probes).filter(|(_, it)| runs_here(it));
+        let here = ProbeId::each(&plan.probes).filter(|(_, it)| runs_here(it)).collect();
+        let told = warnings.len();
         let report = |(probe, it)| ProbeReport { probe, outcome: self.attach_probe(probe, it, warnings) };
-        let reports = here.map(report).collect();
+        let mut reports: Vec<ProbeReport> = in_order_of_attaching(here).map(report).collect();
+        reports.sort_by_key(|it| it.probe);
+        warnings[told..].sort_by_key(|it| it.probe);
         self.reach_running(warnings);
         reports
     }
@@ -520,6 +523,17 @@ impl Probes {
             self.news.push(News::Child(Unprobed { pid, micros, failed }));
         }
     }
+}
+
+/// Sorts probes so that handlers of one place run in the order in which they are declared.
+///
+/// Linux puts a uprobe before those that its place has already, so the last one comes first (`consumer_add` in
+/// `kernel/events/uprobes.c`). Tracepoints run programs in the order of their attachment (`bpf_prog_array_copy`). Files and processes
+/// that come later are attached in the same order.
+fn in_order_of_attaching(probes: Vec<(ProbeId, &Probe)>) -> impl Iterator<Item = (ProbeId, &Probe)> {
+    let is_of_function = |it: &(ProbeId, &Probe)| matches!(it.1.target, Target::Function { .. });
+    let (functions, others): (Vec<_>, Vec<_>) = probes.into_iter().partition(is_of_function);
+    others.into_iter().chain(functions.into_iter().rev())
 }
 
 /// Whether [`crate::Linux::attach`] attaches the probe.
