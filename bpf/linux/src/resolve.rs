@@ -341,8 +341,7 @@ impl<'a> Wanted<'a> {
         let names = demangle(symbol);
         let is_one = glob(self.name, &names.name) || glob(self.name, &names.short_name);
         is_one
-            || self.name.ends_with(')')
-                && with_parameters(symbol).is_some_and(|it| glob(&dense(self.name), &dense(&it)))
+            || self.name.contains('(') && with_parameters(symbol).is_some_and(|it| glob(&dense(self.name), &dense(&it)))
     }
 
     fn place(
@@ -463,15 +462,18 @@ fn chosen_at_start(elf: &Elf, file: &Path, function: &str) -> AttachError {
     AttachError::Indirect { file: file.to_path_buf(), function: function.into(), near }
 }
 
-/// Returns a name with parameters in one form of those in which they are written: without spaces, and `const` first.
+/// Returns a name with parameters in one form of those in which they are written: without spaces, and `const` first in each
+/// parameter; a member function's own `const` stays behind them.
 fn dense(name: &str) -> String {
-    let Some((function, parameters)) = name.split_once('(') else { return name.split_whitespace().collect() };
-    let parameters = parameters.trim_end_matches(')').split(',').map(|it| {
-        let rest: String = it.replace("const", " ").split_whitespace().collect();
+    let without_spaces = |it: &str| it.split_whitespace().collect::<String>();
+    let Some((function, rest)) = name.split_once('(') else { return without_spaces(name) };
+    let (parameters, qualifiers) = rest.rsplit_once(')').unwrap_or((rest, ""));
+    let parameters = parameters.split(',').map(|it| {
+        let rest = without_spaces(&it.replace("const", " "));
         if it.contains("const") { format!("const {rest}") } else { rest }
     });
-    let function: String = function.split_whitespace().collect();
-    format!("{function}({})", parameters.collect::<Vec<_>>().join(","))
+    let parameters = parameters.collect::<Vec<_>>().join(",");
+    format!("{}({parameters}){}", without_spaces(function), without_spaces(qualifiers))
 }
 
 /// Returns the functions with the most similar names; as C++ and Rust write them, if `name` is written so.
@@ -788,6 +790,10 @@ mod tests {
             ("f(const char*)", "_Z1fPKc"),
             ("f(char const *)", "_Z1fPKc"),
             ("over(int,int)", "_Z4overii"),
+            ("C::over(int) const", "_ZNK1C4overEi"),
+            ("C::over(int)const", "_ZNK1C4overEi"),
+            ("C::over( int ) const &", "_ZNKR1C4overEi"),
+            ("C::over", "_ZNK1C4overEi"),
             ("ns::tmpl", "_ZN2ns4tmplIiEEvT_"),
             ("ns::tmpl<int>", "_ZN2ns4tmplIiEEvT_"),
             ("std::*", push_back),
@@ -797,7 +803,13 @@ mod tests {
             let hint = last_word(name.split_once('(').map_or(name, |it| it.0));
             assert!(symbol.contains(hint) && wanted.is_name_of(symbol), "{name} {symbol}");
         }
-        for (name, symbol) in [("over(int)", "_Z4overii"), ("over()", "_Z4overi"), ("tmpl", "_ZN2ns4tmplIiEEvT_")] {
+        for (name, symbol) in [
+            ("C::over(int)", "_ZNK1C4overEi"),
+            ("C::over(int) const", "_ZN1C4overEi"),
+            ("over(int)", "_Z4overii"),
+            ("over()", "_Z4overi"),
+            ("tmpl", "_ZN2ns4tmplIiEEvT_"),
+        ] {
             assert!(!Wanted::parse(name).is_name_of(symbol), "{name} {symbol}");
         }
     }
