@@ -59,8 +59,8 @@ pub(crate) struct Scanner<'a> {
     last_end: usize,
     pub(crate) comments: Vec<Comment>,
     pub(crate) defines: Vec<Define>,
-    /// The first directive whose condition is not known here.
-    pub(crate) unknown: Option<Span>,
+    /// What makes all that follows unknown: where it is, and why.
+    pub(crate) fault: Option<(usize, &'static str)>,
 }
 
 /// Defined by bpftrace where Linux has type information.
@@ -74,7 +74,7 @@ const LONG_SYMBOLS: &[&str] = &[
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
-        Scanner { text, at: 0, last_end: 0, comments: Vec::new(), defines: Vec::new(), unknown: None }
+        Scanner { text, at: 0, last_end: 0, comments: Vec::new(), defines: Vec::new(), fault: None }
     }
 
     pub(crate) fn mark(&self) -> Mark {
@@ -177,7 +177,11 @@ impl<'a> Scanner<'a> {
             if rest.starts_with("//") {
                 self.comment(rest.find('\n').unwrap_or(rest.len()));
             } else if rest.starts_with("/*") {
-                self.comment(rest.find("*/").map_or(rest.len(), |it| it + 2));
+                let end = rest.find("*/");
+                if end.is_none() {
+                    self.fault.get_or_insert((self.at, "this comment is not closed: `*/` is missing"));
+                }
+                self.comment(end.map_or(rest.len(), |it| it + 2));
             } else if rest.starts_with('#') && self.is_at_line_start() {
                 self.directive();
             } else {
@@ -233,7 +237,8 @@ impl<'a> Scanner<'a> {
             ("ifndef", _) => !is_defined(condition),
             (_, Some(number)) => number != 0,
             _ => {
-                self.unknown.get_or_insert_with(|| directive.clone());
+                let why = "whether this holds is not known: remove the directive, and what does not apply";
+                self.fault.get_or_insert((directive.start, why));
                 true
             }
         }

@@ -31,6 +31,14 @@ fn an_element_is_not_known_once_its_key_has_changed() {
 }
 
 #[test]
+fn a_comment_that_is_not_closed_is_a_mistake() {
+    let mistake = translate("BEGIN { exit(); }\n/* open").unwrap_err();
+    assert_eq!((mistake.line, mistake.column), (2, 1));
+    assert!(mistake.to_string().contains("not closed"), "{mistake}");
+    says(&script("BEGIN { exit(); /* closed */ }"), "// closed");
+}
+
+#[test]
 fn an_element_is_not_known_in_a_loop_that_removes_it() {
     for head in ["unroll(3)", "for $i : 0..3", "for ($row : @n)"] {
         let program = format!("END {{ @n[1] = 1; @m[1] = 5; {head} {{ @sum = @m[1]; delete(@m[1]); }} }}");

@@ -72,9 +72,8 @@ pub(crate) const PROBE_KINDS: &[&str] = &[
 pub(crate) fn parse(text: &str) -> Parsed<(Program, Vec<Comment>)> {
     let mut parser = Parser { scanner: Scanner::new(text), levels: 0, in_condition: false };
     let program = parser.program();
-    if let Some(directive) = &parser.scanner.unknown {
-        let message = "whether this holds is not known: remove the directive, and what does not apply";
-        return Err(parser.wrong_at(directive.start, message));
+    if let Some((at, why)) = parser.scanner.fault {
+        return Err(parser.wrong_at(at, why));
     }
     Ok((program?, parser.scanner.comments))
 }
