@@ -109,10 +109,15 @@ impl Diagnostic {
     }
 }
 
+/// Words longer than this, in bytes, have none near them: comparing takes time by the product of both lengths.
+const LONGEST_COMPARED: usize = 256;
+
 /// Returns the candidate nearest to `word` if it is near enough to suggest (a third of its length).
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let is_compared = |it: &&str| it.len().max(word.len()) <= LONGEST_COMPARED;
     candidates
         .into_iter()
+        .filter(is_compared)
         .map(|it| (edit_distance(word, it), it))
         .filter(|(distance, it)| *distance <= it.len().max(word.len()).div_ceil(3))
         .min_by_key(|(distance, _)| *distance)
@@ -143,5 +148,7 @@ mod tests {
         assert_eq!(nearest("durations", fields), Some("duration"));
         assert_eq!(nearest("nmae", fields), Some("name"));
         assert_eq!(nearest("zebra", fields), None);
+        let (long, nearly) = ("a".repeat(1_000_000), "a".repeat(999_999));
+        assert_eq!(nearest(&long, [nearly.as_str()]), None);
     }
 }
