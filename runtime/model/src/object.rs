@@ -2,6 +2,7 @@
 
 use crate::output::Output;
 use crate::plan::{ProbeId, ProgramId};
+use crate::text;
 use std::sync::Arc;
 use xputrace_bytecode::object::Layout;
 use xputrace_bytecode::{BpfMapId, MapKind};
@@ -105,7 +106,7 @@ impl Datum {
             Layout::Bool => Datum::Bool(part(0, 1) != [0]),
             Layout::Text { bytes: n } => {
                 let text = part(0, *n).split(|it| *it == 0).next().unwrap_or_default();
-                Datum::Text(String::from_utf8_lossy(text).into_owned())
+                Datum::Text(text::from_bytes(text))
             }
             Layout::Array { of, n } => {
                 let size = of.bytes();

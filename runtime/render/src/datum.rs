@@ -5,13 +5,13 @@
 //! places: {block: 2, thread: [0, 1, 0], is_first: true, what: "work"}
 //! ```
 
-use crate::cells::shown_text;
+use crate::cells::{printable, shown_text};
 use serde_json::{Map, Value as Json, json};
 use xputrace_model::object::{Datum, Dump};
 
 /// Returns a map as lines: one for each element, and an empty one after several.
 pub(crate) fn lines(it: &Dump) -> Vec<String> {
-    let line = |(key, value): &(Datum, Datum)| format!("{}[{}]: {}", it.map, self::key(key, ", "), text(value));
+    let line = |(key, value): &(Datum, Datum)| format!("{}[{}]: {}", it.map, key_of(key, ", ", printable), text(value));
     let mut lines: Vec<String> = it.rows.iter().map(line).collect();
     match lines.len() {
         0 => lines.push(format!("{}: empty", it.map)),
@@ -21,12 +21,17 @@ pub(crate) fn lines(it: &Dump) -> Vec<String> {
     lines
 }
 
-/// Formats a key: its parts, with `between` between them.
-pub(crate) fn key(it: &Datum, between: &str) -> String {
+/// Formats a key for JSON: its parts, with commas between them.
+pub(crate) fn json_key(it: &Datum) -> String {
+    key_of(it, ",", shown_text)
+}
+
+/// Formats a key: its parts, with `between` between them; `shown` formats texts.
+fn key_of(it: &Datum, between: &str, shown: fn(&str) -> String) -> String {
     match it {
-        Datum::Struct(members) => joined(members.iter().map(|it| key(&it.1, between)), between),
-        Datum::Array(all) => joined(all.iter().map(|it| key(it, between)), between),
-        Datum::Text(it) => shown_text(it),
+        Datum::Struct(members) => joined(members.iter().map(|it| key_of(&it.1, between, shown)), between),
+        Datum::Array(all) => joined(all.iter().map(|it| key_of(it, between, shown)), between),
+        Datum::Text(it) => shown(it),
         other => text(other),
     }
 }
@@ -36,7 +41,7 @@ pub(crate) fn text(it: &Datum) -> String {
     match it {
         Datum::Int(it) => it.to_string(),
         Datum::Bool(it) => it.to_string(),
-        Datum::Text(it) => format!("\"{}\"", shown_text(it).replace('\n', "\\n")),
+        Datum::Text(it) => format!("\"{}\"", printable(it)),
         Datum::Bytes(it) => hex(it),
         Datum::Array(all) => format!("[{}]", joined(all.iter().map(text), ", ")),
         Datum::Struct(members) => {
@@ -90,11 +95,15 @@ mod tests {
     #[test]
     fn a_value_is_one_line_of_text() {
         assert_eq!(text(&value()), r#"{n: -2, big: 18446744073709551615, on: true, name: "a\nb", two: [1, ab01]}"#);
-        assert_eq!(key(&value(), ","), "-2,18446744073709551615,true,a\nb,1,ab01");
+        let coloured = Datum::Text("\x1b[1m\tx".into());
+        assert_eq!(text(&coloured), r#""\x1b[1m\tx""#);
+        let dump = Dump { map: "m".into(), rows: vec![(coloured, value())] };
+        assert!(lines(&dump)[0].starts_with(r"m[\x1b[1m\tx]: {"), "{:?}", lines(&dump));
     }
 
     #[test]
     fn json_has_the_members() {
+        assert_eq!(json_key(&value()), "-2,18446744073709551615,true,a\nb,1,ab01");
         let expected = json!({ "n": -2, "big": u64::MAX, "on": true, "name": "a\nb", "two": [1, "ab01"] });
         assert_eq!(json(&value()), expected);
         assert_eq!(json(&Datum::Int(i128::MAX)), json!(i128::MAX.to_string()));

@@ -119,7 +119,7 @@ fn table(view: &View, context: &mut Context<'_>) -> Json {
 fn dump(it: &Dump) -> Json {
     let mut rows = Map::new();
     for (key, value) in &it.rows {
-        rows.insert(unused(&rows, datum::key(key, ",")), datum::json(value));
+        rows.insert(unused(&rows, datum::json_key(key)), datum::json(value));
     }
     json!({ &it.map: rows })
 }
