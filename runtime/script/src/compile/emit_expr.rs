@@ -5,7 +5,7 @@ use super::emit::Emitter;
 use super::typed::{Base, Block, Expr, Inlined, Kind, MapId, Source};
 use rhai::Position;
 use xputrace_bytecode::Label;
-use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
+use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_model::context::word;
 use xputrace_model::loss::Loss;
 use xputrace_model::table::Scalar;
@@ -35,6 +35,17 @@ impl Emitter<'_, '_> {
             Kind::Read(map, keys) => {
                 self.find(*map, keys, missing);
                 self.asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
+            }
+            Kind::Exchange(map, keys) => {
+                self.find(*map, keys, missing);
+                let bpf_map = self.table(*map);
+                if self.has_copies(bpf_map) {
+                    self.asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
+                } else {
+                    self.asm.mov_imm(Reg::R1, 0);
+                    self.asm.atomic(atomic::XCHG, Size::Dw, Reg::R0, 0, Reg::R1);
+                    self.asm.mov(Reg::R0, Reg::R1);
+                }
             }
             Kind::Neg(value) => {
                 self.eval_strict(value);

@@ -212,7 +212,7 @@ impl Emitter<'_, '_> {
         let bpf_map = self.table(map);
         let (hit, done) = (self.asm.label(), self.asm.label());
         let refusals = self.refusals(map, at, done);
-        if self.engine == Engine::Tracer && self.build.plan.image.maps[bpf_map].home == Home::Linux {
+        if self.has_copies(bpf_map) {
             self.change_in_linux(bpf_map, key, slot, op);
             self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
             self.refused(&refusals);
@@ -243,8 +243,12 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    /// Changes the element in one call and sets R0 to 0 or a negative error. The tracer only has a
-    /// copy of the element, which probes may change meanwhile.
+    /// Whether a handler finds copies of a map's elements: the tracer does of those in Linux, which probes may change meanwhile.
+    pub(super) fn has_copies(&self, bpf_map: BpfMapId) -> bool {
+        self.engine == Engine::Tracer && self.build.plan.image.maps[bpf_map].home == Home::Linux
+    }
+
+    /// Changes the element, of which there is only a copy here, in one call; sets R0 to 0 or a negative error.
     fn change_in_linux(&mut self, bpf_map: BpfMapId, key: i16, operand: i16, op: Alu) {
         self.asm.ld_map(Reg::R1, bpf_map);
         self.address(Reg::R2, key);

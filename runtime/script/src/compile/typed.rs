@@ -111,6 +111,8 @@ pub(super) enum Kind {
     /// A field of a kernel's launch, in a handler that tests `.launch`: missing if not joined.
     Joined(Box<Expr>),
     Read(MapId, Vec<Expr>),
+    /// Reads an element's integer and leaves 0 there, in one step where the element is not a copy.
+    Exchange(MapId, Vec<Expr>),
     Contains(MapId, Vec<Expr>),
     Neg(Box<Expr>),
     Not(Box<Expr>),

@@ -300,8 +300,9 @@ impl Checker<'_> {
         let keys: Vec<Expr> = keys.into_iter().map(|it| self.settled(it, &mut stmts)).collect();
         let ty = self.shapes.value(map).maybe(true);
         let value = self.new_local(ty);
-        let read = Expr { kind: Kind::Read(map, keys.clone()), ty, at };
-        stmts.push(Stmt { kind: StmtKind::Set(value, read), at });
+        // Of two handlers that take a number, one gets it. Other values have none that stands for none.
+        let kind = if ty.base == Base::Int { Kind::Exchange } else { Kind::Read };
+        stmts.push(Stmt { kind: StmtKind::Set(value, Expr { kind: kind(map, keys.clone()), ty, at }), at });
         stmts.push(Stmt { kind: StmtKind::Remove(map, keys), at });
         let block = Block { stmts, value: Some(Expr { kind: Kind::Local(value), ty, at }) };
         Expr { kind: Kind::Block(Box::new(block)), ty, at }
