@@ -7,10 +7,12 @@ import json
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 from h200 import BIN, OUT, XPUTRACE, account, bad, case, expect, losses, maps, rotated, run_checks, trace
 
 CASES = []
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def inside(script, elements=100_000, launches=10, *options, check=True):
@@ -174,6 +176,99 @@ def patched_pytorch():
     expect("exits", found["@exits"], wanted)
     expect("losses", bad(losses(objects), {"kernels_only"}), {})
     return f"{len(wanted)} kernels, {sum(wanted.values())} threads, in 10 launches of a graph too"
+
+
+def lines_of(objects):
+    return [it["data"] for it in objects if it["type"] == "print"]
+
+
+def kernel_of(program, section="kretprobe"):
+    """Puts a program of an object of tests/objects into the kernel of `inside`."""
+    return "--attach", f"{program}={section}/_Z6reducePVKfPdi"
+
+
+def run_object(name, *options, elements=100_000, launches=10):
+    out = OUT / "inside-object.json"
+    file = ROOT / "tests/objects" / f"{name}.bpf.o"
+    line = [XPUTRACE, "run", str(file), "-f", "json", "-o", str(out), *options, "--", str(BIN / "inside"), str(elements), str(launches)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"status {done.returncode}: {done.stderr[-2000:]}"
+    own = account(done)
+    expect("the program's result", (own["wrong"], own["error"]), (0, "no error"))
+    return [json.loads(it) for it in out.read_text().splitlines()], own
+
+
+@case("lines that blocks print", cases=CASES)
+def prints():
+    objects, done = trace('device_exit("reduce", #{per: "block"}, |t| print(`${t.kernel} ${t.blockIdx.x} ${t.arg2}`));', [BIN / "inside", 100_000, 10])
+    own, lines = account(done), lines_of(objects)
+    expect("losses", bad(losses(objects), {"kernels_only"}), {})
+    counts = {it: lines.count(it) for it in set(lines)}
+    name = lines[0].rsplit(" ", 2)[0]
+    expect("lines", counts, {f"{name} {block} {own['elements']}": own["launches"] for block in range(own["blocks"])})
+    return f"{len(lines)} lines, such as {lines[0]}"
+
+
+@case("lines of each block, in their order", cases=CASES)
+def order():
+    script = 'device_barrier("reduce", |t| if t.threadIdx.x == 7 { print(#{block: t.blockIdx.x, time: t.time}); });'
+    objects, done = trace(script, [BIN / "inside", 20_000, 10])
+    own, lines = account(done), lines_of(objects)
+    expect("losses", bad(losses(objects), {"kernels_only"}), {})
+    times = {}
+    for it in lines:
+        times.setdefault(it["block"], []).append(it["time"])
+    expect("lines", {len(it) for it in times.values()}, {8 * own["launches"]})
+    expect("blocks", len(times), own["blocks"])
+    expect("blocks whose times go back", [block for block, it in times.items() if it != sorted(it)], [])
+    return f"{len(lines)} lines of {len(times)} blocks"
+
+
+@case("more lines than the ring holds", cases=CASES)
+def overrun():
+    objects, done = trace('device_entry("reduce", |t| print(`${t.threadIdx.x}`));', [BIN / "inside", 2_000_000, 5], check=False)
+    own, kept = account(done), len(lines_of(objects))
+    lost = losses(objects)["device_ring_full"]
+    expect("printed and lost", kept + lost, own["threads"] * own["launches"])
+    assert lost and kept >= 65_536, (kept, lost)
+    by_line = [it for it in objects[-1]["data"]["lines"] if it["loss"] == "device_ring_full"]
+    expect("lost by line", [it["count"] for it in by_line], [lost])
+    return f"{kept} lines printed, {lost} lost by name"
+
+
+@case("a thread ends the run", cases=CASES)
+def exits():
+    script = 'device_entry("reduce", |t| if t.blockIdx.x == 3 && t.threadIdx.x == 0 { print("over"); exit(5); });'
+    objects, done = trace(script, [BIN / "inside", 100_000, 2000], check=False)
+    expect("status, and lines", (done.returncode, lines_of(objects)), (5, ["over"]))
+    return "status 5 after one line"
+
+
+@case("records, printed lines and arrays per thread of objects", cases=CASES)
+def objects():
+    found, own = run_object("records", *kernel_of("cuda__place"))
+    places = [it["data"]["places"] for it in found if it["type"] == "record"]
+    expect("records", len(places), own["blocks"] * 16 * own["launches"])
+    assert all(it["thread"][0] % 16 == 0 and it["what"] == "work" and it["lane"] == -(it["thread"][0] % 32) for it in places), places[:3]
+    expect("blocks", {it["block"] for it in places}, set(range(own["blocks"])))
+    expect("first threads", sum(it["is_first"] for it in places), own["blocks"] * own["launches"])
+    found, own = run_object("each_thread", *kernel_of("cuda__ran"))
+    runs = maps(found)["runs"]
+    expect("elements, and their sum", (len(runs), sum(runs.values())), (2 * own["threads"], own["threads"] * (own["launches"] + 1)))
+    found, own = run_object("wide", *kernel_of("cuda__ran"))
+    room, beyond = (32 << 20) // 4096, losses(found)["device_thread_beyond"]
+    wide = maps(found)["runs"]
+    expect("threads with room, and look-ups without", (len(wide), beyond), (room, (own["threads"] - room) * own["launches"]))
+    expect("their runs", {it["n"] for it in wide.values()}, {own["launches"]})
+    end, begin = kernel_of("cuda__end"), kernel_of("cuda__begin", "kprobe")
+    found, own = run_object("calls", *end, *begin, "--set", "started[1]=7")
+    # Of the threads that find no element at first, one makes it, and the others' count is lost, as the program is written.
+    calls, most = sum(maps(found)["calls"].values()), own["threads"] * own["launches"]
+    assert most * 0.9 < calls <= most, (calls, most)
+    expect("an element from the start", maps(found)["started"]["1"], 7)
+    said = [it for it in lines_of(found) if it.startswith("first of 7 in block ")]
+    assert said and len(said) == len(lines_of(found)), lines_of(found)[:3]
+    return f"{len(places)} records; {len(runs)} elements of threads, {beyond} look-ups beyond their room; {len(said)} lines of helper 6"
 
 
 # Ways of `costs`: a handler for vectorAdd, and the one of the issue's figures that it stands for.

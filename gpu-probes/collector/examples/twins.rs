@@ -35,7 +35,7 @@ use xputrace_wire::ring::{Reader, RingHeader};
 
 const SHAPE: Shape = Shape { rings: 64, ring_bytes: 1 << 20 };
 /// The word that enables, the counter, and some more to be copied.
-const BLOCK: device::Shape = device::Shape { block_bytes: 1 << 16 };
+const BLOCK: device::Shape = device::Shape { block_bytes: 1 << 16, ring: None };
 const VARIABLES: [&str; 2] = ["bias", "factor"];
 const LASTS_AT_MOST: Duration = Duration::from_secs(120);
 
@@ -215,7 +215,7 @@ impl Tracer {
         let (region, block) = (map(&memory[0], SHAPE.size()), map(&memory[1], BLOCK.size()));
         unsafe { block.add(BLOCK.initial_offset()).cast::<u64>().write(1) };
         let words = [demand, SHAPE.rings.into(), SHAPE.ring_bytes.into(), 100, 0, 0, 0, demand];
-        let text = format!("\n\n\n{}", BLOCK.block_bytes);
+        let text = format!("\n\n\n{}", BLOCK.to_text());
         assert!(socket.send_with(&Message::new(ARM, &words, text), &[memory[0].as_fd(), memory[1].as_fd()]));
         let readers = (0..SHAPE.rings).map(|n| unsafe {
             let header = region.add(SHAPE.ring_offset(n));

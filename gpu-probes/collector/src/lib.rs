@@ -233,7 +233,7 @@ fn prepare(
     let [demand, rings, ring_bytes, flush_millis, _, window, conflict, first] = order.words;
     let mut lines = order.text.split('\n');
     let mut line = || lines.next().unwrap_or_default();
-    let (api, gpus, first_api, block_bytes) = (line(), line(), line(), line());
+    let (api, gpus, first_api, blocks) = (line(), line(), line(), line());
     let checked = || {
         let backend = match world.patches.filter(|_| demand & demand::PATCHES != 0) {
             Some(find) => find()?,
@@ -262,7 +262,7 @@ fn prepare(
             ));
         }
         let device =
-            if demand & demand::DEVICE != 0 { Some(device_region(demand, block_bytes, &descriptors)?) } else { None };
+            if demand & demand::DEVICE != 0 { Some(device_region(demand, blocks, &descriptors)?) } else { None };
         let functions = |it| Functions::of_text(it).ok_or("the tracer sent a malformed list of functions");
         let most = Order { demand, api: functions(api)? };
         let first = Order { demand: first & demand, api: functions(first_api)? };
@@ -287,12 +287,12 @@ fn prepare(
 }
 
 /// Maps the memory with the blocks, which comes behind the others.
-fn device_region(demand: u64, block_bytes: &str, descriptors: &[OwnedFd]) -> Result<DeviceRegion, String> {
+fn device_region(demand: u64, blocks: &str, descriptors: &[OwnedFd]) -> Result<DeviceRegion, String> {
     let at = if demand & demand::MARKER != 0 { 2 } else { 1 };
     let memory = descriptors.get(at).ok_or("the tracer sent no device region")?;
-    let block_bytes =
-        block_bytes.parse().map_err(|_| format!("the tracer sent \"{block_bytes}\" as a block's size"))?;
-    DeviceRegion::map(memory.as_fd(), device::Shape { block_bytes })
+    let shape =
+        device::Shape::of_text(blocks).ok_or_else(|| format!("the tracer sent \"{blocks}\" as a block's size"))?;
+    DeviceRegion::map(memory.as_fd(), shape)
 }
 
 fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {

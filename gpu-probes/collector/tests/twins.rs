@@ -30,7 +30,8 @@ use xputrace_collector::cupti::{Cupti, CuptiBackend};
 use xputrace_collector::rendezvous::{Received, Socket, Trust};
 use xputrace_collector::{Dormant, World};
 use xputrace_wire::device::{
-    self, Codec, ImageOutcome, MOST_CONTEXTS, Twin, Unprobed, decode_image, image_kind, twin_status, twin_symbol,
+    self, Codec, Extent, ImageOutcome, MOST_CONTEXTS, RingPlace, Twin, Unprobed, decode_image, image_kind, twin_status,
+    twin_symbol,
 };
 use xputrace_wire::events::{Call, HostEvent, HostEventRecord, HostEvents};
 use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand};
@@ -54,7 +55,8 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
-const BLOCK: device::Shape = device::Shape { block_bytes: 64 };
+const BLOCK: device::Shape =
+    device::Shape { block_bytes: 64, ring: Some(RingPlace { tail: 24, slots: 32, head: 40, end: 48 }) };
 /// CUPTI's id of the fake's first context.
 const CONTEXT: u64 = 0x1003;
 const PTX: &str = ".version 8.0\n.global .u32 table;\n.entry scale(.param .u64 p) { ret; }\n.entry other() { ret; }\n";
@@ -96,7 +98,7 @@ impl Run {
         unsafe { block.add(BLOCK.initial_offset()).cast::<[u64; 3]>().write([1, 0, 77]) };
         let asked = demand | demand::DEVICE;
         let tracer = std::thread::scope(|scope| {
-            let tracer = scope.spawn(|| arm(listener.accept(), asked, &BLOCK.block_bytes.to_string(), &memory));
+            let tracer = scope.spawn(|| arm(listener.accept(), asked, &BLOCK.to_text(), &memory));
             // The run before may be about to end.
             let arm = || xputrace_collector::arm(&address, Trust::RootAndThisUser, world);
             std::iter::repeat_with(arm).find(|it| *it != Err(Dormant::AlreadyArmed)).unwrap().unwrap();
@@ -189,12 +191,12 @@ impl Run {
     }
 }
 
-fn arm(socket: Socket, demand: u64, block_bytes: &str, device: &OwnedFd) -> Tracer {
+fn arm(socket: Socket, demand: u64, blocks: &str, device: &OwnedFd) -> Tracer {
     let hello = tracer::message(&socket);
     assert_eq!(hello.kind, HELLO);
     let (region, tags) = (memory(SHAPE.size(), true), memory(PAGE, false));
     let words = [demand, SHAPE.rings.into(), SHAPE.ring_bytes.into(), 10, 0, 0, 0, demand];
-    let order = Message::new(ARM, &words, format!("\n\n\n{block_bytes}"));
+    let order = Message::new(ARM, &words, format!("\n\n\n{blocks}"));
     assert!(socket.send_with(&order, &[region.as_fd(), device.as_fd()]));
     Tracer::new(socket, hello, SHAPE, region, tags)
 }
@@ -838,20 +840,28 @@ fn blocks_are_copied_when_the_tracer_asks() {
     let _alone = alone();
     let mut run = Run::new(0);
     let control = run.block.cast::<device::Control>();
-    let read = |run: &mut Run, number| {
-        run.socket().send(&Message::new(READ_DEVICE, &[number], ""));
+    let read = |run: &mut Run, number, extent: Extent| {
+        run.socket().send(&Message::new(READ_DEVICE, &[number, extent as u64], ""));
         run.tracer.until("the copy", |_| unsafe { &*control }.answered.load(SeqCst) == number);
     };
-    read(&mut run, 1);
+    read(&mut run, 1, Extent::Whole);
     run.load(Origin::Library, &["scale"], &[]);
     let generation = |run: &Run| run.control().slots[0].generation.load(SeqCst);
     assert_eq!(generation(&run), 0);
     for number in 2..5 {
         code::set_word(code::block(CONTEXT).unwrap(), 1, number * 10);
-        read(&mut run, number);
+        read(&mut run, number, Extent::Whole);
         assert_eq!((run.copied(0, 1), run.copied(0, 2)), (number * 10, 77));
         assert_eq!(generation(&run), (number - 1) * 2);
     }
+    let (block, words) = (code::block(CONTEXT).unwrap(), [4, 5, 6]);
+    run.control().slots[0].read.store(9, SeqCst);
+    words.iter().for_each(|it| code::set_word(block, *it, 50));
+    read(&mut run, 5, Extent::Ring);
+    assert_eq!(run.copied(0, 3), 9, "how much of the ring was read");
+    assert_eq!(words.map(|it| run.copied(0, it)), [50, 50, 0], "what is the ring's");
+    read(&mut run, 6, Extent::Whole);
+    assert_eq!(run.copied(0, 6), 50);
     run.end();
 }
 
@@ -1101,18 +1111,19 @@ fn launches_beside_loads_run_their_own_twins() {
 #[test]
 fn a_device_region_that_is_not_as_it_should_be_is_refused() {
     let whole = Arc::new(memory(BLOCK.size(), true));
-    let cases: [(&str, OwnedFd, &str); 4] = [
+    let cases: [(&str, OwnedFd, &str); 5] = [
         ("", whole.try_clone().unwrap(), "as a block's size"),
         ("12", whole.try_clone().unwrap(), "a block of 12 bytes"),
+        ("64 24 32 40 72", whole.try_clone().unwrap(), "a block of 64 bytes"),
         ("8192", whole.try_clone().unwrap(), "were announced"),
         ("64", memory(BLOCK.size(), false), "sealed against shrinking"),
     ];
-    for (block_bytes, memory, why) in cases {
+    for (blocks, memory, why) in cases {
         let _alone = alone();
         let listener = listen();
         let address = listener.address.clone();
         let thread = std::thread::spawn(move || {
-            let refused = arm(listener.accept(), demand::DEVICE, block_bytes, &memory).message();
+            let refused = arm(listener.accept(), demand::DEVICE, blocks, &memory).message();
             assert_eq!(refused.kind, REFUSED);
             assert!(refused.text.contains(why), "{}", refused.text);
         });

@@ -25,10 +25,10 @@ pub struct Needs {
 pub struct Arena {
     needs: Needs,
     losses: u64,
-    slots: u64,
-    marks: u64,
-    head: u64,
     tail: u64,
+    marks: u64,
+    slots: u64,
+    head: u64,
     maps: Vec<Parts>,
     n_bytes: u64,
 }
@@ -85,17 +85,19 @@ impl Arena {
         let mut pieces = Pieces { end: 0 };
         pieces.take(table_bytes(needs.maps.len()))?;
         let losses = pieces.take(u64::from(needs.n_sites) * 8)?;
-        let (head, tail) = (pieces.take(8)?, pieces.take(8)?);
+        let tail = pieces.take(8)?;
+        // In the order in which readers copy them.
+        let marks = pieces.range(needs.ring_slots.into(), ring::MARK_BYTES)?.start;
         let slots = match needs.ring_slots {
             0 => pieces.end,
             n => pieces.range(u64::from(n) + u64::from(ring::EXTRA_SLOTS), ring::SLOT_BYTES)?.start,
         };
-        let marks = pieces.range(needs.ring_slots.into(), ring::MARK_BYTES)?.start;
+        let head = pieces.take(8)?;
         let mut maps = Vec::new();
         for map in &needs.maps {
             maps.push(Parts::place(map, needs.n_threads, &mut pieces)?);
         }
-        Ok(Arena { needs, losses, slots, marks, head, tail, maps, n_bytes: pieces.end })
+        Ok(Arena { needs, losses, tail, marks, slots, head, maps, n_bytes: pieces.end })
     }
 
     /// Bytes of the memory. It is zeroed before [`Arena::table`] is written to its start.
@@ -139,6 +141,19 @@ impl Arena {
     /// Where one of a map's counters is; see [`descriptor`].
     pub fn counter(&self, map: usize, counter: i64) -> u64 {
         (header::BYTES + map as i64 * descriptor::BYTES + counter) as u64
+    }
+
+    /// Slots of the ring; 0 without one.
+    pub fn ring_slots(&self) -> u32 {
+        self.needs.ring_slots
+    }
+
+    /// Returns the ring in a copy that has everything up to the ring's head. The pieces of the copy were made one after
+    /// another: what is before the slots, then these, then the head.
+    pub fn ring<'a>(&self, copy: &'a [u8]) -> RingBytes<'a> {
+        let (slots, marks) = self.ring_parts();
+        let part = |it: Range<u64>| copy.get(it.start as usize..it.end as usize).unwrap_or_default();
+        RingBytes { marks: part(marks), slots: part(slots), head: word(copy, self.head as usize) }
     }
 
     /// Where the ring's head and tail are.

@@ -103,6 +103,8 @@ pub mod ring {
     pub const POSITION: i64 = 8;
     /// Bytes before a record's data.
     pub const RECORD_HEADER_BYTES: u32 = 16;
+    /// In the data of a record of `trace_printk`: the format, behind three arguments of 64 bits.
+    pub const FORMAT_AT: u32 = 24;
     /// Bit of the length of a record that the reader skips.
     pub const DISCARDED: u32 = 1 << 31;
 }

@@ -24,7 +24,7 @@ mod value;
 
 use std::collections::BTreeMap;
 
-use xputrace_bytecode::{Program, insn};
+use xputrace_bytecode::{BpfMapId, Program, insn};
 
 pub use layout::{DeviceMap, Kind, Scope};
 
@@ -157,7 +157,18 @@ pub enum SiteKind {
     /// Counts runs that an access outside of a map, the stack or a record ended.
     BadAccess,
     /// Writes records; counts those that the ring had no room for.
-    Record,
+    Record(RecordKind),
+}
+
+/// What the data of a site's records are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RecordKind {
+    /// Bytes that the program has written to this ring.
+    Data(BpfMapId),
+    /// Three arguments, 64 bits each, and the format that shows them (helper 6).
+    Format,
+    /// Text up to a NUL (helper 501).
+    Text,
 }
 
 /// Why a program can't run on the device.

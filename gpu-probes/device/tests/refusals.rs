@@ -9,7 +9,7 @@ use xputrace_bytecode::image::{Program, ProgramKind};
 use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, helper};
 use xputrace_device::arena::{Arena, Needs};
-use xputrace_device::{Block, DeviceMap, Kind, Options, Refusal, Request, SiteKind, Word, translate};
+use xputrace_device::{Block, DeviceMap, Kind, Options, RecordKind, Refusal, Request, SiteKind, Word, translate};
 
 const ARRAY: BpfMapId = programs::ARRAY;
 
@@ -169,7 +169,7 @@ fn runs_that_go_wrong_end() {
     };
     assert_eq!(run(without_test, 0, true), (0, vec![(SiteKind::BadAccess, 1)]));
     let record = |asm: &mut Assembler| programs::record(asm, 60, 3);
-    assert_eq!(run(record, 0, true).1, vec![(SiteKind::Record, 3)]);
+    assert_eq!(run(record, 0, true).1, vec![(SiteKind::Record(RecordKind::Data(BpfMapId(1))), 3)]);
 }
 
 #[test]

@@ -16,9 +16,10 @@ mod maker;
 mod patches;
 mod text;
 
-pub use maker::{GpuMap, Handler, Maker, MakerError, Origin, TwinText, Wanted};
+pub use maker::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin, TwinText, Wanted};
 pub use patches::{NoCode, PatchesText, kernels_of};
 pub use text::{Gpu, TextError, best};
+pub use xputrace_device::RecordKind;
 
 /// Why an image has no twin, although handlers want some of its kernels.
 #[derive(Debug, thiserror::Error)]

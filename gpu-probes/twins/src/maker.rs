@@ -7,12 +7,13 @@ use xputrace_bytecode::{MapKind, MapSpec, Program};
 use xputrace_device::arena::{Arena, ArenaError, Needs};
 use xputrace_device::layout::{DECLARATION, LINE_BYTES, header};
 use xputrace_device::{
-    DeviceMap, Kind, LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, Request, Scope, TableAt, Word, translate,
+    DeviceMap, Kind, LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, RecordKind, Request, Scope, SiteKind, TableAt,
+    Word, translate,
 };
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, SOURCES, SPACES, Source};
 use xputrace_ptx::{ADDRESS, Access, AccessKind, Function, Module, Point, Site, Space, type_bits};
-use xputrace_wire::device::{NAMES_VARIABLE, Ptx, Twin, twin_symbol};
+use xputrace_wire::device::{NAMES_VARIABLE, Ptx, RingPlace, Twin, twin_symbol};
 
 /// A handler, and where in a kernel it runs.
 #[derive(Clone, Debug)]
@@ -101,10 +102,31 @@ pub struct Maker {
     pub(crate) handlers: Vec<Handler>,
     /// The first site of each handler.
     first_sites: Vec<u32>,
-    n_sites: u32,
+    sites: Vec<HandlerSite>,
     maps: Vec<DeviceMap>,
     arena: Arena,
     pub(crate) texts: Texts,
+}
+
+/// A place in a handler that counts losses, or writes records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandlerSite {
+    /// The handler's index.
+    pub handler: usize,
+    /// Index of the instruction in its program.
+    pub insn: usize,
+    /// What its records are, if it writes any; other sites count runs that were ended.
+    pub record: Option<RecordKind>,
+}
+
+impl HandlerSite {
+    fn new(handler: usize, xputrace_device::Site { insn, what }: xputrace_device::Site) -> Self {
+        let record = match what {
+            SiteKind::Record(kind) => Some(kind),
+            SiteKind::OutOfFuel | SiteKind::BadAccess => None,
+        };
+        HandlerSite { handler, insn, record }
+    }
 }
 
 /// String ids of what handlers read of accesses; 0 for what the script doesn't have.
@@ -139,16 +161,23 @@ impl Maker {
         let maps = maps.iter().map(|it| it.map_or(Ok(NOWHERE), device_map)).collect::<Result<Vec<_>, _>>()?;
         let texts = Texts::new(string_id);
         let context = origin.context(&Spot::ANY, &texts);
-        let (mut first_sites, mut n_sites) = (Vec::new(), 0);
+        let (mut first_sites, mut sites) = (Vec::new(), Vec::new());
         for (handler, Handler { program, .. }) in handlers.iter().enumerate() {
-            let options = Options { first_site: n_sites, allow_exit: origin.allows_exit(), ..Options::default() };
+            let first_site = sites.len() as u32;
+            let options = Options { first_site, allow_exit: origin.allows_exit(), ..Options::default() };
             let block = translate(Request { program, maps: &maps, context: &context, options: &options })
                 .map_err(|refusal| MakerError::Handler { handler, refusal })?;
-            first_sites.push(n_sites);
-            n_sites += block.sites.len() as u32;
+            first_sites.push(first_site);
+            sites.extend(block.sites.into_iter().map(|it| HandlerSite::new(handler, it)));
         }
-        let arena = Arena::new(Needs { maps: maps.clone(), n_sites, ring_slots: 0, n_threads: 0 })?;
-        Ok(Maker { origin, handlers, first_sites, n_sites, maps, arena, texts })
+        let writes = sites.iter().any(|it: &HandlerSite| it.record.is_some());
+        let arena = Arena::new(Needs {
+            n_sites: sites.len() as u32,
+            ring_slots: if writes { RING_SLOTS } else { 0 },
+            n_threads: threads_with_room(&maps),
+            maps: maps.clone(),
+        })?;
+        Ok(Maker { origin, handlers, first_sites, sites, maps, arena, texts })
     }
 
     /// Returns how the memory is laid out.
@@ -156,9 +185,17 @@ impl Maker {
         &self.arena
     }
 
-    /// Returns how many sites of the handlers count losses.
-    pub fn n_sites(&self) -> u32 {
-        self.n_sites
+    /// Returns the sites of all handlers, by number.
+    pub fn sites(&self) -> &[HandlerSite] {
+        &self.sites
+    }
+
+    /// Returns where the memory has its ring, if it has one.
+    pub fn ring(&self) -> Option<RingPlace> {
+        let (head, tail) = self.arena.ring_words();
+        let slots = self.arena.ring_parts().0.start;
+        let place = RingPlace { tail, slots, head, end: head + LINE_BYTES };
+        (self.arena.ring_slots() > 0).then_some(place)
     }
 
     /// Returns the memory as it is at first. `clock_offset_nanos` is added to the GPU's timer.
@@ -503,6 +540,19 @@ pub struct GpuMap<'a> {
     pub has_parts: bool,
 }
 
+/// Slots of the ring: 4 MiB, and the marks of 1 MiB. They are copied as often as the maps, or more.
+const RING_SLOTS: u32 = 1 << 16;
+
+/// Arrays per thread take at most this much memory, all together: it is copied as often as the maps.
+const MOST_THREADS_BYTES: u64 = 32 << 20;
+
+/// Returns for how many threads there is room in arrays per thread.
+fn threads_with_room(maps: &[DeviceMap]) -> u64 {
+    let of_threads = maps.iter().filter(|it| it.kind == Kind::PerThreadArray);
+    let bytes = of_threads.fold(0, |all, it| it.value_bytes_in_all().saturating_add(all));
+    MOST_THREADS_BYTES.checked_div(bytes).unwrap_or(0)
+}
+
 /// The values of a map take at most this much memory because they are in parts.
 const MOST_PARTS_BYTES: u64 = 4 << 20;
 /// More than multiprocessors have to share parts.
@@ -512,6 +562,8 @@ fn device_map(GpuMap { spec, has_parts }: GpuMap<'_>) -> Result<DeviceMap, Maker
     let kind = match spec.kind {
         MapKind::Hash => Kind::Hash,
         MapKind::Array => Kind::Array,
+        MapKind::PerThreadArray => Kind::PerThreadArray,
+        MapKind::Ringbuf | MapKind::EventRing => Kind::Ring,
         _ => return Err(MakerError::Map(spec.name.clone())),
     };
     let map = DeviceMap {

@@ -5,8 +5,8 @@ use std::process::Command;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, MapKind, MapSpec, Program, ProgramKind, helper};
 use xputrace_events::{DeviceEvent, device};
-use xputrace_twins::{Gpu, GpuMap, Handler, Maker, NoTwin, Origin, TwinText, Wanted};
-use xputrace_wire::device::{Codec, PatchPoint, Portability, Ptx};
+use xputrace_twins::{Gpu, GpuMap, Handler, Maker, NoTwin, Origin, RecordKind, TwinText, Wanted};
+use xputrace_wire::device::{Codec, PatchPoint, Portability, Ptx, Shape};
 
 const H100: Gpu = Gpu { capability: 90 };
 const FIRST: &str = include_str!("../../ptx/tests/fixtures/first.ptx");
@@ -35,11 +35,33 @@ fn counting(place: DeviceEvent, word: usize) -> Handler {
     Handler { place, program }
 }
 
+/// Writes this word of the context to a ring.
+fn recording(place: DeviceEvent, word: usize) -> Handler {
+    let mut asm = Assembler::new();
+    asm.ldx(Size::Dw, Reg::R6, Reg::R1, (word * 8) as i16);
+    asm.stx(Size::Dw, Reg::FP, -8, Reg::R6);
+    asm.ld_map(Reg::R1, BpfMapId(1));
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -8);
+    asm.mov_imm(Reg::R3, 8);
+    asm.mov_imm(Reg::R4, 0);
+    asm.call(helper::RINGBUF_OUTPUT);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+    let code = asm.finish().unwrap();
+    let name = "record".into();
+    let program =
+        Program { name, kind: ProgramKind::Syscall, insns: code.insns, map_refs: code.map_refs, lines: code.lines };
+    Handler { place, program }
+}
+
 fn maker(handlers: Vec<Handler>) -> Maker {
     let map = MapSpec { max_entries: 16, home: Home::Tracer, ..MapSpec::number("counts", MapKind::Array) };
+    let ring = MapSpec { home: Home::Gpu, ..MapSpec::number("prints", MapKind::Ringbuf) };
     let texts = ["load", "store", "atomic", "global", "shared"];
     let id = |text: &str| texts.iter().position(|it| *it == text).map(|it| it as u64 + 1);
-    Maker::new(Origin::Script, handlers, &[Some(GpuMap { spec: &map, has_parts: false })], &id).unwrap()
+    let maps = [&map, &ring].map(|spec| Some(GpuMap { spec, has_parts: false }));
+    Maker::new(Origin::Script, handlers, &maps, &id).unwrap()
 }
 
 fn image(text: &str) -> Vec<Ptx<'_>> {
@@ -60,6 +82,13 @@ fn golden(name: &str, twin: &TwinText) {
     assemble(&path, &[]);
 }
 
+fn assemble_text(name: &str, text: &str) {
+    let path = std::env::temp_dir().join(format!("xputrace-{name}-{}.ptx", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    assemble(&path);
+    std::fs::remove_file(&path).unwrap();
+}
+
 /// Assembles a file with the `ptxas` that the variable PTXAS names, or that is on the PATH.
 #[allow(clippy::print_stderr, reason = "a test says why it did not run")]
 fn assemble(path: &Path, options: &[&str]) {
@@ -76,6 +105,39 @@ fn a_kernel_with_handlers_at_entry_and_exit() {
     let twin = twin(handlers, FIRST, "first").unwrap().unwrap();
     assert_eq!(twin.kernels, ["first"]);
     golden("first.ptx", &twin);
+}
+
+#[test]
+fn handlers_that_write_records_have_a_ring() {
+    let handlers = || vec![recording(DeviceEvent::Exit, device::THREAD), counting(DeviceEvent::Entry, device::TIME)];
+    let maker = maker(handlers());
+    let sites: Vec<_> = maker.sites().iter().map(|it| (it.handler, it.insn, it.record)).collect();
+    assert_eq!(sites, [(0, 8, Some(RecordKind::Data(BpfMapId(1))))]);
+    let ring = maker.ring().unwrap();
+    let shape = Shape { block_bytes: maker.initial(0).len() as u64, ring: Some(ring) };
+    assert!(shape.is_sound(), "{shape:?}");
+    let (slots, marks) = maker.arena().ring_parts();
+    let (head, tail) = maker.arena().ring_words();
+    assert!(marks.end <= ring.slots && slots.start == ring.slots && slots.end <= ring.head);
+    assert_eq!((ring.head, ring.tail), (head, tail));
+    let counts = maker.arena().parts(0).unwrap().values.start;
+    assert!(ring.end <= counts, "maps are behind it");
+    let twin = twin(handlers(), FIRST, "second").unwrap().unwrap();
+    assert!(twin.text.contains("%lanemask_lt"), "threads of a warp take their slots together");
+    assemble_text("records", &twin.text);
+    assert_eq!(self::maker(vec![counting(DeviceEvent::Exit, device::TIME)]).ring(), None);
+}
+
+#[test]
+fn arrays_per_thread_have_room_for_as_many_threads_as_fit() {
+    let of = |max_entries| {
+        let spec = MapSpec { max_entries, home: Home::Gpu, ..MapSpec::number("threads", MapKind::PerThreadArray) };
+        let map = Some(GpuMap { spec: &spec, has_parts: false });
+        let maker = Maker::new(Origin::Object { allows_exit: false }, vec![], &[map], &|_| None).unwrap();
+        let values = &maker.arena().parts(0).unwrap().values;
+        (values.end - values.start) / u64::from(spec.value_size) / u64::from(max_entries)
+    };
+    assert_eq!([of(1), of(4), of(1 << 22), of(1 << 23)], [1 << 22, 1 << 20, 1, 0]);
 }
 
 #[test]

@@ -24,11 +24,15 @@
 //! with [`Patches`] then. A launch gives them the address of its kernel's words ([`kernel_words`]), or 0 if they are to do
 //! nothing.
 //!
+//! A block may have a *ring* of records ([`RingPlace`]). Twins put records into it, and the tracer says in [`Slot::read`] how far it
+//! has read: the collector writes that into the block before it copies it.
+//!
 //! The device region is a sealed memfd of the tracer's: [`Control`] in one page, the initial bytes, and a copy of the
 //! block of each context. Sizes come with messages, never from this memory.
 
 use crate::region::PAGE;
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -161,21 +165,106 @@ pub struct Slot {
     /// 1 once the context or the run has ended, and the block was copied right before.
     pub is_last: AtomicU32,
     unused: u32,
+    /// How much of the ring the tracer has read: the word at [`RingPlace::tail`]. Only the tracer writes it.
+    pub read: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Control>() <= PAGE);
+
+/// Where a block has its ring, in bytes from its beginning. What is before the slots, the slots, and what comes from the head on
+/// are copied one after another, since what a copy has of one piece tells what the pieces before it have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingPlace {
+    /// The word that says how much was read.
+    pub tail: u64,
+    /// The first slot.
+    pub slots: u64,
+    /// The word that says how much was written, behind the slots.
+    pub head: u64,
+    /// Where the rest of the block begins, which isn't the ring's.
+    pub end: u64,
+}
+
+/// How much of a block is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Extent {
+    Whole,
+    /// What is needed to read the ring: everything before [`RingPlace::end`].
+    Ring,
+}
+
+impl Extent {
+    /// Inverts `as u64`; what isn't known is everything.
+    pub const fn of_word(word: u64) -> Self {
+        if word == Extent::Ring as u64 { Extent::Ring } else { Extent::Whole }
+    }
+}
 
 /// Sizes that define a device region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Size of a block: a multiple of 8.
     pub block_bytes: u64,
+    /// Where a block has its ring, if it has one.
+    pub ring: Option<RingPlace>,
 }
 
 impl Shape {
     /// Whether both sides can work with these sizes.
     pub const fn is_sound(self) -> bool {
-        self.block_bytes >= 8 && self.block_bytes.is_multiple_of(8) && self.block_bytes <= MOST_BLOCK_BYTES
+        self.block_bytes >= 8
+            && self.block_bytes.is_multiple_of(8)
+            && self.block_bytes <= MOST_BLOCK_BYTES
+            && match self.ring {
+                Some(RingPlace { tail, slots, head, end }) => {
+                    tail < slots && slots - tail >= 8 && slots <= head && head < end && end <= self.block_bytes
+                }
+                None => true,
+            }
+    }
+
+    /// Returns the size as text, with the place of the ring if there is one: numbers in decimal.
+    ///
+    /// ```
+    /// use xputrace_wire::device::{RingPlace, Shape};
+    /// let shape = Shape { block_bytes: 64, ring: Some(RingPlace { tail: 16, slots: 24, head: 40, end: 48 }) };
+    /// assert_eq!(shape.to_text(), "64 16 24 40 48");
+    /// assert_eq!(Shape::of_text("64 16 24 40 48"), Some(shape));
+    /// ```
+    pub fn to_text(self) -> String {
+        match self.ring {
+            Some(RingPlace { tail, slots, head, end }) => {
+                format!("{} {tail} {slots} {head} {end}", self.block_bytes)
+            }
+            None => self.block_bytes.to_string(),
+        }
+    }
+
+    /// Inverts [`Shape::to_text`]; `None` if the text is malformed.
+    pub fn of_text(text: &str) -> Option<Self> {
+        let numbers = text.split(' ').map(|it| it.parse().ok()).collect::<Option<Vec<u64>>>()?;
+        match numbers[..] {
+            [block_bytes] => Some(Shape { block_bytes, ring: None }),
+            [block_bytes, tail, slots, head, end] => {
+                Some(Shape { block_bytes, ring: Some(RingPlace { tail, slots, head, end }) })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the size of what is copied.
+    pub fn bytes_of(self, extent: Extent) -> usize {
+        let ring = self.ring.filter(|_| extent == Extent::Ring);
+        ring.map_or(self.block_bytes, |it| it.end) as usize
+    }
+
+    /// Returns what is copied, one piece after another.
+    pub fn pieces(self, extent: Extent) -> impl Iterator<Item = Range<usize>> {
+        let end = self.bytes_of(extent);
+        let cuts = self.ring.map_or([0; 2], |it| [it.slots as usize, it.head as usize]);
+        let pieces = [0..cuts[0], cuts[0]..cuts[1], cuts[1]..end];
+        pieces.into_iter().filter(|it| !it.is_empty())
     }
 
     /// Returns the size of the whole region.
@@ -528,7 +617,7 @@ mod tests {
     #[test]
     fn copies_do_not_overlap_and_are_inside() {
         for block_bytes in [8, 4096, 4104, MOST_BLOCK_BYTES] {
-            let shape = Shape { block_bytes };
+            let shape = Shape { block_bytes, ring: None };
             assert!(shape.is_sound());
             let ends = |from: usize| from + block_bytes as usize;
             assert!(ends(shape.initial_offset()) <= shape.copy_offset(0));
@@ -536,7 +625,29 @@ mod tests {
             assert!(ends(shape.copy_offset(MOST_CONTEXTS - 1)) <= shape.size());
         }
         for block_bytes in [0, 12, MOST_BLOCK_BYTES + 8, u64::MAX] {
-            assert!(!Shape { block_bytes }.is_sound(), "{block_bytes}");
+            assert!(!Shape { block_bytes, ring: None }.is_sound(), "{block_bytes}");
+        }
+    }
+
+    #[test]
+    fn the_pieces_of_a_block_are_copied_in_order() {
+        let shape = |ring| Shape { block_bytes: 64, ring };
+        let pieces = |ring, extent| shape(ring).pieces(extent).collect::<Vec<_>>();
+        let ring = RingPlace { tail: 16, slots: 24, head: 40, end: 48 };
+        assert_eq!(pieces(None, Extent::Ring), [0..64]);
+        assert_eq!(pieces(Some(ring), Extent::Whole), [0..24, 24..40, 40..64]);
+        assert_eq!(pieces(Some(ring), Extent::Ring), [0..24, 24..40, 40..48]);
+        assert!(shape(Some(ring)).is_sound());
+        let odd = [
+            RingPlace { tail: 17, ..ring },
+            RingPlace { tail: u64::MAX, ..ring },
+            RingPlace { slots: 41, ..ring },
+            RingPlace { head: 48, ..ring },
+            RingPlace { end: 65, ..ring },
+        ];
+        odd.into_iter().for_each(|it| assert!(!shape(Some(it)).is_sound(), "{it:?}"));
+        for text in ["", "64 ", "64 16 24 40", "64 16 24 40 48 56", "64 -1 24 40 48"] {
+            assert_eq!(Shape::of_text(text), None, "{text}");
         }
     }
 

@@ -42,7 +42,7 @@ pub const HELLO: u32 = 1;
 /// [`demand::MARKER`], then the device region if it has [`demand::DEVICE`]. Text: four lines: the functions whose calls
 /// may be `api` events ([`xputrace_cuda_calls::Functions`]); the GPUs whose launches are recorded, separated by commas,
 /// each as [`crate::record::Gpu::is_called`] reads it, empty for all; the functions whose calls are `api` events at first;
-/// with [`demand::DEVICE`] the size of a block in decimal ([`crate::device::Shape`]).
+/// with [`demand::DEVICE`] what blocks are like ([`crate::device::Shape::to_text`]).
 pub const ARM: u32 = 2;
 /// Nothing to record in this process. Words and text: empty.
 pub const DORMANT: u32 = 3;
@@ -77,7 +77,7 @@ pub const IMAGE: u32 = 13;
 /// [`crate::device::Twin`] or [`crate::device::Patches`]. Text: empty.
 pub const TWIN: u32 = 14;
 /// Copy the blocks of all contexts into the device region. Words: a number, which
-/// [`answered`](crate::device::Control::answered) is set to when that is done. Text: empty.
+/// [`answered`](crate::device::Control::answered) is set to when that is done, and a [`crate::device::Extent`]. Text: empty.
 pub const READ_DEVICE: u32 = 15;
 
 /// To a dormant collector: connect to a tracer. Words: empty. Text: the tracer's address, as in

@@ -2,13 +2,17 @@
 
 use crate::ProcessIndex;
 use crate::device_launches::{DeviceLaunches, Owner};
-use std::collections::BTreeMap;
+use crate::device_records::DeviceRecords;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use xputrace_bytecode::BpfMapId;
-use xputrace_device::DeviceMap;
-use xputrace_device::arena::{Arena, MapBytes};
+use xputrace_device::arena::{Arena, HashBytes, MapBytes};
+use xputrace_device::layout::descriptor;
+use xputrace_device::{DeviceMap, Kind, RecordKind};
+use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::{Loss, Losses};
+use xputrace_model::object::Element;
 use xputrace_model::plan::Plan;
 
 /// How the script's maps lie in a piece of device memory.
@@ -17,8 +21,19 @@ pub struct DeviceLayout {
     /// By id.
     pub maps: Vec<DeviceMap>,
     pub arena: Arena,
-    /// How many sites count losses.
-    pub n_sites: u32,
+    /// The sites of all handlers, by number.
+    pub sites: Vec<DeviceSite>,
+}
+
+/// A place in a handler that counts losses, or writes records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceSite {
+    /// What is counted there; `None` for what the handler counts itself.
+    pub loss: Option<Loss>,
+    /// What the data of its records are, if it writes any.
+    pub record: Option<RecordKind>,
+    /// Where the handler is in the source.
+    pub at: Site,
 }
 
 /// A copy of what one context has of a process's device memory.
@@ -28,7 +43,48 @@ pub struct DeviceCopy {
     pub slot: usize,
     /// CUPTI's id of the context.
     pub context: u32,
+    /// Whether the context, or the run in its process, had ended.
+    pub is_last: bool,
+    /// All of the block, or what its ring needs.
     pub block: Vec<u8>,
+}
+
+impl DeviceLayout {
+    /// Stores elements that maps have from the start in memory that no kernel uses yet. What there is no room for is left out.
+    pub fn fill<'a>(&self, elements: impl IntoIterator<Item = &'a Element>, memory: &mut [u8]) {
+        let mut live: BTreeMap<BpfMapId, BTreeSet<&[u8]>> = BTreeMap::new();
+        for Element { map, key, value } in elements {
+            let shape = self.maps.get(map.index());
+            match shape.map(|it| it.kind) {
+                Some(Kind::Array) => self.store(*map, key, value, memory),
+                Some(Kind::Hash) if self.insert(*map, key, value, memory) => {
+                    live.entry(*map).or_default().insert(key);
+                }
+                _ => {}
+            }
+        }
+        for (map, keys) in live {
+            let at = self.arena.counter(map.index(), descriptor::LIVE) as usize;
+            memory[at..][..8].copy_from_slice(&(keys.len() as u64).to_le_bytes());
+        }
+    }
+
+    fn store(&self, map: BpfMapId, key: &[u8], value: &[u8], memory: &mut [u8]) {
+        let (Some(shape), Some(parts)) = (self.maps.get(map.index()), self.arena.parts(map.index())) else { return };
+        let index = key.first_chunk().map_or(0, |it| u32::from_le_bytes(*it));
+        let start = parts.values.start + u64::from(index) * u64::from(shape.value_stride());
+        let place = memory.get_mut(start as usize..).and_then(|it| it.get_mut(..value.len()));
+        place.into_iter().for_each(|it| it.copy_from_slice(value));
+    }
+
+    fn insert(&self, map: BpfMapId, key: &[u8], value: &[u8], memory: &mut [u8]) -> bool {
+        let (Some(shape), Some(parts)) = (self.maps.get(map.index()), self.arena.parts(map.index())) else {
+            return false;
+        };
+        let ranges = [&parts.states, &parts.keys, &parts.values].map(|it| it.start as usize..it.end as usize);
+        let Ok([states, keys, values]) = memory.get_disjoint_mut(ranges) else { return false };
+        HashBytes { map: shape, states, keys, values }.insert(key, value)
+    }
 }
 
 /// The last copies of device memory, of each process and context.
@@ -39,6 +95,9 @@ pub(crate) struct DeviceMemory {
     pub(crate) launches: DeviceLaunches,
     /// Of processes whose kernels may still change it, by the context's place.
     copies: BTreeMap<ProcessIndex, BTreeMap<usize, DeviceCopy>>,
+    records: DeviceRecords,
+    /// Whether there was ever a copy.
+    is_used: bool,
     /// What is left of those of processes that have ended: they may be many.
     left: BTreeMap<ProcessIndex, Left>,
 }
@@ -48,8 +107,37 @@ pub(crate) struct DeviceMemory {
 struct Left {
     /// By map, and the id of the context.
     elements: BTreeMap<(usize, u32), Packed>,
-    /// Runs of handlers that were ended.
-    n_ended: u64,
+    counts: Counts,
+}
+
+/// What device code has counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    /// By site.
+    of_sites: Vec<u64>,
+    /// Look-ups by threads that arrays per thread have no room for.
+    n_beyond: u64,
+}
+
+impl Counts {
+    /// Reads those in a copy.
+    fn of(layout: &DeviceLayout, copy: &[u8]) -> Self {
+        let arena = &layout.arena;
+        let at = |offset: u64| copy.get(offset as usize..).and_then(|it| it.first_chunk());
+        let word = |offset| at(offset).map_or(0, |it| u64::from_le_bytes(*it));
+        let beyond = (0..layout.maps.len()).map(|map| word(arena.counter(map, descriptor::BEYOND)));
+        Counts {
+            of_sites: (0..layout.sites.len() as u32).map(|site| word(arena.loss(site))).collect(),
+            n_beyond: beyond.fold(0, u64::saturating_add),
+        }
+    }
+
+    fn add(&mut self, other: &Counts) {
+        self.of_sites.resize(self.of_sites.len().max(other.of_sites.len()), 0);
+        let sites = self.of_sites.iter_mut().zip(&other.of_sites);
+        sites.for_each(|(sum, it)| *sum = sum.saturating_add(*it));
+        self.n_beyond = self.n_beyond.saturating_add(other.n_beyond);
+    }
 }
 
 /// Keys and values of one map, one behind the other.
@@ -87,19 +175,26 @@ impl DeviceMemory {
         self.layout = Some(layout);
     }
 
+    /// Whether handlers have run, or could have, on a real GPU.
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used
+    }
+
     /// Replaces the copies of a process, of the contexts that have a new one: a copy that was cut off by the process's end
     /// leaves the one before.
     pub(crate) fn replace(&mut self, process: ProcessIndex, copies: Vec<DeviceCopy>) {
         self.left.remove(&process);
+        self.is_used |= !copies.is_empty();
         self.copies.entry(process).or_default().extend(copies.into_iter().map(|it| (it.slot, it)));
     }
 
     /// Says that a process's copies were the last ones, and keeps of them what they have.
     pub(crate) fn end(&mut self, process: ProcessIndex) {
+        self.records.end(process);
         let (Some(layout), Some(copies)) = (self.layout.clone(), self.copies.remove(&process)) else { return };
         let mut left = Left::default();
         for DeviceCopy { context, block, .. } in copies.values() {
-            left.n_ended = left.n_ended.saturating_add(ended_in(&layout, block));
+            left.counts.add(&Counts::of(&layout, block));
             for map in 0..layout.maps.len() {
                 let mut packed = left.elements.remove(&(map, *context)).unwrap_or_default();
                 pack(&layout, map, block, &mut packed);
@@ -157,43 +252,62 @@ impl DeviceMemory {
         found
     }
 
-    /// Adds the runs of handlers that were ended: by their length, or by an access that is not theirs. What maps refused,
-    /// handlers count themselves.
+    /// Adds what device code lost and did not count in a map.
     pub(crate) fn add_losses(&self, losses: &mut Losses) {
         let Some(layout) = &self.layout else { return };
-        let of_copies = self.copies.values().flat_map(BTreeMap::values).map(|it| ended_in(layout, &it.block));
-        let ended = of_copies.chain(self.left.values().map(|it| it.n_ended));
-        losses.add(Loss::InstructionLimit, ended.fold(0, u64::saturating_add));
+        let mut counts = Counts::default();
+        let copies = self.copies.values().flat_map(BTreeMap::values);
+        copies.for_each(|it| counts.add(&Counts::of(layout, &it.block)));
+        self.left.values().for_each(|it| counts.add(&it.counts));
+        for (site, n) in layout.sites.iter().zip(counts.of_sites) {
+            match site.loss {
+                Some(Loss::DeviceRingFull) => losses.add_at(Loss::DeviceRingFull, site.at, n),
+                Some(loss) => losses.add(loss, n),
+                None => {}
+            }
+        }
+        losses.add(Loss::DeviceThreadBeyond, counts.n_beyond);
+        losses.add(Loss::DeviceRingFull, self.records.n_unfinished());
         losses.add(Loss::DeviceLaunchUnknown, self.launches.n_unknown());
     }
-}
 
-/// Returns how many runs of handlers were ended, as a copy says.
-fn ended_in(layout: &DeviceLayout, copy: &[u8]) -> u64 {
-    let ended = (0..layout.n_sites).map(|site| {
-        let offset = layout.arena.loss(site) as usize;
-        let bytes = copy.get(offset..offset + 8).and_then(|it| it.try_into().ok());
-        bytes.map_or(0, u64::from_le_bytes)
-    });
-    ended.fold(0, u64::saturating_add)
+    /// Returns how the script's maps lie in device memory, and how far its rings were read; `None` without device code.
+    pub(crate) fn records_mut(&mut self) -> Option<(Arc<DeviceLayout>, &mut DeviceRecords)> {
+        Some((self.layout.clone()?, &mut self.records))
+    }
 }
 
 /// What is done with an element: its key, and the values of all its parts.
 type OfElement<'a> = dyn FnMut(&[u8], &mut dyn Iterator<Item = &[u8]>) + 'a;
 
-/// Passes the elements of a copy's map to `f`, each with the values of all its parts.
+/// Passes the elements of a copy's map to `f`, each with the values of all its parts. In an array per thread, a key is the index and the
+/// thread, and there are as many elements as threads have changed.
 fn for_each_in(layout: &DeviceLayout, map: usize, copy: &[u8], f: &mut OfElement<'_>) {
     let (Some(shape), Some(parts)) = (layout.maps.get(map), layout.arena.parts(map)) else { return };
     let bytes = |range: &Range<u64>| copy.get(range.start as usize..range.end as usize).unwrap_or_default();
     let map =
         MapBytes { map: shape, states: bytes(&parts.states), keys: bytes(&parts.keys), values: bytes(&parts.values) };
-    map.for_each(|key, values| f(key, &mut values.chunks_exact((shape.value_bytes as usize).max(1))));
+    map.for_each(|key, values| {
+        let mut values = values.chunks_exact((shape.value_bytes as usize).max(1));
+        match shape.kind {
+            Kind::PerThreadArray => {
+                (0u32..).zip(values).filter(|it| !is_untouched(it.1)).for_each(|(thread, value)| {
+                    f(&[key, &thread.to_le_bytes()].concat(), &mut std::iter::once(value));
+                })
+            }
+            _ => f(key, &mut values),
+        }
+    });
+}
+
+/// Whether nobody has changed a value of an array, or of a part.
+fn is_untouched(value: &[u8]) -> bool {
+    value.iter().all(|byte| *byte == 0)
 }
 
 /// Adds the elements of a copy's map. A part that was never updated is all 0, and adds nothing to others; one of them stays,
 /// so that the element does.
 fn pack(layout: &DeviceLayout, map: usize, copy: &[u8], packed: &mut Packed) {
-    let is_untouched = |value: &[u8]| value.iter().all(|byte| *byte == 0);
     for_each_in(layout, map, copy, &mut |key, values| {
         let (mut first, mut has_any) = (None, false);
         for value in values {
@@ -227,7 +341,8 @@ mod tests {
         };
         let maps = vec![map];
         let arena = Arena::new(Needs { maps: maps.clone(), n_sites: 2, ring_slots: 0, n_threads: 0 }).unwrap();
-        Arc::new(DeviceLayout { maps, arena, n_sites: 2 })
+        let ended = DeviceSite { loss: Some(Loss::InstructionLimit), record: None, at: Site::default() };
+        Arc::new(DeviceLayout { maps, arena, sites: vec![ended; 2] })
     }
 
     /// A copy whose counters have these numbers, those of all parts of the first before the second's, and whose sites these losses.
@@ -242,7 +357,7 @@ mod tests {
     }
 
     fn at(slot: usize, block: Vec<u8>) -> DeviceCopy {
-        DeviceCopy { slot, context: slot as u32 + 1, block }
+        DeviceCopy { slot, context: slot as u32 + 1, is_last: false, block }
     }
 
     fn sums(memory: &DeviceMemory) -> [u64; 2] {

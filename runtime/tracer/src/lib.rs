@@ -15,6 +15,7 @@ mod clock;
 mod context;
 mod device_launches;
 mod device_memory;
+mod device_records;
 mod join;
 pub mod names;
 mod object;
@@ -26,7 +27,8 @@ pub mod replay;
 pub mod state;
 pub mod switches;
 
-pub use device_memory::{DeviceCopy, DeviceLayout};
+pub use device_memory::{DeviceCopy, DeviceLayout, DeviceSite};
+pub use device_records::RingRead;
 pub use names::{Demangle, Names};
 pub use pipeline::{
     CollectorTotals, Error, Limits, Made, Pipeline, ProcessIndex, ProcessInfo, Records, SeenGpu, Sink, Waiting,

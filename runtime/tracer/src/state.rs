@@ -2,6 +2,7 @@
 //! Interpreted handlers use it while the pipeline runs.
 
 use crate::device_memory::{DeviceCopy, DeviceLayout, DeviceMemory};
+use crate::device_records::{self, RingRead};
 use crate::names::Names;
 use crate::object::ObjectEnv;
 use crate::pipeline::{ProcessIndex, ProcessInfo, SeenGpu, Sink};
@@ -320,13 +321,9 @@ impl State {
 
     /// Passes all elements of a compiled object's map to `f`: of real GPUs, if they have any, or of the engine.
     pub fn for_each_element(&self, map: BpfMapId, f: &mut dyn FnMut(&[u8], &[u8])) {
-        let mut is_on_gpu = false;
-        self.device.for_each(map, &mut |key, value| {
-            is_on_gpu = true;
-            f(key, value);
-        });
-        if !is_on_gpu {
-            self.engine.for_each(map, f);
+        match self.device.is_used() {
+            true => self.device.for_each(map, f),
+            false => self.engine.for_each(map, f),
         }
     }
 
@@ -343,6 +340,31 @@ impl State {
     /// Replaces the copies of a process's device memory, of the contexts that have a new one.
     pub fn set_device_memory(&mut self, process: ProcessIndex, copies: Vec<DeviceCopy>) {
         self.device.replace(process, copies);
+    }
+
+    /// Handles the records in the rings of a process's device memory, and returns how far each was read.
+    pub fn take_device_records(
+        &mut self,
+        process: ProcessIndex,
+        copies: &[DeviceCopy],
+        sink: &mut dyn Sink,
+    ) -> Vec<RingRead> {
+        let State { plan, names, switches, device, .. } = self;
+        let Some((layout, records)) = device.records_mut() else { return Vec::new() };
+        let mut handle = |site: u32, data: &[u8]| {
+            // What comes after an `exit` comes after the end.
+            if sink.is_over() {
+                return;
+            }
+            let Some(kind) = layout.sites.get(site as usize).and_then(|it| it.record) else { return };
+            match &plan.object {
+                Some(object) if object.with_context.is_empty() => {
+                    device_records::shown(object, kind, data).into_iter().for_each(|it| sink.output(it));
+                }
+                _ => _ = prints::record(plan, names, &mut |it, on, at| switches.turn(it, on, at), data, sink),
+            }
+        };
+        copies.iter().map(|it| records.read(&layout, process, it, |it| handle(it.site, it.data))).collect()
     }
 
     /// Says that these were the last copies of a process.
@@ -429,8 +451,8 @@ impl State {
         }
     }
 
-    /// Runs a device handler in a thread of the software GPU; returns false if it ended the thread. A script's has no
-    /// helpers but those of maps; an object's has no context.
+    /// Runs a device handler in a thread of the software GPU; returns false if it ended the thread. An object's has no
+    /// context.
     #[inline]
     pub(crate) fn run_device(
         &mut self,
@@ -440,7 +462,10 @@ impl State {
         sink: &mut dyn Sink,
     ) -> bool {
         let ran = match &self.plan.object {
-            None => self.engine.run_words(program, ctx, &mut ()),
+            None => {
+                let State { plan, names, switches, .. } = self;
+                self.engine.run_words(program, ctx, &mut DeviceEnv { plan, names, switches, sink })
+            }
             Some(object) => {
                 let mut env = ObjectEnv::new(object, ctx, sink);
                 self.engine.set_gpu_thread(env.thread.number());
@@ -559,6 +584,21 @@ impl Env for GpuEnv<'_> {
 
     fn name(&mut self, id: u64) -> &[u8] {
         self.names.bytes(id)
+    }
+}
+
+/// What a script's device handlers can ask for on the software GPU: printing.
+struct DeviceEnv<'a> {
+    plan: &'a Plan,
+    names: &'a Names,
+    switches: &'a mut Switches,
+    sink: &'a mut dyn Sink,
+}
+
+impl Env for DeviceEnv<'_> {
+    fn output(&mut self, _map: BpfMapId, data: &[u8]) -> bool {
+        let switches = &mut *self.switches;
+        prints::record(self.plan, self.names, &mut |it, on, at| switches.turn(it, on, at), data, self.sink)
     }
 }
 

@@ -12,9 +12,10 @@ use std::sync::atomic::Ordering;
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{
-    Acceptor, Arming, Arrival, DEFAULT_SHAPE, Heard, Listener, Loaded, Missed, Notice, Order, Target, Why, Woven,
+    Acceptor, Arming, Arrival, DEFAULT_SHAPE, DeviceBlock, Heard, Listener, Loaded, Missed, Notice, Order, Target, Why,
+    Woven,
 };
-use xputrace_wire::device::{Codec, Portability, Ptx, Twin, encode_image, twin_status};
+use xputrace_wire::device::{Codec, Extent, Portability, Ptx, Twin, encode_image, twin_status};
 use xputrace_wire::message::{self, Message, demand};
 use xputrace_wire::record::{self, ActivityRecord, Flush, Kernel, Launch, Record, kind, size_of_record};
 use xputrace_wire::region::{Control, PAGE, Shape};
@@ -261,7 +262,7 @@ fn no_flush_is_read_before_what_precedes_it_in_other_rings() {
 }
 
 /// Returns how a run is armed that has device code.
-fn arming_device<'a>(demand: &'a Demand, block: &'a [u8]) -> Arming<'a> {
+fn arming_device<'a>(demand: &'a Demand, block: &'a DeviceBlock) -> Arming<'a> {
     let (shape, gpus) = (SHAPE, "");
     let device = Some(block);
     Arming {
@@ -298,7 +299,8 @@ fn an_image_is_answered_with_a_twin() {
     let words = [xputrace_wire::VERSION.into(), std::process::id().into(), 130_001, capabilities];
     say(&collector, &Message::new(message::HELLO, &words, ""));
     let mut target = next(&listener).expect("a collector");
-    let shared = target.arm(&arming_device(&Demand::default(), &[1; 16]), 0, None).unwrap();
+    let block = DeviceBlock { initial: vec![1; 16], ring: None };
+    let shared = target.arm(&arming_device(&Demand::default(), &block), 0, None).unwrap();
     assert!(shared.device.is_some());
     let (arm, _) = hear(&collector);
     assert_eq!((arm.words[0], arm.text.lines().last()), (demand::DEVICE, Some("16")));
@@ -332,9 +334,9 @@ fn an_image_is_answered_with_a_twin() {
         File::from(memory).read_exact_at(&mut bytes, 0).unwrap();
         assert_eq!(Twin::decode(&bytes), Some(twin.clone()));
     }
-    target.read_device(3);
+    target.read_device(3, Extent::Ring);
     let (request, _) = hear(&collector);
-    assert_eq!((request.kind, request.words[0]), (message::READ_DEVICE, 3));
+    assert_eq!((request.kind, request.words[..2].to_vec()), (message::READ_DEVICE, vec![3, Extent::Ring as u64]));
 }
 
 #[test]
@@ -343,7 +345,8 @@ fn a_collector_without_device_code_is_not_asked_for_it() {
     let collector = connect(listener.value());
     say(&collector, &hello());
     let mut target = next(&listener).expect("a collector");
-    let shared = target.arm(&arming_device(&Demand::default(), &[1; 16]), 0, None).unwrap();
+    let block = DeviceBlock { initial: vec![1; 16], ring: None };
+    let shared = target.arm(&arming_device(&Demand::default(), &block), 0, None).unwrap();
     assert!(shared.device.is_none());
     assert_eq!(hear(&collector).0.words[0] & demand::DEVICE, 0);
 }

@@ -1,6 +1,7 @@
 //! The collectors of a run: accepted when their processes start CUDA, armed, drained, disarmed.
 
 mod attaching;
+mod reading;
 
 pub use attaching::Chosen;
 
@@ -14,6 +15,7 @@ use crate::target::{Launch, Ranges};
 use crate::twins::{self, Asker, Twins};
 use anyhow::{Context, Result};
 use attaching::Attaching;
+use reading::Reading;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::RawFd;
@@ -30,6 +32,7 @@ use xputrace_tracer::rendezvous::{
     TagArrays, Target, Why, Window, Woven,
 };
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, SeenGpu, Turned};
+use xputrace_wire::device::Extent;
 use xputrace_wire::marker;
 use xputrace_wire::message::conflict;
 use xputrace_wire::record::{Frame, Thread, framed, kind};
@@ -38,9 +41,6 @@ const MOST_IMAGES: usize = 64;
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
-
-/// How often device memory is copied while programs run.
-const DEVICE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Follows from device handlers in a part of the run: what a graph runs is fixed when it is made.
 const GRAPHS_KEEP_HANDLERS: &str = "device handlers are in a CUDA graph from when it was made: one that was made in the part of the \
@@ -82,7 +82,6 @@ pub struct Collectors {
     /// If the script has device handlers.
     twins: Option<Twins>,
     /// When device memory was last looked at.
-    device_looked_at: Instant,
     /// Totals of processes that have ended.
     totals: Vec<CollectorTotals>,
     rings: Vec<Vec<u8>>,
@@ -93,8 +92,7 @@ struct Traced {
     target: Target,
     region: Region,
     device: Option<DeviceRegion>,
-    /// How often its device memory was asked for.
-    n_asked: u64,
+    reading: Reading,
     /// Images of which it has no answer yet.
     n_images: usize,
     process: ProcessIndex,
@@ -143,7 +141,6 @@ impl Collectors {
             demand: Arc::default(),
             has_switches: false,
             twins: None,
-            device_looked_at: Instant::now(),
             totals: Vec::new(),
             rings: Vec::new(),
         }
@@ -195,7 +192,7 @@ impl Collectors {
         let admitted = self.attaching.as_ref().map(Attaching::admitted).unwrap_or_default();
         self.twins = Twins::of(plan)?;
         let order = Order {
-            device: self.twins.as_ref().map(Twins::initial),
+            device: self.twins.as_ref().map(Twins::block),
             patches: plan.device_way == DeviceWay::Patch,
             demand: plan.demand,
             now: self.demand.clone(),
@@ -302,7 +299,7 @@ impl Collectors {
             target,
             region,
             device,
-            n_asked: 0,
+            reading: Reading::default(),
             n_images: 0,
             process: ProcessIndex(index),
             comm,
@@ -358,7 +355,7 @@ impl Collectors {
         }
         let Traced { target, region, device, process, comm, is_armed, .. } = self.targets.remove(at);
         if let Some(device) = device {
-            twins::read(&device, process, running);
+            twins::read(&device, Extent::Whole, process, running);
             running.state().pipeline.state_mut().end_device_memory(process);
             twins::account(&device, target.peer.pid, running);
         }
@@ -478,16 +475,16 @@ impl Collectors {
 
     /// Takes over the copies of device memory that have been made, and asks their collectors for the next ones.
     fn read_device(&mut self, running: &mut Running) {
-        if self.twins.is_none() || self.device_looked_at.elapsed() < DEVICE_INTERVAL {
+        if self.twins.is_none() {
             return;
         }
-        self.device_looked_at = Instant::now();
-        for Traced { target, device, n_asked, process, .. } in &mut self.targets {
+        for Traced { target, device, reading, process, .. } in &mut self.targets {
             let Some(device) = device else { continue };
-            if device.counts().is_ok_and(|it| it.answered == *n_asked) {
-                twins::read(device, *process, running);
-                *n_asked += 1;
-                target.read_device(*n_asked);
+            if let Some(extent) = reading.answered(|| device.counts().map_or(0, |it| it.answered)) {
+                reading.has_records = twins::read(device, extent, *process, running);
+            }
+            if let Some((number, extent)) = reading.next(Instant::now()) {
+                target.read_device(number, extent);
             }
         }
     }

@@ -18,6 +18,7 @@ pub use making::{Asker, Done};
 use crate::run::Running;
 use anyhow::{Context, Result, anyhow, bail};
 use making::{Code, Made, Making, Outcome, Patched, Task};
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,13 +26,14 @@ use tally::Tally;
 use workshop::Workshop;
 use xputrace_bytecode::{BpfMapId, Home};
 use xputrace_linux::monotonic_nanos;
+use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::Loss;
 use xputrace_model::object::Object;
 use xputrace_model::plan::{DeviceWay, Plan};
-use xputrace_tracer::rendezvous::{DeviceCounts, DeviceRegion, Image, Woven};
-use xputrace_tracer::{DeviceLayout, ProcessIndex};
-use xputrace_twins::{GpuMap, Handler, Maker, MakerError, Origin};
-use xputrace_wire::device::{ImageOutcome, MOST_PATCH_HANDLERS, PatchedKernel, Patches, Unprobed};
+use xputrace_tracer::rendezvous::{DeviceBlock, DeviceCounts, DeviceRegion, Image, Woven};
+use xputrace_tracer::{DeviceLayout, DeviceSite, ProcessIndex};
+use xputrace_twins::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin};
+use xputrace_wire::device::{Extent, ImageOutcome, MOST_PATCH_HANDLERS, PatchedKernel, Patches, Unprobed};
 
 /// What is made of a script's device handlers.
 pub struct Twins {
@@ -93,8 +95,16 @@ impl Twins {
                 }
                 other => anyhow!("the script's device handlers can't run on a GPU: {other}"),
             })?;
-        let layout =
-            DeviceLayout { maps: maker.maps().to_vec(), arena: maker.arena().clone(), n_sites: maker.n_sites() };
+        let place = |handler: usize, insn| match &plan.object {
+            Some(_) => objects::line(&plan.image.programs[programs[handler]], insn),
+            None => sites[handler],
+        };
+        let site = |it: &HandlerSite| device_site(it, origin, place(it.handler, it.insn));
+        let layout = DeviceLayout {
+            maps: maker.maps().to_vec(),
+            arena: maker.arena().clone(),
+            sites: maker.sites().iter().map(site).collect(),
+        };
         let making = Arc::new(Making::new(maker, plan.device_way, kernels));
         let of_threads = making.clone();
         let workshop = Workshop::new(move |task| of_threads.make(task));
@@ -108,11 +118,11 @@ impl Twins {
         self.layout.clone()
     }
 
-    /// Returns what device memory begins with.
-    pub fn initial(&self) -> Vec<u8> {
-        let mut memory = self.making.maker.initial(clock_offset());
-        self.object.iter().for_each(|it| objects::fill(it, &self.layout, &mut memory));
-        memory
+    /// Returns what device memory is like at first.
+    pub fn block(&self) -> DeviceBlock {
+        let mut initial = self.making.maker.initial(clock_offset());
+        self.object.iter().for_each(|it| objects::fill(it, &self.layout, &mut initial));
+        DeviceBlock { initial, ring: self.making.maker.ring() }
     }
 
     /// Has the twin of an image made that a process has loaded.
@@ -210,12 +220,42 @@ fn clock_offset() -> i64 {
     monotonic_nanos() as i64 - crate::machine::realtime_nanos()
 }
 
-/// Takes over what a process's kernels have left in device memory.
-pub fn read(region: &DeviceRegion, process: ProcessIndex, running: &mut Running) {
-    match region.copies() {
-        Ok(copies) => running.state().pipeline.state_mut().set_device_memory(process, copies),
-        Err(error) => running.report().note(&format!("device memory could not be read: {error}")),
+/// What a site counts and writes. Handlers of scripts count in a map what their ring had no room for.
+fn device_site(site: &HandlerSite, origin: Origin, at: Site) -> DeviceSite {
+    let loss = match (site.record, origin) {
+        (None, _) => Some(Loss::InstructionLimit),
+        (Some(_), Origin::Object { .. }) => Some(Loss::DeviceRingFull),
+        (Some(_), Origin::Script) => None,
+    };
+    DeviceSite { loss, record: site.record, at }
+}
+
+/// Takes over what a process's kernels have left in device memory, as far as it was copied. Returns whether they have
+/// written records since the last time.
+pub fn read(region: &DeviceRegion, extent: Extent, process: ProcessIndex, running: &mut Running) -> bool {
+    match take(region, extent, process, running) {
+        Ok(has_records) => has_records,
+        Err(error) => {
+            running.report().note(&format!("device memory could not be read: {error}"));
+            false
+        }
     }
+}
+
+fn take(region: &DeviceRegion, extent: Extent, process: ProcessIndex, running: &mut Running) -> io::Result<bool> {
+    let copies = region.copies(extent)?;
+    let mut has_records = false;
+    if region.has_ring() {
+        let mut queue = running.queue();
+        let read = running.state().pipeline.state_mut().take_device_records(process, &copies, &mut queue);
+        running.settle(queue);
+        read.iter().try_for_each(|it| region.set_read(*it))?;
+        has_records = read.iter().any(|it| it.found_any);
+    }
+    if extent == Extent::Whole {
+        running.state().pipeline.state_mut().set_device_memory(process, copies);
+    }
+    Ok(has_records)
 }
 
 /// Says what became of a process's images and launches, where handlers could not run, and counts contexts of which the end
@@ -276,43 +316,5 @@ fn ran_original(why: Unprobed) -> &'static str {
         Unprobed::AttributeRefused => "with an attribute that their twin did not take",
         Unprobed::BlockTooLarge => "with more threads a block than their twin has registers for",
         Unprobed::MayNotFit => "with a grid that the GPU runs all at once, as it may not run their twin's",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::process::Command;
-    use std::rc::Rc;
-    use xputrace_model::catalog::MiniCatalog;
-    use xputrace_model::diagnostic::SourceFile;
-    use xputrace_script::{BundledLoader, compile, load};
-
-    const SCRIPTS: [&str; 4] = [
-        r#"device_entry("reduce", #{via: "patch"}, |t| { @n.count(); @k[t.kernel].count(); }); device_exit("reduce", |t| @x.count());"#,
-        r#"device_mem("reduce", #{via: "patch"}, |t| { @n[t.space, t.access].count(); @b[t.space].sum(t.bytes ?? 0) });"#,
-        r#"device_barrier("reduce", #{via: "patch"}, |t| @barriers.count());"#,
-        r#"device_mem("*", #{via: "patch", per: "warp"}, |t| if t.access == "store" { @h.hist(t.bytes ?? 0); @last.max(t.time) });"#,
-    ];
-
-    #[test]
-    fn patches_of_scripts_are_compiled() {
-        let directory = tempfile::tempdir().unwrap();
-        for script in SCRIPTS {
-            let loaded =
-                load(SourceFile { name: "script.rhai".into(), text: script.into() }, &[], Rc::new(BundledLoader));
-            let (plan, diagnostics) = compile::compile(&loaded.staged, &MiniCatalog, compile::Wishes::default());
-            assert!(diagnostics.is_empty() && loaded.diagnostics.is_empty(), "{diagnostics:?}");
-            assert_eq!(plan.device_way, DeviceWay::Patch);
-            let twins = Twins::of(&plan).unwrap().unwrap();
-            let text = twins.making.maker.patches(90).unwrap().text;
-            let file = directory.path().join("patches.ptx");
-            std::fs::write(&file, &text).unwrap();
-            let options = ["-arch=sm_90", "--compile-as-tools-patch", "-o", "/dev/null"];
-            // Without a GPU toolkit, only the text is made.
-            if let Ok(done) = Command::new("ptxas").args(options).arg(&file).output() {
-                assert!(done.status.success(), "{script}\n{}\n{text}", String::from_utf8_lossy(&done.stderr));
-            }
-        }
     }
 }

@@ -30,6 +30,7 @@ use self::decode::Decoded;
 use self::map::{Map, Store};
 use self::memory::{Local, Memory, Records, STACK_BYTES};
 pub use env::{Atomic, Change, Env, GpuThread, Number, RemoteMap};
+pub use printk::line as printed_line;
 
 use crate::id::{BpfMapId, ProgramId};
 use crate::image::{Home, Image, MapSpec};

@@ -10,7 +10,7 @@ const MOST_BYTES: usize = 1024;
 
 /// Returns the line, without its final newline; `None` if the format has a conversion that is not known, or more than
 /// there are arguments. `text` reads the text that an argument points to.
-pub(super) fn line(format: &[u8], args: &[u64], mut text: impl FnMut(u64) -> Option<Vec<u8>>) -> Option<String> {
+pub fn line(format: &[u8], args: &[u64], mut text: impl FnMut(u64) -> Option<Vec<u8>>) -> Option<String> {
     let format = format.split(|it| *it == 0).next().unwrap_or_default();
     let format = String::from_utf8_lossy(format);
     let mut rest = format.chars().peekable();

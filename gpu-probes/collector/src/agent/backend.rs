@@ -9,7 +9,7 @@
 use super::device::{ImageCode, Memory};
 use super::{Agent, Flushing, Order};
 use std::ffi::c_void;
-use xputrace_wire::device::{ComputeCapabilities, ImageOutcome};
+use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
 use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// A library's layer in the GPU software stack: determines which frames of a launch stack belong to
@@ -128,8 +128,8 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
         ComputeCapabilities::default()
     }
 
-    /// Copies the blocks of all contexts into the device region. Called by the worker.
-    fn copy_blocks(&'static self, _agent: &'static Agent) {}
+    /// Copies so much of the blocks of all contexts into the device region. Called by the worker.
+    fn copy_blocks(&'static self, _agent: &'static Agent, _extent: Extent) {}
 
     /// Likewise for the last time; `disables` says that twins do nothing from then on. Called by the worker.
     fn leave_blocks(&'static self, _agent: &'static Agent, _disables: bool) {}

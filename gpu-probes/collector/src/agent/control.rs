@@ -19,6 +19,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use xputrace_wire::COLLECTORS_THREAD;
 use xputrace_wire::cuda_calls::Functions;
+use xputrace_wire::device::Extent;
 use xputrace_wire::message::{DISARM, READ_DEVICE, RECORD, SWITCH, TWIN};
 
 /// How often the listener checks whether there is still anything to listen for.
@@ -86,7 +87,10 @@ fn listen(agent: &'static Agent) {
                 None => _ = agent.guarded(|| agent.count_unexpected()),
             },
             Received::Message(message, memory) if message.kind == TWIN => agent.take_twin(&message, &memory),
-            Received::Message(message, _) if message.kind == READ_DEVICE => agent.read_device(message.words[0]),
+            Received::Message(message, _) if message.kind == READ_DEVICE => {
+                let [number, extent, ..] = message.words;
+                agent.read_device(number, Extent::of_word(extent));
+            }
             Received::Message(..) => _ = agent.guarded(|| agent.count_unexpected()),
             Received::Closed => {
                 agent.life.tracer_gone.store(true, Ordering::Relaxed);

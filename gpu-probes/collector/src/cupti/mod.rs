@@ -44,7 +44,7 @@ use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use twins::Twins;
-use xputrace_wire::device::{ComputeCapabilities, ImageOutcome};
+use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
 use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, GpuLimits};
@@ -245,8 +245,8 @@ impl Backend for CuptiBackend {
         self.driver.devices.compute_capabilities()
     }
 
-    fn copy_blocks(&'static self, agent: &'static Agent) {
-        self.twins.get().into_iter().for_each(|it| it.copy_blocks(self, agent));
+    fn copy_blocks(&'static self, agent: &'static Agent, extent: Extent) {
+        self.twins.get().into_iter().for_each(|it| it.copy_blocks(self, agent, extent));
     }
 
     fn leave_blocks(&'static self, agent: &'static Agent, disables: bool) {

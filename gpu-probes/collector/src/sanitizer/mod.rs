@@ -23,7 +23,7 @@ use patching::Patching;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use xputrace_wire::device::{ComputeCapabilities, ImageOutcome};
+use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
 use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// What is watched.
@@ -199,8 +199,8 @@ impl Backend for SanitizerBackend {
         self.driver.devices.compute_capabilities()
     }
 
-    fn copy_blocks(&'static self, agent: &'static Agent) {
-        self.patching.copy_blocks(&self.functions, &self.driver, agent);
+    fn copy_blocks(&'static self, agent: &'static Agent, extent: Extent) {
+        self.patching.copy_blocks(&self.functions, &self.driver, agent, extent);
     }
 
     fn leave_blocks(&'static self, agent: &'static Agent, disables: bool) {

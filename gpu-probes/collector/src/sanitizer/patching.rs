@@ -14,7 +14,9 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
-use xputrace_wire::device::{ENABLED, ImageOutcome, MOST_CONTEXTS, PatchedKernel, Patches, Unprobed, kernel_words};
+use xputrace_wire::device::{
+    ENABLED, Extent, ImageOutcome, MOST_CONTEXTS, PatchedKernel, Patches, Unprobed, kernel_words,
+};
 use xputrace_wire::record::UNKNOWN;
 
 /// Kernels of a context that can be patched.
@@ -74,6 +76,18 @@ fn checked(answer: u32) -> Result<(), ImageOutcome> {
     if answer == SUCCESS { Ok(()) } else { Err(ImageOutcome::NotLoaded) }
 }
 
+/// Writes a word of device memory.
+///
+/// # Safety
+/// It is of a context that is alive, as the stream is.
+unsafe fn write_word(functions: &Functions, at: u64, word: [u8; 8], stream: usize) {
+    // SAFETY: the caller's promise; the bytes live until the copy is done.
+    unsafe {
+        (functions.copy_to_device)(at as *mut c_void, word.as_ptr().cast(), word.len(), stream as Handle);
+        (functions.wait_for_stream)(stream as Handle);
+    }
+}
+
 impl Patching {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -97,7 +111,7 @@ impl Patching {
         let slot = self.state().contexts.iter().position(|it| it.context == context as usize);
         let Some(slot) = slot else { return };
         let stream = self.state().contexts[slot].default_stream;
-        if self.copy(functions, agent, slot, stream) {
+        if self.copy(functions, agent, slot, stream, Extent::Whole) {
             agent.has_last_copy(slot);
         }
         let mut state = self.state();
@@ -277,22 +291,31 @@ impl Patching {
         Some(kernel)
     }
 
-    /// Copies a context's block into the device region; returns whether it could.
-    fn copy(&self, functions: &Functions, agent: &Agent, slot: usize, stream: usize) -> bool {
+    /// Copies so much of a context's block into the device region, and tells the patches how much of its ring was read; returns
+    /// whether it could.
+    fn copy(&self, functions: &Functions, agent: &Agent, slot: usize, stream: usize, extent: Extent) -> bool {
         let Some(region) = agent.device_region() else { return false };
         let block = self.state().contexts[slot].block;
         region.write_copy(slot, |to| {
-            // SAFETY: as much room as the block has bytes; a context that is alive.
-            let answer = unsafe {
-                (functions.copy_to_host)(to.cast(), block as *const c_void, region.block_bytes(), stream as Handle)
-            };
-            answer == SUCCESS
+            if let Some((at, read)) = region.read_of_ring(slot) {
+                // SAFETY: a word of the block.
+                unsafe { write_word(functions, block + at, read, stream) };
+            }
+            region.shape().pieces(extent).all(|piece| {
+                let from = (block + piece.start as u64) as *const c_void;
+                // SAFETY: a piece of the block, for which the copy has room; a context that is alive.
+                let answer = unsafe {
+                    (functions.copy_to_host)(to.add(piece.start).cast(), from, piece.len(), stream as Handle)
+                };
+                answer == SUCCESS
+            })
         })
     }
 
-    pub(super) fn copy_blocks(&self, functions: &Functions, driver: &Driver, agent: &Agent) {
+    pub(super) fn copy_blocks(&self, functions: &Functions, driver: &Driver, agent: &Agent, extent: Extent) {
         self.each_alive(|slot, context| {
-            self.in_context(functions, driver, slot, context, |stream| _ = self.copy(functions, agent, slot, stream));
+            let copy = |stream| _ = self.copy(functions, agent, slot, stream, extent);
+            self.in_context(functions, driver, slot, context, copy);
         });
     }
 
@@ -303,7 +326,7 @@ impl Patching {
                 if disables {
                     self.disable(functions, slot, stream);
                 }
-                if self.copy(functions, agent, slot, stream) {
+                if self.copy(functions, agent, slot, stream, Extent::Whole) {
                     agent.has_last_copy(slot);
                 }
             });
@@ -313,17 +336,8 @@ impl Patching {
     /// Has patches do nothing, which stay in the program.
     fn disable(&self, functions: &Functions, slot: usize, stream: usize) {
         let enabled = self.state().contexts[slot].block + ENABLED as u64;
-        let nothing = [0u8; 8];
         // SAFETY: a word of the block.
-        unsafe {
-            (functions.copy_to_device)(
-                enabled as *mut c_void,
-                nothing.as_ptr().cast(),
-                nothing.len(),
-                stream as Handle,
-            );
-            (functions.wait_for_stream)(stream as Handle);
-        }
+        unsafe { write_word(functions, enabled, [0; 8], stream) };
     }
 
     fn each_alive(&self, mut each: impl FnMut(usize, usize)) {

@@ -4,14 +4,13 @@ use super::{Emitter, RESULT, put};
 use crate::analyse::State;
 use crate::layout::{Kind, header, ring};
 use crate::value::{Place, Value};
-use crate::{Refusal, SiteKind};
+use crate::{RecordKind, Refusal, SiteKind};
+use xputrace_bytecode::BpfMapId;
 
 /// Result of `ringbuf_output` without room: `-EAGAIN`, as in Linux.
 const EAGAIN: i64 = -11;
 /// Result of `perf_event_output` without room, as in bpftime.
 const FULL: i64 = 2;
-/// Bytes of the arguments that precede the format in a record of `trace_printk`.
-const PRINTK_ARGUMENTS_BYTES: u32 = 24;
 /// Bytes of text that `puts` records.
 const MAX_TEXT_BYTES: u32 = 256;
 
@@ -31,17 +30,17 @@ struct Taken {
 
 impl Emitter<'_> {
     pub(super) fn ringbuf_output(&mut self, state: &State) -> Result<(), Refusal> {
-        self.require_ring(1, state)?;
+        let ring = self.ring(1, state)?;
         let n_bytes = self.record_bytes(3, state)?;
         let data = self.argument(2, n_bytes, state)?;
-        self.record(&data, n_bytes, EAGAIN)
+        self.record(RecordKind::Data(ring), &data, n_bytes, EAGAIN)
     }
 
     pub(super) fn perf_event_output(&mut self, state: &State) -> Result<(), Refusal> {
-        self.require_ring(2, state)?;
+        let ring = self.ring(2, state)?;
         let n_bytes = self.record_bytes(5, state)?;
         let data = self.argument(4, n_bytes, state)?;
-        self.record(&data, n_bytes, FULL)
+        self.record(RecordKind::Data(ring), &data, n_bytes, FULL)
     }
 
     /// Records the three arguments and the format.
@@ -56,25 +55,26 @@ impl Emitter<'_> {
             });
         }
         data.extend(self.argument(1, n_bytes, state)?);
-        self.record(&data, PRINTK_ARGUMENTS_BYTES + n_bytes, EAGAIN)
+        self.record(RecordKind::Format, &data, ring::FORMAT_AT + n_bytes, EAGAIN)
     }
 
     /// Records a text, with what follows it up to the end of the memory that it is in; the host cuts it at its NUL.
     pub(super) fn puts(&mut self, state: &State) -> Result<(), Refusal> {
         let n_bytes = self.bytes_left(1, state)?.min(MAX_TEXT_BYTES);
         let data = self.argument(1, n_bytes, state)?;
-        self.record(&data, n_bytes, EAGAIN)
+        self.record(RecordKind::Text, &data, n_bytes, EAGAIN)
     }
 
-    fn require_ring(&self, arg: u8, state: &State) -> Result<(), Refusal> {
+    /// Returns the ring that an argument is.
+    fn ring(&self, arg: u8, state: &State) -> Result<BpfMapId, Refusal> {
         match state.reg(self.node.frame, arg) {
-            Value::Map(map) if self.request.maps[map.index()].kind == Kind::Ring => Ok(()),
+            Value::Map(map) if self.request.maps[map.index()].kind == Kind::Ring => Ok(map),
             other => self.refuse(format!("r{arg} is {}, not a ring", other.name())),
         }
     }
 
     fn record_bytes(&self, arg: u8, state: &State) -> Result<u32, Refusal> {
-        let most = ring::MAX_RECORD_BYTES - ring::RECORD_HEADER_BYTES - PRINTK_ARGUMENTS_BYTES;
+        let most = ring::MAX_RECORD_BYTES - ring::RECORD_HEADER_BYTES - ring::FORMAT_AT;
         match u32::try_from(self.known(arg, "the record's size", state)?) {
             Ok(n_bytes) if n_bytes <= most => Ok(n_bytes),
             _ => self.refuse(format!("a record has more than {most} bytes")),
@@ -82,8 +82,8 @@ impl Emitter<'_> {
     }
 
     /// Writes a whole record; sets R0 to 0, or to `full` where there is no room.
-    fn record(&mut self, data: &[String], n_bytes: u32, full: i64) -> Result<(), Refusal> {
-        let taken = self.take(n_bytes);
+    fn record(&mut self, kind: RecordKind, data: &[String], n_bytes: u32, full: i64) -> Result<(), Refusal> {
+        let taken = self.take(kind, n_bytes);
         self.write_header(&taken, n_bytes);
         for (at, word) in data.iter().enumerate() {
             let offset = ring::RECORD_HEADER_BYTES as usize + at * 8;
@@ -125,11 +125,11 @@ impl Emitter<'_> {
     ///
     /// The threads are those that `activemask` sees. All of them execute what follows, so the shuffles are among
     /// exactly these, however the warp has diverged before.
-    fn take(&mut self, n_bytes: u32) -> Taken {
+    fn take(&mut self, kind: RecordKind, n_bytes: u32) -> Taken {
         let n_slots = (ring::RECORD_HEADER_BYTES + n_bytes).div_ceil(ring::SLOT_BYTES);
         let first = self.take_together(n_slots);
         let taken = Taken {
-            site: self.site(SiteKind::Record),
+            site: self.site(SiteKind::Record(kind)),
             n_slots,
             position: first,
             address: self.long(),
@@ -206,9 +206,9 @@ impl Emitter<'_> {
 
     /// Reserves a record that the program fills; R0 is the address of its data, or 0.
     pub(super) fn ringbuf_reserve(&mut self, state: &State) -> Result<(), Refusal> {
-        self.require_ring(1, state)?;
+        let ring = self.ring(1, state)?;
         let n_bytes = self.record_bytes(2, state)?;
-        let taken = self.take(n_bytes);
+        let taken = self.take(RecordKind::Data(ring), n_bytes);
         self.write_header(&taken, n_bytes);
         put!(self, "add.s64 {RESULT}, {}, {}", taken.address, ring::RECORD_HEADER_BYTES);
         self.or_dropped(&taken, 0);

@@ -351,6 +351,18 @@ losses! {
         help: "end the program with exit(), and check the results of its CUDA calls: a context that has failed can't be \
                read, nor can a program that was killed",
     }
+    DeviceRingFull {
+        name: "device_ring_full",
+        meaning: "printed lines, `exit()` and records of device code, that did not fit into the ring in the GPU's memory, or \
+                  were not finished when their context ended",
+        help: "print in fewer threads: `#{per: \"warp\"}`, `#{per: \"block\"}`, or `if t.threadIdx.x == 0`; or aggregate",
+    }
+    DeviceThreadBeyond {
+        name: "device_thread_beyond",
+        meaning: "look-ups of a compiled object in an array per thread (1502, 1512), by threads of a real GPU that it has no room for: \
+                  they returned NULL",
+        help: "launch fewer threads, or make the array's value or its `max_entries` smaller",
+    }
     DeviceLaunchUnknown {
         name: "device_launch_unknown",
         meaning: "kernels whose launch device code could not be told: beyond the first 65,536 launches, and nodes of graphs \

@@ -69,6 +69,7 @@ pub(super) struct Build<'a> {
     nested: Option<BpfMapId>,
     every: FxHashMap<Engine, (BpfMapId, u32)>,
     tracer_ring: Option<BpfMapId>,
+    gpu_ring: Option<BpfMapId>,
     /// Whether a handler in Linux calls `exit`.
     pub(super) ends_in_linux: bool,
     over: Option<BpfMapId>,
@@ -99,6 +100,7 @@ impl<'a> Build<'a> {
             nested: None,
             every: FxHashMap::default(),
             tracer_ring: None,
+            gpu_ring: None,
             ends_in_linux: false,
             over: None,
             has_window: false,
@@ -304,7 +306,8 @@ impl<'a> Build<'a> {
     pub(super) fn ring_map(&mut self, engine: Engine) -> BpfMapId {
         let known = match engine {
             Engine::Linux => self.plan.linux_ring,
-            Engine::Tracer | Engine::Gpu => self.tracer_ring,
+            Engine::Tracer => self.tracer_ring,
+            Engine::Gpu => self.gpu_ring,
         };
         if let Some(map) = known {
             return map;
@@ -313,7 +316,8 @@ impl<'a> Build<'a> {
         let map = self.map(spec(&name, MapKind::Ringbuf, 0, 0, RING_BYTES, 0, engine.home()));
         match engine {
             Engine::Linux => self.plan.linux_ring = Some(map),
-            Engine::Tracer | Engine::Gpu => self.tracer_ring = Some(map),
+            Engine::Tracer => self.tracer_ring = Some(map),
+            Engine::Gpu => self.gpu_ring = Some(map),
         }
         map
     }

@@ -149,7 +149,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
                 let message = "this handler does what device code cannot do";
                 self.build.diagnostics.push(
                     Diagnostic::error("not-in-device-code", message, at)
-                        .help("device code computes with integers, compares names, and changes maps"),
+                        .help("device code computes with integers, compares names, changes maps, and prints"),
                 );
                 None
             }
@@ -395,12 +395,14 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 }
 
-/// Whether device code may have this instruction: the helpers that it has are those that change maps.
+/// The helpers that device code has: those that change maps, and the one that writes records.
+const ON_GPU: [i32; 5] =
+    [helper::MAP_LOOKUP_ELEM, helper::MAP_UPDATE_ELEM, helper::MAP_DELETE_ELEM, helper::RAISE, helper::RINGBUF_OUTPUT];
+
+/// Whether device code may have this instruction.
 fn runs_on_gpu(insn: &Insn) -> bool {
     let calls = insn.code == class::JMP | xputrace_bytecode::insn::CALL;
-    let changes_maps =
-        [helper::MAP_LOOKUP_ELEM, helper::MAP_UPDATE_ELEM, helper::MAP_DELETE_ELEM, helper::RAISE].contains(&insn.imm);
-    !calls || changes_maps
+    !calls || ON_GPU.contains(&insn.imm)
 }
 
 /// Whether a jump may be out of range once Linux has replaced calls and divisions by its own code.

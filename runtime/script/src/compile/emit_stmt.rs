@@ -370,7 +370,8 @@ impl Emitter<'_, '_> {
     /// Submits a record; returns the label where the program goes on if it did not fit.
     fn submit(&mut self, buffer: i16, size: usize, at: Position) -> Label {
         let on = self.asm.label();
-        let full = self.counts(Loss::LinuxRingFull, at, None, on);
+        let loss = if self.engine == Engine::Gpu { Loss::DeviceRingFull } else { Loss::LinuxRingFull };
+        let full = self.counts(loss, at, None, on);
         let ring = self.build.ring_map(self.engine);
         self.asm.ld_map(Reg::R1, ring);
         self.address(Reg::R2, buffer);

@@ -149,6 +149,10 @@ impl DeviceHandler {
             if !ended.is_empty() && ended.contains(&n) {
                 continue;
             }
+            // The thread before may have ended the run.
+            if sink.is_over() {
+                return;
+            }
             threads.fill(&mut ctx, n);
             if !state.run_device(self.handler.probe, program, &ctx, sink) {
                 ended.insert(n);

@@ -5,6 +5,7 @@
 //! channel.
 
 use super::RendezvousError;
+use super::device::DeviceBlock;
 use super::listener::{Connection, Heard, Listener, Reach};
 use super::socket::{Peer, readable};
 use super::target::{Arming, Shared, Target, Window};
@@ -48,8 +49,8 @@ pub struct Order {
     pub conflict: u64,
     /// The GPUs whose launches are recorded, as in `message::ARM`.
     pub gpus: String,
-    /// What the blocks of device memory begin with, if the run has device code.
-    pub device: Option<Vec<u8>>,
+    /// What device memory is like at first, if the run has device code.
+    pub device: Option<DeviceBlock>,
     /// Whether device code gets into kernels by patches of their machine code.
     pub patches: bool,
     /// Whether a process is the target's, under any user.
@@ -342,7 +343,7 @@ impl Work {
             window: window.bits(),
             conflict,
             gpus,
-            device: device.as_deref(),
+            device: device.as_ref(),
             patches: *patches,
         };
         target.arm(&order, self.n_armed, tags).map_err(|it| it.to_string())

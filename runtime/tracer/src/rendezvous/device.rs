@@ -4,20 +4,29 @@
 
 use super::region::sealed_memory;
 use crate::device_memory::DeviceCopy;
+use crate::device_records::RingRead;
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use xputrace_wire::device::{
-    CACHE_VARIABLES, ComputeCapabilities, Control, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID, Ptx, Shape,
-    Slot, Unprobed, decode_image, image_kind,
+    CACHE_VARIABLES, ComputeCapabilities, Control, Extent, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID,
+    Ptx, RingPlace, Shape, Slot, Unprobed, decode_image, image_kind,
 };
 use xputrace_wire::message::Message;
 use xputrace_wire::region::PAGE;
 
 /// How often to read a copy of a block until it was not written meanwhile.
 const MOST_LOOKS: usize = 16;
+
+/// What device memory is like at first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceBlock {
+    pub initial: Vec<u8>,
+    /// Where its ring is, if it has one.
+    pub ring: Option<RingPlace>,
+}
 
 /// The device region of a target.
 #[derive(Debug)]
@@ -42,12 +51,12 @@ pub struct DeviceCounts {
 }
 
 impl DeviceRegion {
-    /// Creates the region of a process, whose blocks begin with these bytes and its id.
+    /// Creates the region of a process, whose blocks are like this at first and have its id.
     ///
     /// # Errors
     /// The block is too large, or the memory cannot be had.
-    pub fn new(initial: &[u8], pid: u32) -> io::Result<Self> {
-        let shape = Shape { block_bytes: initial.len() as u64 };
+    pub fn new(DeviceBlock { initial, ring }: &DeviceBlock, pid: u32) -> io::Result<Self> {
+        let shape = Shape { block_bytes: initial.len() as u64, ring: *ring };
         if !shape.is_sound() {
             return Err(io::Error::other(format!("the script's maps on the GPU need {} bytes", initial.len())));
         }
@@ -61,8 +70,13 @@ impl DeviceRegion {
         Ok(DeviceRegion { file, shape })
     }
 
-    pub(super) fn block_bytes(&self) -> u64 {
-        self.shape.block_bytes
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Whether blocks have a ring.
+    pub fn has_ring(&self) -> bool {
+        self.shape.ring.is_some()
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -76,10 +90,9 @@ impl DeviceRegion {
     pub fn counts(&self) -> io::Result<DeviceCounts> {
         let page = self.control()?;
         let word = |offset: usize| word_at(&page, offset);
-        let slots = (0..MOST_CONTEXTS).map(|it| offset_of!(Control, slots) + it * size_of::<Slot>());
-        let swapped = slots.clone().map(|it| word(it + offset_of!(Slot, swapped)));
+        let swapped = (0..MOST_CONTEXTS).map(|it| word(offset_in(it, offset_of!(Slot, swapped))));
         // The word has nothing else in it.
-        let has_last = slots.map(|it| word(it + offset_of!(Slot, is_last)) as u32 != 0);
+        let has_last = (0..MOST_CONTEXTS).map(|it| word(offset_in(it, offset_of!(Slot, is_last))) as u32 != 0);
         Ok(DeviceCounts {
             answered: word(offset_of!(Control, answered)),
             swapped: swapped.clone().fold(0, u64::saturating_add),
@@ -89,27 +102,34 @@ impl DeviceRegion {
         })
     }
 
-    /// Returns the last copy of each context's block, with the context's place; contexts without one are left out.
+    /// Returns so much of the last copy of each context's block, with the context's place; contexts without one are left out.
     ///
     /// # Errors
     /// The system's, as above.
-    pub fn copies(&self) -> io::Result<Vec<DeviceCopy>> {
+    pub fn copies(&self, extent: Extent) -> io::Result<Vec<DeviceCopy>> {
         let control = self.control()?;
         let copy = |slot: usize| {
-            let offset = offset_of!(Control, slots) + slot * size_of::<Slot>() + offset_of!(Slot, context);
-            let context = word_at(&control, offset) as u32;
-            Some(self.copy(slot).transpose()?.map(|block| DeviceCopy { slot, context, block }))
+            let word = |field: usize| word_at(&control, offset_in(slot, field)) as u32;
+            let (context, is_last) = (word(offset_of!(Slot, context)), word(offset_of!(Slot, is_last)) != 0);
+            let block = self.copy(slot, extent).transpose()?;
+            Some(block.map(|block| DeviceCopy { slot, context, is_last, block }))
         };
         (0..MOST_CONTEXTS).filter_map(copy).collect()
     }
 
-    /// Returns a context's copy, unless there is none, or the collector never stops to write it.
-    fn copy(&self, slot: usize) -> io::Result<Option<Vec<u8>>> {
-        let generation = || {
-            let offset = offset_of!(Control, slots) + slot * size_of::<Slot>() + offset_of!(Slot, generation);
-            Ok::<_, io::Error>(word_at(&self.control()?, offset))
-        };
-        let mut block = vec![0; self.shape.block_bytes as usize];
+    /// Tells the collector how far a context's ring was read.
+    ///
+    /// # Errors
+    /// The system's, as above.
+    pub fn set_read(&self, RingRead { slot, position, .. }: RingRead) -> io::Result<()> {
+        self.file.write_all_at(&position.to_le_bytes(), offset_in(slot, offset_of!(Slot, read)) as u64)
+    }
+
+    /// Returns so much of a context's copy, unless there is none, or the collector never stops to write it.
+    fn copy(&self, slot: usize, extent: Extent) -> io::Result<Option<Vec<u8>>> {
+        let generation =
+            || Ok::<_, io::Error>(word_at(&self.control()?, offset_in(slot, offset_of!(Slot, generation))));
+        let mut block = vec![0; self.shape.bytes_of(extent)];
         for _ in 0..MOST_LOOKS {
             let before = generation()?;
             if before == 0 {
@@ -129,6 +149,11 @@ impl DeviceRegion {
         self.file.read_exact_at(&mut page, 0)?;
         Ok(page)
     }
+}
+
+/// Returns where a field of a context's slot is in the control page.
+const fn offset_in(slot: usize, field: usize) -> usize {
+    offset_of!(Control, slots) + slot * size_of::<Slot>() + field
 }
 
 fn word_at(page: &[u8; PAGE], offset: usize) -> u64 {
@@ -228,6 +253,10 @@ mod tests {
 
     const BLOCK: [u8; 24] = [7; 24];
 
+    fn block(initial: &[u8]) -> DeviceBlock {
+        DeviceBlock { initial: initial.to_vec(), ring: None }
+    }
+
     fn write(region: &DeviceRegion, offset: usize, word: u64) {
         region.file.write_all_at(&word.to_le_bytes(), offset as u64).unwrap();
     }
@@ -238,31 +267,31 @@ mod tests {
 
     #[test]
     fn a_block_begins_with_the_initial_bytes_and_has_no_copy() {
-        let region = DeviceRegion::new(&BLOCK, 0x11).unwrap();
+        let region = DeviceRegion::new(&block(&BLOCK), 0x11).unwrap();
         let mut initial = [0; 24];
         region.file.read_exact_at(&mut initial, region.shape.initial_offset() as u64).unwrap();
         assert_eq!(initial[..8], BLOCK[..8]);
         assert_eq!((&initial[8..16], &initial[16..]), (&[0x11, 0, 0, 0, 0x11, 0, 0, 0][..], &BLOCK[16..]));
-        assert!(region.copies().unwrap().is_empty());
+        assert!(region.copies(Extent::Whole).unwrap().is_empty());
         assert_eq!(region.counts().unwrap(), DeviceCounts::default());
-        assert!(DeviceRegion::new(&[0; 9], 0x11).is_err());
+        assert!(DeviceRegion::new(&block(&[0; 9]), 0x11).is_err());
     }
 
     #[test]
     fn copies_are_those_that_are_complete() {
-        let region = DeviceRegion::new(&BLOCK, 0x11).unwrap();
+        let region = DeviceRegion::new(&block(&BLOCK), 0x11).unwrap();
         for (at, generation) in [(0, 2), (1, 3), (15, 4)] {
             write(&region, slot(at) + offset_of!(Slot, generation), generation);
             region.file.write_all_at(&[at as u8; 24], region.shape.copy_offset(at) as u64).unwrap();
         }
         write(&region, slot(15) + offset_of!(Slot, context), 7 << 32 | 3);
-        let copy = |slot, context| DeviceCopy { slot, context, block: vec![slot as u8; 24] };
-        assert_eq!(region.copies().unwrap(), [copy(0, 0), copy(15, 3)]);
+        let copy = |slot, context| DeviceCopy { slot, context, is_last: false, block: vec![slot as u8; 24] };
+        assert_eq!(region.copies(Extent::Whole).unwrap(), [copy(0, 0), copy(15, 3)]);
     }
 
     #[test]
     fn launches_of_all_contexts_are_counted_together() {
-        let region = DeviceRegion::new(&BLOCK, 0x11).unwrap();
+        let region = DeviceRegion::new(&block(&BLOCK), 0x11).unwrap();
         (0..3).for_each(|it| write(&region, slot(it) + offset_of!(Slot, swapped), 10));
         write(&region, offset_of!(Control, unprobed) + 8 * Unprobed::Cooperative as usize, 5);
         write(&region, offset_of!(Control, images) + 8 * ImageOutcome::Twinned as usize, 2);
@@ -297,11 +326,11 @@ mod tests {
     proptest! {
         #[test]
         fn any_words_in_the_region_are_survived(writes in proptest::collection::vec((0usize..PAGE / 8, any::<u64>()), 0..60)) {
-            let region = DeviceRegion::new(&BLOCK, 0x11).unwrap();
+            let region = DeviceRegion::new(&block(&BLOCK), 0x11).unwrap();
             for (at, word) in writes {
                 write(&region, at * 8, word);
             }
-            prop_assert!(region.copies().unwrap().len() <= MOST_CONTEXTS);
+            prop_assert!(region.copies(Extent::Whole).unwrap().len() <= MOST_CONTEXTS);
             let _ = region.counts().unwrap();
         }
     }

@@ -1,6 +1,6 @@
 //! A process whose collector has said hello: its order, and its notices.
 
-use super::device::{DeviceRegion, Image, memory_with};
+use super::device::{DeviceBlock, DeviceRegion, Image, memory_with};
 use super::region::{Region, sealed_memory};
 use super::socket::{Peer, Received, receive, send};
 use super::{FLUSH_MILLIS, RendezvousError, failed};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_model::plan::Demand;
 use xputrace_wire::cuda_calls::with_names;
-use xputrace_wire::device::{MOST_IMAGE_BYTES, Patches, Twin, twin_status};
+use xputrace_wire::device::{Extent, MOST_IMAGE_BYTES, Patches, Twin, twin_status};
 use xputrace_wire::message::{self, Message, demand, window};
 use xputrace_wire::region::Shape;
 use xputrace_wire::status::innermost_id;
@@ -50,8 +50,8 @@ pub struct Arming<'a> {
     pub conflict: u64,
     /// The GPUs whose launches are recorded, as in `message::ARM`.
     pub gpus: &'a str,
-    /// What the blocks of device memory begin with, if the run has device code.
-    pub device: Option<&'a [u8]>,
+    /// What device memory is like at first, if the run has device code.
+    pub device: Option<&'a DeviceBlock>,
     /// Whether device code gets into kernels by patches of their machine code.
     pub patches: bool,
 }
@@ -178,7 +178,7 @@ impl Target {
         let words = [bits, rings, ring_bytes, FLUSH_MILLIS, process_index.into(), window, conflict, first_bits];
         let fds = [Some(memory.as_raw_fd()), tags, device.as_ref().map(DeviceRegion::fd)];
         let fds: Vec<RawFd> = fds.into_iter().flatten().collect();
-        let block = device.as_ref().map_or(String::new(), |it| it.block_bytes().to_string());
+        let block = device.as_ref().map_or(String::new(), |it| it.shape().to_text());
         let text = format!("{}\n{gpus}\n{}\n{block}", most.host.api.to_text(), first.host.api.to_text());
         send(&self.socket, &Message::new(message::ARM, &words, text), &fds)
             .map_err(|it| failed(context("arm the collector"), it))?;
@@ -199,9 +199,9 @@ impl Target {
         let _ = send(&self.socket, &Message::new(message::TWIN, &[image, status, n_bytes], ""), &fds);
     }
 
-    /// Asks the collector to copy device memory into the region; `number` is then the one that it has answered.
-    pub fn read_device(&mut self, number: u64) {
-        let _ = send(&self.socket, &Message::new(message::READ_DEVICE, &[number], ""), &[]);
+    /// Asks the collector to copy so much of the device memory into the region; `number` is then the one that it has answered.
+    pub fn read_device(&mut self, number: u64, extent: Extent) {
+        let _ = send(&self.socket, &Message::new(message::READ_DEVICE, &[number, extent as u64], ""), &[]);
     }
 
     /// Asks the collector to record from now on, if [`Window::LATER`] made it wait.

@@ -1,13 +1,11 @@
 //! Compiled objects on real GPUs: which can't run there so far, and what their maps begin with.
 
 use anyhow::{Result, bail};
-use xputrace_bytecode::{MapKind, helper, insn};
-use xputrace_model::object::{Element, Object, ObjectHome};
+use xputrace_bytecode::Program;
+use xputrace_model::diagnostic::{FileId, Site};
+use xputrace_model::object::{Object, ObjectHome};
 use xputrace_model::plan::{Plan, ProgramId};
 use xputrace_tracer::DeviceLayout;
-
-/// Helpers that write records, which nobody reads from a real GPU so far.
-const PRINTING: [i32; 2] = [helper::TRACE_PRINTK, helper::PUTS];
 
 /// Refuses what a real GPU lacks so far.
 ///
@@ -25,36 +23,45 @@ pub(super) fn check(object: &Object, plan: &Plan) -> Result<()> {
         if map.home == ObjectHome::Shared {
             bail!("map `{}` can't be shared by a real GPU and programs in Linux yet", map.name);
         }
-        if matches!(map.kind, MapKind::PerThreadArray | MapKind::EventRing) {
-            bail!("map `{}` of type {} can't be on a real GPU yet", map.name, map.number);
-        }
-    }
-    for it in &object.initial {
-        let map = &object.maps[it.map.index()];
-        if map.home == ObjectHome::Gpu && map.kind == MapKind::Hash {
-            bail!("the hash `{}` can't be filled on a real GPU yet: leave out its --set", map.name);
-        }
-    }
-    for program in programs() {
-        let prints =
-            |it: &insn::Insn| it.code == insn::class::JMP | insn::CALL && it.src == 0 && PRINTING.contains(&it.imm);
-        if let Some(at) = program.insns.iter().position(prints) {
-            bail!("program `{}`, instruction {at}: printing from a real GPU is not supported yet", program.name);
-        }
     }
     Ok(())
 }
 
-/// Writes what arrays begin with to device memory.
+/// Writes what maps begin with to device memory.
 pub(super) fn fill(object: &Object, layout: &DeviceLayout, memory: &mut [u8]) {
     let on_gpu = object.initial.iter().filter(|it| object.maps[it.map.index()].home == ObjectHome::Gpu);
-    for Element { map, key, value } in on_gpu {
-        let (Some(shape), Some(parts)) = (layout.maps.get(map.index()), layout.arena.parts(map.index())) else {
-            continue;
-        };
-        let index = key.first_chunk().map_or(0, |it| u32::from_le_bytes(*it));
-        let start = parts.values.start + u64::from(index) * u64::from(shape.value_stride());
-        let place = memory.get_mut(start as usize..).and_then(|it| it.get_mut(..value.len()));
-        place.into_iter().for_each(|it| it.copy_from_slice(value));
+    layout.fill(on_gpu, memory);
+}
+
+/// Returns where an instruction is in the source.
+pub(super) fn line(program: &Program, insn: usize) -> Site {
+    let line = program.line_of(insn);
+    line.map_or_else(Site::default, |it| Site { file: FileId(it.file as u32), offset: 0, line: it.line })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::twins::why_not;
+    use std::path::Path;
+    use xputrace_objects::Wishes;
+
+    /// Returns why an object of the tests can't run on a real GPU.
+    fn refused(name: &str, set: &[&str]) -> Option<String> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/objects").join(format!("{name}.bpf.o"));
+        let wishes =
+            Wishes { set: set.iter().map(|it| (*it).to_owned()).collect(), allows_exit: true, ..Wishes::default() };
+        let bytes = std::fs::read(&file).unwrap();
+        let plan = xputrace_objects::plan(name, &bytes, &wishes, &|path| std::fs::read(path)).unwrap();
+        why_not(&plan)
+    }
+
+    #[test]
+    fn objects_run_on_a_real_gpu_unless_linux_shares_their_maps() {
+        for name in ["threads", "each_thread", "records", "stops", "accesses", "wide"] {
+            assert_eq!(refused(name, &[]), None, "{name}");
+        }
+        assert_eq!(refused("calls", &["started[7]=9"]), None, "a hash that is filled, and lines that are printed");
+        let shared = refused("both", &[]).unwrap();
+        assert!(shared.contains("can't be shared by a real GPU and programs in Linux yet"), "{shared}");
     }
 }

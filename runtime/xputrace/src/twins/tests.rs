@@ -1,10 +1,11 @@
-//! Twins with the bundled scripts' handlers.
+//! Twins and patches with scripts' handlers.
 
 use super::*;
 use std::path::PathBuf;
 use std::process::Command;
 use std::rc::Rc;
 use xputrace_model::catalog::MiniCatalog;
+use xputrace_model::diagnostic::SourceFile;
 use xputrace_script::compile::{Wishes, compile};
 use xputrace_script::{Bundled, BundledLoader, load, scripts};
 use xputrace_twins::{Gpu, TwinText, Wanted};
@@ -13,9 +14,17 @@ use xputrace_wire::device::{Codec, Portability, Ptx};
 /// PTX with source lines, of one kernel.
 const LINES: &str = include_str!("../../../../gpu-probes/ptx/tests/fixtures/lines.ptx");
 
-fn plan(script: &Bundled) -> Plan {
+fn bundled(script: &Bundled) -> Plan {
     let loaded = load(script.source(), &[], Rc::new(BundledLoader));
     compile(&loaded.staged, &MiniCatalog, Wishes::default()).0
+}
+
+fn plan(script: &str) -> Plan {
+    let source = SourceFile { name: "script.rhai".into(), text: script.into() };
+    let loaded = load(source, &[], Rc::new(BundledLoader));
+    let (plan, diagnostics) = compile(&loaded.staged, &MiniCatalog, Wishes::default());
+    assert!(diagnostics.is_empty() && loaded.diagnostics.is_empty(), "{diagnostics:?}");
+    plan
 }
 
 /// Returns the twin of the kernel with all of a plan's device handlers; `None` if it has none.
@@ -32,12 +41,12 @@ fn twin(plan: &Plan) -> Option<TwinText> {
 
 /// Assembles PTX with the `ptxas` that the variable PTXAS names, or that is on the PATH.
 #[allow(clippy::print_stderr, reason = "a test says why it did not run")]
-fn assemble(name: &str, text: &str) {
+fn assemble(name: &str, text: &str, options: &[&str]) {
     let ptxas = std::env::var_os("PTXAS").map_or_else(|| PathBuf::from("ptxas"), PathBuf::from);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("twin.ptx");
     std::fs::write(&path, text).unwrap();
-    match Command::new(&ptxas).args(["-arch=sm_90a", "-o", "/dev/null"]).arg(&path).output() {
+    match Command::new(&ptxas).args(["-arch=sm_90a", "-o", "/dev/null"]).args(options).arg(&path).output() {
         Ok(it) => assert!(it.status.success(), "{name}: {}\n{text}", String::from_utf8_lossy(&it.stderr)),
         Err(error) => eprintln!("skipped: no GPU toolkit to assemble what {name} makes: {}: {error}", ptxas.display()),
     }
@@ -47,11 +56,48 @@ fn assemble(name: &str, text: &str) {
 fn bundled_scripts_fit_into_a_kernel() {
     let mut n = 0;
     for script in scripts() {
-        let Some(twin) = twin(&plan(script)) else { continue };
+        let Some(twin) = twin(&bundled(script)) else { continue };
         n += 1;
         assert_eq!(twin.kernels, ["lines"], "{}", script.name);
         assert!(twin.text.contains("[xpt_device]"), "{} has code there", script.name);
-        assemble(script.name, &twin.text);
+        assemble(script.name, &twin.text, &[]);
     }
     assert_eq!(n, 8, "scripts with handlers inside kernels");
+}
+
+const PATCHES: [&str; 5] = [
+    r#"device_entry("reduce", #{via: "patch"}, |t| { @n.count(); @k[t.kernel].count(); }); device_exit("reduce", |t| @x.count());"#,
+    r#"device_mem("reduce", #{via: "patch"}, |t| { @n[t.space, t.access].count(); @b[t.space].sum(t.bytes ?? 0) });"#,
+    r#"device_barrier("reduce", #{via: "patch"}, |t| @barriers.count());"#,
+    r#"device_mem("*", #{via: "patch", per: "warp"}, |t| if t.access == "store" { @h.hist(t.bytes ?? 0); @last.max(t.time) });"#,
+    r#"device_mem("*", #{via: "patch", per: "block"}, |t| print(`${t.kernel} ${t.access} ${t.address.hex}`));"#,
+];
+
+#[test]
+fn patches_of_scripts_are_compiled() {
+    for script in PATCHES {
+        let plan = plan(script);
+        assert_eq!(plan.device_way, DeviceWay::Patch);
+        let twins = Twins::of(&plan).unwrap().unwrap();
+        let text = twins.making.maker.patches(90).unwrap().text;
+        assemble(script, &text, &["--compile-as-tools-patch"]);
+    }
+}
+
+#[test]
+fn what_handlers_print_goes_through_a_ring() {
+    let script = r#"
+        device_entry("lines", |t| if t.threadIdx.x == 0 { print(`${t.kernel} ${t.arg0}: ${t.time}`); exit(2); });
+        device_mem("lines", #{per: "warp"}, |t| { print(#{line: t.line, access: t.access}); @n.count(); });
+    "#;
+    let plan = plan(script);
+    let twins = Twins::of(&plan).unwrap().unwrap();
+    let lines: Vec<u32> = twins.layout.sites.iter().filter(|it| it.record.is_some()).map(|it| it.at.line).collect();
+    assert_eq!(lines, [2, 2, 3], "two prints, and the end of the run");
+    assert!(twins.layout.sites.iter().all(|it| it.record.is_none() || it.loss.is_none()), "the script counts them");
+    assert!(twins.block().ring.is_some());
+    let made = twin(&plan).unwrap();
+    assert!(made.reads_names);
+    assemble("a script that prints", &made.text, &[]);
+    assert_eq!(Twins::of(&self::plan("device_entry(\"lines\", |t| @n.count());")).unwrap().unwrap().block().ring, None);
 }

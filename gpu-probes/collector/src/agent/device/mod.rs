@@ -33,7 +33,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use worker::Worker;
 use xputrace_wire::device::{
-    ComputeCapabilities, ImageOutcome, MOST_IMAGE_BYTES, Patches, Twin, Unprobed, image_kind, twin_status,
+    ComputeCapabilities, Extent, ImageOutcome, MOST_IMAGE_BYTES, Patches, Twin, Unprobed, image_kind, twin_status,
 };
 use xputrace_wire::message::{IMAGE, Message, demand};
 
@@ -221,13 +221,13 @@ impl Agent {
         self.device.exchange.answer(number, answer_of(status, bytes, descriptors.first()));
     }
 
-    /// Copies the blocks of all contexts. Called by the listener.
-    pub(super) fn read_device(&'static self, number: u64) {
+    /// Copies so much of the blocks of all contexts. Called by the listener.
+    pub(super) fn read_device(&'static self, number: u64, extent: Extent) {
         if !self.wants(demand::DEVICE) {
             return self.count_unexpected();
         }
         self.work_later(move || {
-            self.backend.copy_blocks(self);
+            self.backend.copy_blocks(self, extent);
             if let Some(region) = self.device_region() {
                 region.control().answered.store(number, Ordering::Release);
             }

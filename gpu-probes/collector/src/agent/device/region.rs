@@ -37,6 +37,11 @@ impl DeviceRegion {
         self.shape.block_bytes as usize
     }
 
+    /// Returns what a block is like.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
     #[inline]
     pub fn control(&self) -> &Control {
         // SAFETY: the first page, of atomics only, mapped as long as `self` lives.
@@ -54,6 +59,13 @@ impl DeviceRegion {
         assert!(slot < xputrace_wire::device::MOST_CONTEXTS, "a slot of this region");
         // SAFETY: within the region.
         unsafe { self.base.add(self.shape.copy_offset(slot)) }
+    }
+
+    /// Returns how much of a slot's ring the tracer has read, and where in the block the word is that twins read; `None` without
+    /// a ring.
+    pub fn read_of_ring(&self, slot: usize) -> Option<(u64, [u8; 8])> {
+        let read = &self.control().slots[slot].read;
+        self.shape.ring.map(|it| (it.tail, read.load(Ordering::Acquire).to_le_bytes()))
     }
 
     /// Has the copy for a slot written, which readers see as a whole or not at all. Called by one thread for a slot at a time.

@@ -44,7 +44,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use table::{Entry, Key, Table};
 use work::{Image, ImageEntry, Loaded};
-use xputrace_wire::device::{MOST_CONTEXTS, Unprobed};
+use xputrace_wire::device::{Extent, MOST_CONTEXTS, Unprobed};
 
 /// The callback ids that are enabled for twins, whatever else is recorded.
 pub(super) static TWINS: Ids = Ids::new();
@@ -456,7 +456,7 @@ impl Run {
             slots.iter().for_each(|it| is_copied(it).store(false, Ordering::Release));
             let copy = move || {
                 for slot in slots {
-                    let copied = twins.copy_block(backend, agent, slot);
+                    let copied = twins.copy_block(backend, agent, slot, Extent::Whole);
                     twins.contexts.state(slot).is_copied.store(copied.is_ok(), Ordering::Release);
                 }
             };

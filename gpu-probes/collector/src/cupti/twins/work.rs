@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use xputrace_wire::device::{
-    BLOCK_VARIABLE, ENABLED, GLOBALS_VARIABLE, ImageOutcome, MOST_CONTEXTS, NAMES_VARIABLE, Twin, twin_symbol,
+    BLOCK_VARIABLE, ENABLED, Extent, GLOBALS_VARIABLE, ImageOutcome, MOST_CONTEXTS, NAMES_VARIABLE, Twin, twin_symbol,
 };
 use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
@@ -395,27 +395,36 @@ impl Twins {
         Ok(swaps)
     }
 
-    /// Copies a context's block into the device region.
+    /// Copies a context's block into the device region, and tells the twins how much of its ring was read.
     ///
     /// # Errors
     /// The driver could not, or the context is gone.
-    pub(super) fn copy_block(&self, backend: &CuptiBackend, agent: &Agent, slot: usize) -> Answer<()> {
+    pub(super) fn copy_block(&self, backend: &CuptiBackend, agent: &Agent, slot: usize, extent: Extent) -> Answer<()> {
         let (code, state) = (&backend.driver.code, self.contexts.state(slot));
         let (block, stream) = (state.block.load(Ordering::Acquire), state.stream.load(Ordering::Acquire));
         let region = agent.device_region().filter(|_| self.has_block(slot)).ok_or(INVALID)?;
         let lease = Lease::new(self).in_context(slot);
         lease.run(backend, || {
             region.write_copy(slot, |to| {
-                // SAFETY: as much room as the block has bytes; in the context.
-                lease.call(|| unsafe { code.read(to, block, region.block_bytes(), stream) })?;
+                if let Some((at, read)) = region.read_of_ring(slot) {
+                    // SAFETY: a word of the block, and bytes that live until the copy is done; in the context.
+                    lease.call(|| unsafe { code.write(block + at, read.as_ptr(), read.len(), stream) })?;
+                    // SAFETY: our own stream.
+                    lease.call(|| unsafe { code.wait_for(stream) })?;
+                }
+                for piece in region.shape().pieces(extent) {
+                    let (from, n_bytes) = (block + piece.start as u64, piece.len());
+                    // SAFETY: a piece of the block, for which the copy has room; in the context.
+                    lease.call(|| unsafe { code.read(to.add(piece.start), from, n_bytes, stream) })?;
+                }
                 // SAFETY: our own stream.
                 lease.call(|| unsafe { code.wait_for(stream) })
             })
         })
     }
 
-    pub(in super::super) fn copy_blocks(&self, backend: &CuptiBackend, agent: &Agent) {
-        (0..MOST_CONTEXTS).for_each(|slot| _ = self.copy_block(backend, agent, slot));
+    pub(in super::super) fn copy_blocks(&self, backend: &CuptiBackend, agent: &Agent, extent: Extent) {
+        (0..MOST_CONTEXTS).for_each(|slot| _ = self.copy_block(backend, agent, slot, extent));
     }
 
     /// Copies all blocks for the last time.
@@ -424,7 +433,7 @@ impl Twins {
             if disables {
                 let _ = self.disable_block(backend, slot);
             }
-            if self.copy_block(backend, agent, slot).is_ok() {
+            if self.copy_block(backend, agent, slot, Extent::Whole).is_ok() {
                 agent.has_last_copy(slot);
             }
         }

@@ -368,10 +368,6 @@ impl Checker<'_> {
     }
 
     pub(super) fn call_stmt(&mut self, call: &FnCallExpr, at: Position) -> Option<Stmt> {
-        if self.place == Place::Gpu && matches!(&*call.name, "print" | "exit") {
-            self.not_yet_on_gpu(&format!("`{}`", call.name), at, "collect in a map, and do it in `interval` or `end`");
-            return None;
-        }
         let kind = match (&*call.name, &call.args[..]) {
             ("print", [argument]) => self.print(unwrapped(argument)),
             ("print", []) => {
@@ -405,6 +401,10 @@ impl Checker<'_> {
     /// Checks what `print` prints: a map, an object or a text.
     fn print(&mut self, argument: &Syntax) -> StmtKind {
         if let Some((name, top)) = self.printed_map(argument) {
+            if self.place == Place::Gpu {
+                let at = argument.position();
+                self.not_yet_on_gpu("printing a map", at, "print it in an `interval` or `end` handler");
+            }
             let map = self.whole_map(&name, argument.start_position());
             return StmtKind::Map(map, MapAction::Print { top });
         }
