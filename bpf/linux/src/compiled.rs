@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, RawFd};
 use std::rc::Rc;
 use xputrace_bytecode::object::is_map_type_of_gpu;
 use xputrace_bytecode::{BpfMapId, Home, Image, MapKind, ProgramId, ProgramKind};
-use xputrace_model::object;
+use xputrace_model::object::{self, ObjectHome};
 
 /// Given to libbpf as the object's name, which it puts before the names of sections of global variables.
 const NAME: &str = "o";
@@ -78,6 +78,9 @@ impl Choice<'_> {
         }
         if is_map_type_of_gpu(known.number) {
             map.set_type(if known.kind == MapKind::Hash { MapType::Hash } else { MapType::Array })?;
+        }
+        if known.home == ObjectHome::Shared && known.kind == MapKind::Array {
+            map.set_map_flags(self.image.maps[id].flags)?;
         }
         Ok(())
     }

@@ -233,7 +233,7 @@ fn prepare(
     let [demand, rings, ring_bytes, flush_millis, _, window, conflict, first] = order.words;
     let mut lines = order.text.split('\n');
     let mut line = || lines.next().unwrap_or_default();
-    let (api, gpus, first_api, blocks) = (line(), line(), line(), line());
+    let (api, gpus, first_api, blocks, arrays) = (line(), line(), line(), line(), line());
     let checked = || {
         let backend = match world.patches.filter(|_| demand & demand::PATCHES != 0) {
             Some(find) => find()?,
@@ -261,8 +261,11 @@ fn prepare(
                 call.name
             ));
         }
-        let device =
-            if demand & demand::DEVICE != 0 { Some(device_region(demand, blocks, &descriptors)?) } else { None };
+        let device = if demand & demand::DEVICE != 0 {
+            Some(device_region(demand, blocks, arrays, &descriptors)?)
+        } else {
+            None
+        };
         let functions = |it| Functions::of_text(it).ok_or("the tracer sent a malformed list of functions");
         let most = Order { demand, api: functions(api)? };
         let first = Order { demand: first & demand, api: functions(first_api)? };
@@ -286,13 +289,20 @@ fn prepare(
     }
 }
 
-/// Maps the memory with the blocks, which comes behind the others.
-fn device_region(demand: u64, blocks: &str, descriptors: &[OwnedFd]) -> Result<DeviceRegion, String> {
+/// Maps the memory with the blocks, which comes behind the others, and the arrays behind that.
+fn device_region(demand: u64, blocks: &str, arrays: &str, descriptors: &[OwnedFd]) -> Result<DeviceRegion, String> {
     let at = if demand & demand::MARKER != 0 { 2 } else { 1 };
     let memory = descriptors.get(at).ok_or("the tracer sent no device region")?;
     let shape =
         device::Shape::of_text(blocks).ok_or_else(|| format!("the tracer sent \"{blocks}\" as a block's size"))?;
-    DeviceRegion::map(memory.as_fd(), shape)
+    let places = device::ArrayPlace::all_of_text(arrays)
+        .ok_or_else(|| format!("the tracer sent \"{arrays}\" as a list of arrays"))?;
+    let fds = descriptors.get(at + 1..).unwrap_or_default();
+    if fds.len() < places.len() {
+        return Err(format!("the tracer sent {} of {} arrays", fds.len(), places.len()));
+    }
+    let arrays: Vec<_> = places.into_iter().zip(fds.iter().map(AsFd::as_fd)).collect();
+    DeviceRegion::map(memory.as_fd(), shape, &arrays)
 }
 
 fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {

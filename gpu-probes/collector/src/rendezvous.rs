@@ -4,6 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::{Duration, Instant};
+use xputrace_wire::device::MOST_ARRAYS;
 use xputrace_wire::message::{MAX_SIZE, Message};
 
 /// A connection with one message per packet. Its descriptor is in the program's table, where the
@@ -159,7 +160,7 @@ pub enum Received {
     Closed,
 }
 
-const MAX_DESCRIPTORS: usize = 4;
+const MAX_DESCRIPTORS: usize = 3 + MOST_ARRAYS;
 
 impl Socket {
     /// Connects to the first address that answers: `@NAME` in the abstract namespace, a path, or

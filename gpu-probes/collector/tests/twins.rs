@@ -30,8 +30,8 @@ use xputrace_collector::cupti::{Cupti, CuptiBackend};
 use xputrace_collector::rendezvous::{Received, Socket, Trust};
 use xputrace_collector::{Dormant, World};
 use xputrace_wire::device::{
-    self, Codec, Extent, ImageOutcome, MOST_CONTEXTS, RingPlace, Twin, Unprobed, decode_image, image_kind, twin_status,
-    twin_symbol,
+    self, ArrayPlace, Codec, Extent, ImageOutcome, MOST_CONTEXTS, RingPlace, Twin, Unprobed, decode_image, image_kind,
+    twin_status, twin_symbol,
 };
 use xputrace_wire::events::{Call, HostEvent, HostEventRecord, HostEvents};
 use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand};
@@ -81,6 +81,8 @@ struct Run {
     tracer: Tracer,
     memory: OwnedFd,
     block: *mut u8,
+    /// Where the arrays are mapped here.
+    arrays: Vec<*const u8>,
 }
 
 unsafe impl Send for Run {}
@@ -88,24 +90,31 @@ unsafe impl Sync for Run {}
 
 impl Run {
     fn new(demand: u64) -> Self {
+        Run::with_arrays(demand, &[])
+    }
+
+    /// Likewise, with memory in place of arrays of Linux.
+    fn with_arrays(demand: u64, arrays: &[(ArrayPlace, OwnedFd)]) -> Self {
         let listener = listen();
         let address = listener.address.clone();
         let memory = memory(BLOCK.size(), true);
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let block: *mut u8 = unsafe {
-            libc::mmap(std::ptr::null_mut(), BLOCK.size(), rights, libc::MAP_SHARED, memory.as_raw_fd(), 0).cast()
+        let mapped = |memory: &OwnedFd, bytes| unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, rights, libc::MAP_SHARED, memory.as_raw_fd(), 0).cast::<u8>()
         };
+        let block = mapped(&memory, BLOCK.size());
+        let mapped_arrays = arrays.iter().map(|it| mapped(&it.1, PAGE).cast_const()).collect();
         unsafe { block.add(BLOCK.initial_offset()).cast::<[u64; 3]>().write([1, 0, 77]) };
         let asked = demand | demand::DEVICE;
         let tracer = std::thread::scope(|scope| {
-            let tracer = scope.spawn(|| arm(listener.accept(), asked, &BLOCK.to_text(), &memory));
+            let tracer = scope.spawn(|| arm(listener.accept(), asked, &BLOCK.to_text(), &memory, arrays));
             // The run before may be about to end.
             let arm = || xputrace_collector::arm(&address, Trust::RootAndThisUser, world);
             std::iter::repeat_with(arm).find(|it| *it != Err(Dormant::AlreadyArmed)).unwrap().unwrap();
             tracer.join().unwrap()
         });
         assert_eq!(tracer.message().kind, ARMED);
-        Run { tracer, memory, block }
+        Run { tracer, memory, block, arrays: mapped_arrays }
     }
 
     fn control(&self) -> &device::Control {
@@ -191,13 +200,15 @@ impl Run {
     }
 }
 
-fn arm(socket: Socket, demand: u64, blocks: &str, device: &OwnedFd) -> Tracer {
+fn arm(socket: Socket, demand: u64, blocks: &str, device: &OwnedFd, arrays: &[(ArrayPlace, OwnedFd)]) -> Tracer {
     let hello = tracer::message(&socket);
     assert_eq!(hello.kind, HELLO);
     let (region, tags) = (memory(SHAPE.size(), true), memory(PAGE, false));
     let words = [demand, SHAPE.rings.into(), SHAPE.ring_bytes.into(), 10, 0, 0, 0, demand];
-    let order = Message::new(ARM, &words, format!("\n\n\n{blocks}"));
-    assert!(socket.send_with(&order, &[region.as_fd(), device.as_fd()]));
+    let places = ArrayPlace::all_to_text(&arrays.iter().map(|it| it.0).collect::<Vec<_>>());
+    let order = Message::new(ARM, &words, format!("\n\n\n{blocks}\n{places}"));
+    let fds: Vec<_> = [&region, device].into_iter().chain(arrays.iter().map(|it| &it.1)).map(AsFd::as_fd).collect();
+    assert!(socket.send_with(&order, &fds));
     Tracer::new(socket, hello, SHAPE, region, tags)
 }
 
@@ -866,6 +877,28 @@ fn blocks_are_copied_when_the_tracer_asks() {
 }
 
 #[test]
+fn a_block_says_where_the_gpu_has_arrays_of_linux() {
+    let _alone = alone();
+    let array = |at, bytes| (ArrayPlace { at, bytes }, memory(PAGE, false));
+    let mut run = Run::with_arrays(0, &[array(16, 8), array(48, PAGE as u64)]);
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let kernel = code::kernel(library, "scale").unwrap();
+    let another = CONTEXT + 1;
+    cupti::in_context(another, || assert_ne!(launch(kernel), kernel));
+    let addresses = |context| {
+        let block = code::block(context).unwrap();
+        [2, 6].map(|it| code::word(block, it).wrapping_add(block).wrapping_sub(code::ELSEWHERE))
+    };
+    let [first, second] = addresses(CONTEXT);
+    assert_eq!(addresses(another), [first, second], "one memory");
+    code::set_word(first, 0, 5);
+    code::set_word(second, 511, 6);
+    let of = |at: usize| unsafe { std::slice::from_raw_parts((run.arrays[at]).cast::<u64>(), 512) };
+    assert_eq!((of(0)[0], of(1)[511]), (5, 6), "that of the tracer");
+    run.end();
+}
+
+#[test]
 fn leaving_runs_originals_and_leaves_twins_that_do_nothing() {
     let _alone = alone();
     let mut run = Run::new(demand::LAUNCHES);
@@ -1123,7 +1156,7 @@ fn a_device_region_that_is_not_as_it_should_be_is_refused() {
         let listener = listen();
         let address = listener.address.clone();
         let thread = std::thread::spawn(move || {
-            let refused = arm(listener.accept(), demand::DEVICE, blocks, &memory).message();
+            let refused = arm(listener.accept(), demand::DEVICE, blocks, &memory, &[]).message();
             assert_eq!(refused.kind, REFUSED);
             assert!(refused.text.contains(why), "{}", refused.text);
         });

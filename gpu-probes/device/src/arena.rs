@@ -180,6 +180,7 @@ impl Parts {
         let n_keys = if map.kind == Kind::Hash { n_slots } else { 0 };
         let n_value_bytes = match map.kind {
             Kind::PerThreadArray => map.value_bytes_in_all().checked_mul(n_threads).ok_or(ArenaError::TooLarge)?,
+            Kind::OuterArray => 0,
             _ => map.value_bytes_in_all(),
         };
         Ok(Parts {

@@ -120,6 +120,8 @@ pub const MAX_RETRIES: u32 = 1 << 14;
 pub enum Kind {
     /// A value per index, from 0.
     Array,
+    /// Likewise, but the values are elsewhere: the host says where in [`descriptor::VALUES`], by an offset that may wrap.
+    OuterArray,
     /// A value per index and thread of the launch.
     PerThreadArray,
     /// A value per key.
@@ -182,7 +184,7 @@ impl DeviceMap {
     pub fn n_slots(&self) -> u32 {
         match self.kind {
             Kind::Hash => self.max_entries.saturating_mul(2).checked_next_power_of_two().unwrap_or(1 << 31).max(2),
-            Kind::Array | Kind::PerThreadArray => self.max_entries,
+            Kind::Array | Kind::OuterArray | Kind::PerThreadArray => self.max_entries,
             Kind::Ring => 0,
         }
     }

@@ -3,9 +3,9 @@
 use crate::NoTwin;
 use crate::text::{Gpu, best, text};
 use std::collections::BTreeMap;
-use xputrace_bytecode::{MapKind, MapSpec, Program};
+use xputrace_bytecode::{BpfMapId, MapKind, MapSpec, Program};
 use xputrace_device::arena::{Arena, ArenaError, Needs};
-use xputrace_device::layout::{DECLARATION, LINE_BYTES, header};
+use xputrace_device::layout::{DECLARATION, LINE_BYTES, descriptor, header};
 use xputrace_device::{
     DeviceMap, Kind, LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, RecordKind, Request, Scope, SiteKind, TableAt,
     Word, translate,
@@ -13,7 +13,7 @@ use xputrace_device::{
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, SOURCES, SPACES, Source};
 use xputrace_ptx::{ADDRESS, Access, AccessKind, Function, Module, Point, Site, Space, type_bits};
-use xputrace_wire::device::{NAMES_VARIABLE, Ptx, RingPlace, Twin, twin_symbol};
+use xputrace_wire::device::{ArrayPlace, NAMES_VARIABLE, Ptx, RingPlace, Twin, twin_symbol};
 
 /// A handler, and where in a kernel it runs.
 #[derive(Clone, Debug)]
@@ -196,6 +196,18 @@ impl Maker {
         let slots = self.arena.ring_parts().0.start;
         let place = RingPlace { tail, slots, head, end: head + LINE_BYTES };
         (self.arena.ring_slots() > 0).then_some(place)
+    }
+
+    /// Returns the arrays of Linux that handlers use, and where the memory is to say where they are.
+    pub fn arrays(&self) -> Vec<(BpfMapId, ArrayPlace)> {
+        let outer = self.maps.iter().enumerate().filter(|it| it.1.kind == Kind::OuterArray);
+        outer
+            .map(|(map, shape)| {
+                let at = self.arena.counter(map, descriptor::VALUES);
+                let bytes = u64::from(shape.value_stride()) * u64::from(shape.max_entries);
+                (BpfMapId::at(map), ArrayPlace { at, bytes })
+            })
+            .collect()
     }
 
     /// Returns the memory as it is at first. `clock_offset_nanos` is added to the GPU's timer.
@@ -538,6 +550,8 @@ pub struct GpuMap<'a> {
     pub spec: &'a MapSpec,
     /// Whether its values may be in parts, which readers merge.
     pub has_parts: bool,
+    /// Whether it is an array of Linux, which the GPU uses where it is.
+    pub is_outer: bool,
 }
 
 /// Slots of the ring: 4 MiB, and the marks of 1 MiB. They are copied as often as the maps, or more.
@@ -558,9 +572,10 @@ const MOST_PARTS_BYTES: u64 = 4 << 20;
 /// More than multiprocessors have to share parts.
 const MOST_PARTS: u64 = 128;
 
-fn device_map(GpuMap { spec, has_parts }: GpuMap<'_>) -> Result<DeviceMap, MakerError> {
+fn device_map(GpuMap { spec, has_parts, is_outer }: GpuMap<'_>) -> Result<DeviceMap, MakerError> {
     let kind = match spec.kind {
-        MapKind::Hash => Kind::Hash,
+        MapKind::Hash if !is_outer => Kind::Hash,
+        MapKind::Array if is_outer => Kind::OuterArray,
         MapKind::Array => Kind::Array,
         MapKind::PerThreadArray => Kind::PerThreadArray,
         MapKind::Ringbuf | MapKind::EventRing => Kind::Ring,
@@ -572,7 +587,7 @@ fn device_map(GpuMap { spec, has_parts }: GpuMap<'_>) -> Result<DeviceMap, Maker
         value_bytes: spec.value_size,
         max_entries: spec.max_entries,
         parts: 1,
-        scope: Scope::Device,
+        scope: if is_outer { Scope::System } else { Scope::Device },
     };
     let parts = if has_parts { MOST_PARTS_BYTES / map.part_bytes().max(LINE_BYTES) } else { 1 };
     Ok(DeviceMap { parts: parts.clamp(1, MOST_PARTS) as u32, ..map })

@@ -60,7 +60,7 @@ fn maker(handlers: Vec<Handler>) -> Maker {
     let ring = MapSpec { home: Home::Gpu, ..MapSpec::number("prints", MapKind::Ringbuf) };
     let texts = ["load", "store", "atomic", "global", "shared"];
     let id = |text: &str| texts.iter().position(|it| *it == text).map(|it| it as u64 + 1);
-    let maps = [&map, &ring].map(|spec| Some(GpuMap { spec, has_parts: false }));
+    let maps = [&map, &ring].map(|spec| Some(GpuMap { spec, has_parts: false, is_outer: false }));
     Maker::new(Origin::Script, handlers, &maps, &id).unwrap()
 }
 
@@ -132,12 +132,31 @@ fn handlers_that_write_records_have_a_ring() {
 fn arrays_per_thread_have_room_for_as_many_threads_as_fit() {
     let of = |max_entries| {
         let spec = MapSpec { max_entries, home: Home::Gpu, ..MapSpec::number("threads", MapKind::PerThreadArray) };
-        let map = Some(GpuMap { spec: &spec, has_parts: false });
+        let map = Some(GpuMap { spec: &spec, has_parts: false, is_outer: false });
         let maker = Maker::new(Origin::Object { allows_exit: false }, vec![], &[map], &|_| None).unwrap();
         let values = &maker.arena().parts(0).unwrap().values;
         (values.end - values.start) / u64::from(spec.value_size) / u64::from(max_entries)
     };
     assert_eq!([of(1), of(4), of(1 << 22), of(1 << 23)], [1 << 22, 1 << 20, 1, 0]);
+}
+
+#[test]
+fn an_array_of_linux_takes_a_word_that_says_where_it_is() {
+    let spec = MapSpec { max_entries: 600, home: Home::Linux, ..MapSpec::number("shared", MapKind::Array) };
+    let map = |is_outer| Some(GpuMap { spec: &spec, has_parts: false, is_outer });
+    let of = |is_outer| {
+        let handler = counting(DeviceEvent::Exit, device::THREAD);
+        Maker::new(Origin::Script, vec![handler], &[map(is_outer)], &|_| None).unwrap()
+    };
+    let (outer, own) = (of(true), of(false));
+    let [(id, place)] = outer.arrays()[..] else { panic!("{:?}", outer.arrays()) };
+    assert_eq!((id, place.bytes, own.arrays().len()), (BpfMapId(0), 4800, 0));
+    assert_eq!(own.initial(0).len() - outer.initial(0).len(), 4864, "its values");
+    assert!(place.is_sound(outer.initial(0).len() as u64));
+    let mut wanted = |_: &str| Some(Wanted { handlers: vec![0] });
+    let twin = outer.twin(&image(FIRST), H100, &mut wanted).unwrap().unwrap();
+    assert!(twin.text.contains("red.relaxed.sys.global.add"), "the host sees it: {}", twin.text);
+    assemble_text("outer", &twin.text);
 }
 
 #[test]

@@ -185,6 +185,49 @@ pub struct RingPlace {
     pub end: u64,
 }
 
+/// Arrays in a program's memory that device code uses, at most. Each takes a descriptor of the ARM message.
+pub const MOST_ARRAYS: usize = 8;
+
+/// An array of Linux that device code uses where it is: the process maps it, and tells the GPU of it. It is one memory for
+/// programs in Linux, this process, and its GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrayPlace {
+    /// Where in a block the array's address is to be, as an offset from the block's own.
+    pub at: u64,
+    /// Size of the array.
+    pub bytes: u64,
+}
+
+impl ArrayPlace {
+    /// Whether both sides can work with these numbers, for blocks of that size.
+    pub const fn is_sound(self, block_bytes: u64) -> bool {
+        let ArrayPlace { at, bytes } = self;
+        at.is_multiple_of(8) && at < block_bytes && block_bytes - at >= 8 && bytes > 0 && bytes <= MOST_BLOCK_BYTES
+    }
+
+    /// Returns a list as text.
+    ///
+    /// ```
+    /// use xputrace_wire::device::ArrayPlace;
+    /// let all = [ArrayPlace { at: 16, bytes: 4096 }, ArrayPlace { at: 24, bytes: 8 }];
+    /// assert_eq!(ArrayPlace::all_to_text(&all), "16 4096,24 8");
+    /// assert_eq!(ArrayPlace::all_of_text("16 4096,24 8"), Some(all.to_vec()));
+    /// ```
+    pub fn all_to_text(all: &[ArrayPlace]) -> String {
+        all.iter().map(|it| format!("{} {}", it.at, it.bytes)).collect::<Vec<_>>().join(",")
+    }
+
+    /// Inverts [`ArrayPlace::all_to_text`]; `None` if the text is malformed, or the list too long.
+    pub fn all_of_text(text: &str) -> Option<Vec<ArrayPlace>> {
+        let one = |it: &str| {
+            let (at, bytes) = it.split_once(' ')?;
+            Some(ArrayPlace { at: at.parse().ok()?, bytes: bytes.parse().ok()? })
+        };
+        let all = text.split(',').filter(|it| !it.is_empty()).map(one).collect::<Option<Vec<_>>>()?;
+        (all.len() <= MOST_ARRAYS).then_some(all)
+    }
+}
+
 /// How much of a block is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]

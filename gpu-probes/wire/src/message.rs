@@ -42,7 +42,8 @@ pub const HELLO: u32 = 1;
 /// [`demand::MARKER`], then the device region if it has [`demand::DEVICE`]. Text: four lines: the functions whose calls
 /// may be `api` events ([`xputrace_cuda_calls::Functions`]); the GPUs whose launches are recorded, separated by commas,
 /// each as [`crate::record::Gpu::is_called`] reads it, empty for all; the functions whose calls are `api` events at first;
-/// with [`demand::DEVICE`] what blocks are like ([`crate::device::Shape::to_text`]).
+/// with [`demand::DEVICE`] what blocks are like ([`crate::device::Shape::to_text`]); likewise, the arrays of Linux that device
+/// code uses ([`crate::device::ArrayPlace::all_to_text`]), whose descriptors come behind the others.
 pub const ARM: u32 = 2;
 /// Nothing to record in this process. Words and text: empty.
 pub const DORMANT: u32 = 3;

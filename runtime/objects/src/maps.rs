@@ -1,13 +1,13 @@
 //! The maps of an object, by libbpf's and bpftime's numbers of their types.
 
 use crate::{ObjectError, Wishes, listed};
-use xputrace_bytecode::image::READ_ONLY;
+use xputrace_bytecode::image::{MMAPABLE, NO_PREALLOC, READ_ONLY};
 use xputrace_bytecode::object::{Contents, Layout, ReadMap, is_map_type_of_gpu};
 use xputrace_bytecode::{BpfMapId, Home, MapKind, MapSpec};
 use xputrace_model::object::{Element, ObjectHome, ObjectMap};
 
 /// Flags that change nothing here: how Linux allocates, and that pages can be mapped.
-const IGNORED_FLAGS: u32 = xputrace_bytecode::image::NO_PREALLOC | xputrace_bytecode::image::MMAPABLE;
+const IGNORED_FLAGS: u32 = NO_PREALLOC | MMAPABLE;
 
 /// What programs use a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,9 @@ fn of_linux(map: &ReadMap) -> Result<MapSpec, ObjectError> {
 fn shared(map: &ReadMap) -> Result<MapSpec, ObjectError> {
     let spec = of_gpu(map)?;
     match spec.kind {
-        MapKind::Hash | MapKind::Array => Ok(MapSpec { flags: map.flags, home: Home::Linux, ..spec }),
+        MapKind::Hash => Ok(MapSpec { flags: map.flags, home: Home::Linux, ..spec }),
+        // So that a GPU can use it where it is.
+        MapKind::Array => Ok(MapSpec { flags: map.flags | MMAPABLE, home: Home::Linux, ..spec }),
         _ => Err(ObjectError::Map {
             map: map.name.clone(),
             what: format!(

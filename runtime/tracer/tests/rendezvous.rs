@@ -299,11 +299,11 @@ fn an_image_is_answered_with_a_twin() {
     let words = [xputrace_wire::VERSION.into(), std::process::id().into(), 130_001, capabilities];
     say(&collector, &Message::new(message::HELLO, &words, ""));
     let mut target = next(&listener).expect("a collector");
-    let block = DeviceBlock { initial: vec![1; 16], ring: None };
+    let block = DeviceBlock { initial: vec![1; 16], ..DeviceBlock::default() };
     let shared = target.arm(&arming_device(&Demand::default(), &block), 0, None).unwrap();
     assert!(shared.device.is_some());
     let (arm, _) = hear(&collector);
-    assert_eq!((arm.words[0], arm.text.lines().last()), (demand::DEVICE, Some("16")));
+    assert_eq!((arm.words[0], arm.text.split('\n').nth(3)), (demand::DEVICE, Some("16")));
 
     let ptx = Ptx {
         codec: Codec::Plain,
@@ -345,7 +345,7 @@ fn a_collector_without_device_code_is_not_asked_for_it() {
     let collector = connect(listener.value());
     say(&collector, &hello());
     let mut target = next(&listener).expect("a collector");
-    let block = DeviceBlock { initial: vec![1; 16], ring: None };
+    let block = DeviceBlock { initial: vec![1; 16], ..DeviceBlock::default() };
     let shared = target.arm(&arming_device(&Demand::default(), &block), 0, None).unwrap();
     assert!(shared.device.is_none());
     assert_eq!(hear(&collector).0.words[0] & demand::DEVICE, 0);

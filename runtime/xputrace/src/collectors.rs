@@ -182,6 +182,8 @@ impl Collectors {
         self.has_switches = !plan.switches.is_empty();
         let mut tags: Option<TagArrays> = None;
         let drivers = self.drivers(&pids, linux.is_some());
+        self.twins = Twins::of(plan)?;
+        let device = self.twins.as_ref().map(|it| it.block(linux.as_deref())).transpose()?;
         if let (true, Some(linux)) = (plan.demand.launch_marker, linux) {
             for file in &self.files {
                 linux.attach_marker(plan, file, marker::SYMBOL)?;
@@ -190,9 +192,8 @@ impl Collectors {
             tags = arrays.map(|it| Box::new(move |pid| it.add(pid).map_err(|it| it.to_string())) as TagArrays);
         }
         let admitted = self.attaching.as_ref().map(Attaching::admitted).unwrap_or_default();
-        self.twins = Twins::of(plan)?;
         let order = Order {
-            device: self.twins.as_ref().map(Twins::block),
+            device,
             patches: plan.device_way == DeviceWay::Patch,
             demand: plan.demand,
             now: self.demand.clone(),
@@ -285,6 +286,7 @@ impl Collectors {
         }
         if let (Some(twins), Some(_)) = (&self.twins, &device) {
             running.state().pipeline.state_mut().set_device_layout(twins.layout());
+            twins.caution().into_iter().for_each(|it| running.report().note(it));
         }
         // It may have been sent its order before the window began.
         if self.window.has_begun() {

@@ -24,16 +24,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tally::Tally;
 use workshop::Workshop;
-use xputrace_bytecode::{BpfMapId, Home};
-use xputrace_linux::monotonic_nanos;
+use xputrace_bytecode::{BpfMapId, Home, MapKind};
+use xputrace_linux::{Linux, monotonic_nanos};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::Loss;
-use xputrace_model::object::Object;
+use xputrace_model::object::{Object, ObjectHome};
 use xputrace_model::plan::{DeviceWay, Plan};
 use xputrace_tracer::rendezvous::{DeviceBlock, DeviceCounts, DeviceRegion, Image, Woven};
 use xputrace_tracer::{DeviceLayout, DeviceSite, ProcessIndex};
 use xputrace_twins::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin};
-use xputrace_wire::device::{Extent, ImageOutcome, MOST_PATCH_HANDLERS, PatchedKernel, Patches, Unprobed};
+use xputrace_wire::device::{
+    ArrayPlace, Extent, ImageOutcome, MOST_ARRAYS, MOST_PATCH_HANDLERS, PatchedKernel, Patches, Unprobed,
+};
 
 /// What is made of a script's device handlers.
 pub struct Twins {
@@ -42,6 +44,7 @@ pub struct Twins {
     layout: Arc<DeviceLayout>,
     tally: Tally,
     object: Option<Arc<Object>>,
+    caution: Option<String>,
 }
 
 impl Twins {
@@ -110,7 +113,8 @@ impl Twins {
         let workshop = Workshop::new(move |task| of_threads.make(task));
         let workshop = workshop.context("cannot start the threads that make twins of kernels")?;
         let object = plan.object.clone();
-        Ok(Some(Twins { making, workshop, layout: Arc::new(layout), tally: Tally::default(), object }))
+        let caution = object.as_ref().and_then(|it| objects::changed_on_both_sides(it, plan));
+        Ok(Some(Twins { making, workshop, layout: Arc::new(layout), tally: Tally::default(), object, caution }))
     }
 
     /// Returns how the script's maps lie in device memory.
@@ -118,11 +122,29 @@ impl Twins {
         self.layout.clone()
     }
 
-    /// Returns what device memory is like at first.
-    pub fn block(&self) -> DeviceBlock {
-        let mut initial = self.making.maker.initial(clock_offset());
+    /// Returns what device memory is like at first; `linux` has the maps that programs there share.
+    ///
+    /// # Errors
+    /// More arrays are shared than a process takes, or the system gives no descriptor.
+    pub fn block(&self, linux: Option<&Linux>) -> Result<DeviceBlock> {
+        let maker = &self.making.maker;
+        let mut initial = maker.initial(clock_offset());
         self.object.iter().for_each(|it| objects::fill(it, &self.layout, &mut initial));
-        DeviceBlock { initial, ring: self.making.maker.ring() }
+        let shared = maker.arrays();
+        if shared.len() > MOST_ARRAYS {
+            bail!("{} arrays are shared by a GPU and Linux: {MOST_ARRAYS} can be", shared.len());
+        }
+        let array = |(map, place): (BpfMapId, ArrayPlace)| {
+            let map = linux.and_then(|it| it.map(map)).context("an array that a GPU shares with Linux is not there")?;
+            Ok((place, map.try_clone_fd()?))
+        };
+        let arrays = shared.into_iter().map(array).collect::<Result<Vec<_>>>()?;
+        Ok(DeviceBlock { initial, ring: maker.ring(), arrays })
+    }
+
+    /// Returns what the user should know of what runs in kernels, if anything.
+    pub fn caution(&self) -> Option<&str> {
+        self.caution.as_deref()
     }
 
     /// Has the twin of an image made that a process has loaded.
@@ -210,9 +232,13 @@ fn maps(plan: &Plan) -> Vec<Option<GpuMap<'_>>> {
         let mut tables = plan.tables.iter().filter(|it| it.storage.gpu() == Some(map));
         tables.any(|it| it.kind.is_aggregation()) || plan.gpu_losses == Some(map)
     };
-    let of = |(at, spec)| GpuMap { spec, has_parts: is_merged(BpfMapId::at(at)) };
+    let is_outer = |at: usize| {
+        let map = plan.object.as_ref().and_then(|it| it.maps.get(at));
+        map.is_some_and(|it| it.home == ObjectHome::Shared && it.kind == MapKind::Array)
+    };
+    let of = |(at, spec)| GpuMap { spec, has_parts: is_merged(BpfMapId::at(at)), is_outer: is_outer(at) };
     let maps = plan.image.maps.iter().enumerate();
-    maps.map(|it| (it.1.home == Home::Gpu).then(|| of(it))).collect()
+    maps.map(|it| (it.1.home == Home::Gpu || is_outer(it.0)).then(|| of(it))).collect()
 }
 
 /// Returns what CLOCK_MONOTONIC is more than CLOCK_REALTIME, in nanoseconds. The GPU's timer is close to the latter.

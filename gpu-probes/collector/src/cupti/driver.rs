@@ -102,6 +102,10 @@ code! {
     /// Blocks of a multiprocessor, for a kernel, threads of a block, and bytes of dynamic shared memory.
     occupancy = c"cuOccupancyMaxActiveBlocksPerMultiprocessor" (*mut i32, Handle, i32, usize);
     alloc = c"cuMemAlloc_v2" (*mut u64, usize);
+    /// Address, size, flags: memory of the process that the GPU may use from then on.
+    register_memory = c"cuMemHostRegister_v2" (*mut c_void, usize, u32);
+    /// Where the current context has it.
+    registered_address = c"cuMemHostGetDevicePointer_v2" (*mut u64, *mut c_void, u32);
     create_stream = c"cuStreamCreate" (*mut Handle, u32);
     copy_to_device = c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle);
     copy_to_host = c"cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle);

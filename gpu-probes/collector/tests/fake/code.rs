@@ -60,6 +60,8 @@ struct State {
     streams: HashMap<u64, u64>,
     /// Contexts and addresses of what was allocated.
     pub blocks: Vec<(u64, u64)>,
+    /// Addresses of the process's memory that the GPU may use.
+    registered: HashSet<u64>,
 }
 
 fn with<R>(run: impl FnOnce(&mut State) -> R) -> R {
@@ -204,6 +206,8 @@ pub fn driver() -> Driver {
             set_kernel_attribute: Some(set_kernel_attribute),
             occupancy: Some(occupancy),
             alloc: Some(alloc),
+            register_memory: Some(register_memory),
+            registered_address: Some(registered_address),
             create_stream: Some(create_stream),
             copy_to_device: Some(copy_to_device),
             copy_to_host: Some(copy_to_host),
@@ -377,6 +381,23 @@ unsafe extern "C" fn create_stream(out: *mut Handle, flags: u32) -> u32 {
     assert_eq!(flags, 1, "it waits for no other");
     begin("create_stream", &[]);
     *out = stream(current()) as Handle;
+    0
+}
+
+/// What the GPU adds to addresses of the process's memory.
+pub const ELSEWHERE: u64 = 1 << 50;
+
+unsafe extern "C" fn register_memory(memory: *mut c_void, bytes: usize, flags: u32) -> u32 {
+    begin("register_memory", &[]);
+    assert_eq!((bytes % 4096, flags), (0, 3), "in all contexts, and mapped");
+    let is_new = with(|state| state.registered.insert(memory as u64));
+    if is_new { 0 } else { 712 }
+}
+
+unsafe extern "C" fn registered_address(out: *mut u64, memory: *mut c_void, flags: u32) -> u32 {
+    begin("registered_address", &[]);
+    assert!(flags == 0 && with(|state| state.registered.contains(&(memory as u64))));
+    *out = memory as u64 + ELSEWHERE;
     0
 }
 

@@ -84,7 +84,7 @@ impl Emitter<'_> {
         let target = self.target(state)?;
         let key = self.argument(2, target.shape.key_bytes, state)?;
         match target.shape.kind {
-            Kind::Array => self.lookup_array(target, &key[0]),
+            Kind::Array | Kind::OuterArray => self.lookup_array(target, &key[0]),
             Kind::PerThreadArray => self.lookup_per_thread(target, &key[0]),
             Kind::Hash => self.lookup_hash(target, &key),
             Kind::Ring => return self.refuse("looks up an element of a ring"),
@@ -333,7 +333,9 @@ impl Emitter<'_> {
         put!(self, "mov.b64 {RESULT}, {EINVAL}");
         self.jump_if(&invalid, &done);
         match target.shape.kind {
-            Kind::Array | Kind::PerThreadArray => self.update_array(target, &key[0], &value, &only_new, &done)?,
+            Kind::Array | Kind::OuterArray | Kind::PerThreadArray => {
+                self.update_array(target, &key[0], &value, &only_new, &done)?
+            }
             Kind::Hash => self.update_hash(target, &key, &value, [&only_new, &only_old], &done)?,
             Kind::Ring => return self.refuse("updates an element of a ring"),
         }
@@ -359,7 +361,7 @@ impl Emitter<'_> {
         let (failure, missing, done) = (self.long(), self.predicate(), self.label());
         put!(self, "mov.b64 {failure}, {E2BIG}");
         match target.shape.kind {
-            Kind::Array => self.lookup_array(target, &key[0]),
+            Kind::Array | Kind::OuterArray => self.lookup_array(target, &key[0]),
             Kind::PerThreadArray => self.lookup_per_thread(target, &key[0]),
             Kind::Hash => {
                 let zero = self.constant(0);

@@ -205,7 +205,7 @@ impl Emitter<'_> {
 
     pub(super) fn load_map_value(&mut self, dst: u8, map: BpfMapId, offset: i32) -> Result<(), Refusal> {
         let shape = self.request.maps[map.index()];
-        if shape.kind != Kind::Array || shape.parts > 1 {
+        if !matches!(shape.kind, Kind::Array | Kind::OuterArray) || shape.parts > 1 {
             return self.refuse("takes the address of a value of a map that is no array, or has several parts");
         }
         let (values, dst) = (self.part(map, descriptor::VALUES), self.reg(dst));

@@ -11,8 +11,8 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use xputrace_wire::device::{
-    CACHE_VARIABLES, ComputeCapabilities, Control, Extent, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID,
-    Ptx, RingPlace, Shape, Slot, Unprobed, decode_image, image_kind,
+    ArrayPlace, CACHE_VARIABLES, ComputeCapabilities, Control, Extent, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES,
+    PID_TGID, Ptx, RingPlace, Shape, Slot, Unprobed, decode_image, image_kind,
 };
 use xputrace_wire::message::Message;
 use xputrace_wire::region::PAGE;
@@ -21,11 +21,13 @@ use xputrace_wire::region::PAGE;
 const MOST_LOOKS: usize = 16;
 
 /// What device memory is like at first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct DeviceBlock {
     pub initial: Vec<u8>,
     /// Where its ring is, if it has one.
     pub ring: Option<RingPlace>,
+    /// Arrays of Linux that device code uses where they are; at most [`MOST_ARRAYS`](xputrace_wire::device::MOST_ARRAYS).
+    pub arrays: Vec<(ArrayPlace, OwnedFd)>,
 }
 
 /// The device region of a target.
@@ -55,7 +57,7 @@ impl DeviceRegion {
     ///
     /// # Errors
     /// The block is too large, or the memory cannot be had.
-    pub fn new(DeviceBlock { initial, ring }: &DeviceBlock, pid: u32) -> io::Result<Self> {
+    pub fn new(DeviceBlock { initial, ring, .. }: &DeviceBlock, pid: u32) -> io::Result<Self> {
         let shape = Shape { block_bytes: initial.len() as u64, ring: *ring };
         if !shape.is_sound() {
             return Err(io::Error::other(format!("the script's maps on the GPU need {} bytes", initial.len())));
@@ -254,7 +256,7 @@ mod tests {
     const BLOCK: [u8; 24] = [7; 24];
 
     fn block(initial: &[u8]) -> DeviceBlock {
-        DeviceBlock { initial: initial.to_vec(), ring: None }
+        DeviceBlock { initial: initial.to_vec(), ..DeviceBlock::default() }
     }
 
     fn write(region: &DeviceRegion, offset: usize, word: u64) {

@@ -197,11 +197,17 @@ fn receive_packet(socket: &OwnedFd, bytes: &mut [u8]) -> (isize, Option<OwnedFd>
     (n, descriptor)
 }
 
+/// Bytes of `CMSG_SPACE(0)`.
+const CONTROL_HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
+
 pub(super) fn send(socket: &OwnedFd, message: &Message, fds: &[RawFd]) -> io::Result<()> {
     let bytes = message.encode();
     let mut part = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
-    // Room for three descriptors, aligned as a control header must be.
+    // Room for all descriptors that a message has, aligned as a control header must be.
     let mut control = [0u64; 8];
+    if size_of_val(fds) > size_of_val(&control) - CONTROL_HEADER_BYTES {
+        return Err(io::Error::other(format!("a message with {} descriptors", fds.len())));
+    }
     // SAFETY: an all-zero msghdr is valid.
     let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     header.msg_iov = &mut part;
@@ -209,8 +215,7 @@ pub(super) fn send(socket: &OwnedFd, message: &Message, fds: &[RawFd]) -> io::Re
     if !fds.is_empty() {
         let len = size_of_val(fds) as u32;
         header.msg_control = control.as_mut_ptr().cast();
-        // SAFETY: `control` has room for CMSG_SPACE of three descriptors (32 bytes); the header
-        // and the data are written within it.
+        // SAFETY: `control` has room for the descriptors, as seen above; the header and the data are written within it.
         unsafe {
             header.msg_controllen = libc::CMSG_SPACE(len) as _;
             let first = libc::CMSG_FIRSTHDR(&header);

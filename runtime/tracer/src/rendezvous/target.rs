@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_model::plan::Demand;
 use xputrace_wire::cuda_calls::with_names;
-use xputrace_wire::device::{Extent, MOST_IMAGE_BYTES, Patches, Twin, twin_status};
+use xputrace_wire::device::{ArrayPlace, Extent, MOST_IMAGE_BYTES, Patches, Twin, twin_status};
 use xputrace_wire::message::{self, Message, demand, window};
 use xputrace_wire::region::Shape;
 use xputrace_wire::status::innermost_id;
@@ -164,6 +164,7 @@ impl Target {
         let memory = sealed_memory(shape.size()).map_err(|it| failed(shared("make"), it))?;
         let region = Region::map(&memory, shape).map_err(|it| failed(shared("map"), it))?;
         let device = device.filter(|_| self.capabilities & demand::DEVICE != 0);
+        let arrays = device.map_or(&[][..], |it| &it.arrays);
         let device = device.map(|it| DeviceRegion::new(it, self.pid_in_target));
         let device = device.transpose().map_err(|it| failed(context("make device memory"), it))?;
         let possible = if tags.is_some() { u64::MAX } else { !demand::MARKER };
@@ -177,9 +178,10 @@ impl Target {
         let (rings, ring_bytes) = (shape.rings.into(), shape.ring_bytes.into());
         let words = [bits, rings, ring_bytes, FLUSH_MILLIS, process_index.into(), window, conflict, first_bits];
         let fds = [Some(memory.as_raw_fd()), tags, device.as_ref().map(DeviceRegion::fd)];
-        let fds: Vec<RawFd> = fds.into_iter().flatten().collect();
+        let fds: Vec<RawFd> = fds.into_iter().flatten().chain(arrays.iter().map(|it| it.1.as_raw_fd())).collect();
+        let arrays = ArrayPlace::all_to_text(&arrays.iter().map(|it| it.0).collect::<Vec<_>>());
         let block = device.as_ref().map_or(String::new(), |it| it.shape().to_text());
-        let text = format!("{}\n{gpus}\n{}\n{block}", most.host.api.to_text(), first.host.api.to_text());
+        let text = format!("{}\n{gpus}\n{}\n{block}\n{arrays}", most.host.api.to_text(), first.host.api.to_text());
         send(&self.socket, &Message::new(message::ARM, &words, text), &fds)
             .map_err(|it| failed(context("arm the collector"), it))?;
         Ok(Shared { region, device })

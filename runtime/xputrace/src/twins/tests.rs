@@ -95,9 +95,12 @@ fn what_handlers_print_goes_through_a_ring() {
     let lines: Vec<u32> = twins.layout.sites.iter().filter(|it| it.record.is_some()).map(|it| it.at.line).collect();
     assert_eq!(lines, [2, 2, 3], "two prints, and the end of the run");
     assert!(twins.layout.sites.iter().all(|it| it.record.is_none() || it.loss.is_none()), "the script counts them");
-    assert!(twins.block().ring.is_some());
+    assert!(twins.block(None).unwrap().ring.is_some());
     let made = twin(&plan).unwrap();
     assert!(made.reads_names);
     assemble("a script that prints", &made.text, &[]);
-    assert_eq!(Twins::of(&self::plan("device_entry(\"lines\", |t| @n.count());")).unwrap().unwrap().block().ring, None);
+    assert_eq!(
+        Twins::of(&self::plan("device_entry(\"lines\", |t| @n.count());")).unwrap().unwrap().block(None).unwrap().ring,
+        None
+    );
 }

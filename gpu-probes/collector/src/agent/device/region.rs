@@ -3,13 +3,24 @@
 use crate::agent::region::{check, map};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{Ordering, fence};
-use xputrace_wire::device::{Control, Shape};
+use xputrace_wire::device::{ArrayPlace, Control, Shape};
+use xputrace_wire::region::PAGE;
 
 /// A mapped device region. Unmapped on drop.
 #[derive(Debug)]
 pub struct DeviceRegion {
     base: *mut u8,
     shape: Shape,
+    arrays: Vec<OuterArray>,
+}
+
+/// An array of Linux in this process's memory. It stays mapped: the GPU may use it as long as the process lives.
+#[derive(Clone, Copy, Debug)]
+pub struct OuterArray {
+    /// Where its address goes in a block.
+    pub at: u64,
+    pub address: *mut u8,
+    pub bytes: usize,
 }
 
 // SAFETY: shared memory; the control page is used through atomics, and each copy is written by the worker alone.
@@ -18,23 +29,32 @@ unsafe impl Send for DeviceRegion {}
 unsafe impl Sync for DeviceRegion {}
 
 impl DeviceRegion {
-    /// Maps the region in `memory`; it is not inherited over fork.
+    /// Maps the region in `memory`, and the arrays; nothing is inherited over fork.
     ///
     /// # Errors
     /// A text that says what is wrong with the memory.
-    pub fn map(memory: BorrowedFd<'_>, shape: Shape) -> Result<Self, String> {
+    pub fn map(memory: BorrowedFd<'_>, shape: Shape, arrays: &[(ArrayPlace, BorrowedFd<'_>)]) -> Result<Self, String> {
         if !shape.is_sound() {
             return Err(format!("cannot use a device region with a block of {} bytes", shape.block_bytes));
         }
         check(memory, shape.size() as u64)?;
         let base = map(memory, shape.size())
             .map_err(|error| format!("mapping {} bytes of the tracer's device region: {error}", shape.size()))?;
-        Ok(DeviceRegion { base, shape })
+        let mut region = DeviceRegion { base, shape, arrays: Vec::new() };
+        for (place, array) in arrays {
+            region.arrays.push(OuterArray::map(*place, *array, shape)?);
+        }
+        Ok(region)
     }
 
     /// Returns the size of a block.
     pub fn block_bytes(&self) -> usize {
         self.shape.block_bytes as usize
+    }
+
+    /// Returns the arrays of Linux that device code uses.
+    pub fn arrays(&self) -> &[OuterArray] {
+        &self.arrays
     }
 
     /// Returns what a block is like.
@@ -77,6 +97,18 @@ impl DeviceRegion {
         let written = write(self.copy(slot));
         generation.store(before + 2, Ordering::Release);
         written
+    }
+}
+
+impl OuterArray {
+    fn map(place: ArrayPlace, array: BorrowedFd<'_>, shape: Shape) -> Result<Self, String> {
+        if !place.is_sound(shape.block_bytes) {
+            return Err(format!("cannot use an array of {} bytes at {} of a block", place.bytes, place.at));
+        }
+        let bytes = (place.bytes as usize).next_multiple_of(PAGE);
+        let address =
+            map(array, bytes).map_err(|error| format!("mapping {bytes} bytes of an array of Linux: {error}"))?;
+        Ok(OuterArray { at: place.at, address, bytes })
     }
 }
 

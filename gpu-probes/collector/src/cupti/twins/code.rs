@@ -34,6 +34,12 @@ impl KernelHandle {
     }
 }
 
+/// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP` (`cuda.h`).
+const IN_ALL_CONTEXTS: u32 = 1;
+const MAPPED: u32 = 2;
+/// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`: for another context.
+const ALREADY_REGISTERED: u32 = 712;
+
 fn checked(answer: u32) -> Answer<()> {
     if answer == SUCCESS { Ok(()) } else { Err(answer) }
 }
@@ -184,6 +190,20 @@ impl Code {
     pub(super) unsafe fn write(&self, to: u64, from: *const u8, bytes: usize, stream: Handle) -> Answer<()> {
         // SAFETY: the caller's promise.
         checked(unsafe { of(self.copy_to_device)?(to, from.cast::<c_void>(), bytes, stream) })
+    }
+
+    /// Lets the GPU use memory of the process, in all contexts, and returns where the current one has it.
+    pub(super) unsafe fn register(&self, memory: *mut u8, bytes: usize) -> Answer<u64> {
+        let mut address = 0;
+        // SAFETY: the caller's promise; a live integer.
+        unsafe {
+            match of(self.register_memory)?(memory.cast(), bytes, IN_ALL_CONTEXTS | MAPPED) {
+                SUCCESS | ALREADY_REGISTERED => {}
+                refused => return Err(refused),
+            }
+            checked(of(self.registered_address)?(&mut address, memory.cast(), 0))?;
+        }
+        Ok(address)
     }
 
     /// Begins to copy from the GPU.

@@ -284,6 +284,16 @@ impl Twins {
         let block = state.allocated.load(Ordering::Acquire);
         // SAFETY: as above; the initial bytes are as long as the block.
         lease.call(|| unsafe { code.write(block, region.initial(), region.block_bytes(), stream) })?;
+        for array in region.arrays() {
+            // SAFETY: memory that stays mapped.
+            let address = lease.call(|| unsafe { code.register(array.address, array.bytes) })?;
+            let offset = address.wrapping_sub(block).to_le_bytes();
+            // SAFETY: a word of the block, and one of ours that lives until the copy is done.
+            lease.call(|| unsafe {
+                code.write(block + array.at, offset.as_ptr(), offset.len(), stream)?;
+                code.wait_for(stream)
+            })?;
+        }
         // SAFETY: as above.
         lease.call(|| unsafe { code.wait_for(stream) })?;
         let told = &region.control().slots[slot];
