@@ -198,15 +198,25 @@ def run_object(name, *options, elements=100_000, launches=10):
     return [json.loads(it) for it in out.read_text().splitlines()], own
 
 
-@case("lines that blocks print", cases=CASES)
-def prints():
-    objects, done = trace('device_exit("reduce", #{per: "block"}, |t| print(`${t.kernel} ${t.blockIdx.x} ${t.arg2}`));', [BIN / "inside", 100_000, 10])
+def lines_of_blocks(options, argument):
+    script = f'device_exit("reduce", #{{{options}}}, |t| print(`${{t.kernel}} ${{t.blockIdx.x}} ${{t.arg2}}`));'
+    objects, done = trace(script, [BIN / "inside", 100_000, 10])
     own, lines = account(done), lines_of(objects)
     expect("losses", bad(losses(objects), {"kernels_only"}), {})
     counts = {it: lines.count(it) for it in set(lines)}
     name = lines[0].rsplit(" ", 2)[0]
-    expect("lines", counts, {f"{name} {block} {own['elements']}": own["launches"] for block in range(own["blocks"])})
+    expect("lines", counts, {f"{name} {block} {argument(own)}": own["launches"] for block in range(own["blocks"])})
     return f"{len(lines)} lines, such as {lines[0]}"
+
+
+@case("lines that blocks print", cases=CASES)
+def prints():
+    return lines_of_blocks('per: "block"', lambda own: own["elements"])
+
+
+@case("patches: lines that blocks print", cases=CASES)
+def patched_prints():
+    return lines_of_blocks('per: "block", via: "patch"', lambda own: "-")
 
 
 @case("lines of each block, in their order", cases=CASES)

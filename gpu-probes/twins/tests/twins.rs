@@ -85,7 +85,7 @@ fn golden(name: &str, twin: &TwinText) {
 fn assemble_text(name: &str, text: &str) {
     let path = std::env::temp_dir().join(format!("xputrace-{name}-{}.ptx", std::process::id()));
     std::fs::write(&path, text).unwrap();
-    assemble(&path);
+    assemble(&path, &[]);
     std::fs::remove_file(&path).unwrap();
 }
 
