@@ -48,6 +48,79 @@ def addresses():
     return f"{found['@low']:#x} to {found['@high']:#x}"
 
 
+@case("threads that are there, and sectors", cases=CASES)
+def warps():
+    script = """
+        device_mem("reduce", #{per: "warp"}, |t| {
+            @threads[t.space, t.access].sum(t.active);
+            @least[t.space, t.access].min(t.active);
+            if t.sectors != () { @sectors[t.access].sum(t.sectors); @accesses[t.access].count(); }
+        });
+    """
+    # All of its warps are whole, and each loads 128 bytes side by side: 4 sectors of 32.
+    found, own = inside(script, 100_000)
+    times, loads = own["launches"], own["elements"] // 32
+    wanted = {"global,load": own["elements"], "shared,load": own["shared_loads"], "shared,store": own["shared_stores"]}
+    expect("threads", {k: found["@threads"].get(k) for k in wanted}, {k: v * times for k, v in wanted.items()})
+    expect("the fewest that are there", (found["@least"]["global,load"], found["@least"]["shared,load"]), (32, 1))
+    expect("accesses of global memory", found["@accesses"], {"load": loads * times, "atomic": own["blocks"] * times})
+    expect("sectors", found["@sectors"], {"load": 4 * loads * times, "atomic": own["blocks"] * times})
+    return f"{found['@sectors']}, {found['@threads']}"
+
+
+def tool(*words):
+    """Runs `inside` under a bundled script: its maps and its own account."""
+    out = OUT / "tool.json"
+    line = [XPUTRACE, "-f", "json", "-o", str(out), *words, "--kernel=reduce", "--", str(BIN / "inside"), "100000", "10"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{' '.join(line)}\n{done.stderr[-3000:]}"
+    objects = [json.loads(it) for it in out.read_text().splitlines()]
+    expect(f"losses of {words[0]}", bad(losses(objects), {"kernels_only"}), {})
+    return maps(objects), account(done)
+
+
+def of_lines(found, access):
+    """Adds up a map by kernel, line and access, over the lines."""
+    return sum(n for key, n in found.items() if key.split(",")[2] == access)
+
+
+@case("the bundled scripts for the inside of kernels", cases=CASES)
+def tools():
+    found, own = tool("threadhist")
+    times = own["launches"]
+    threads, blocks = own["threads"] * times, own["blocks"] * times
+    expect("threads", (found["@ran"], found["@launched"]), ({"reduce": threads}, {"reduce": threads}))
+    expect("threads by warp of the block", [it["count"] for it in found["@in_block"]["reduce"]], [threads // 8] * 8)
+    found, _ = tool("blocktime")
+    expect("blocks", found["@blocks"]["reduce"]["count"], blocks)
+    assert 0 < found["@blocks"]["reduce"]["min"] <= found["@blocks"]["reduce"]["max"] < 1_000_000, found["@blocks"]
+    found, _ = tool("smbusy")
+    sums = [sum(found[it].values()) for it in ("@blocks", "@warps", "@threads")]
+    expect("blocks, warps and threads of all multiprocessors", sums, [blocks, threads // 32, threads])
+    for sm, time in found["@thread_time"].items():
+        assert 0 < time <= 2048 * (found["@last"][sm] - found["@first"][sm]), (sm, time)
+    found, _ = tool("kernelargs")
+    expect("the number of elements", found["@values"]["reduce,2,100000"], times)
+    found, _ = tool("launchlat-device")
+    latency = found["@launch_latency"]["all kernels"]
+    expect("launches", sum(it["count"] for it in latency), times)
+    assert all(it.get("min", -1) >= 0 for it in latency if it["count"]), latency
+    found, _ = tool("hotlines")
+    by = lambda access, space: sum(n for k, n in found["@accesses"].items() if k.split(",")[2:] == [access, space])
+    wanted = own["elements"] * times, own["shared_loads"] * times, own["shared_stores"] * times
+    expect("accesses", (by("load", "global"), by("load", "shared"), by("store", "shared")), wanted)
+    found, _ = tool("memcoalesce")
+    loads = own["elements"] // 32 * times
+    for access, n, sectors in ("load", loads, 4 * loads), ("atomic", blocks, blocks):
+        counted = tuple(of_lines(found[it], access) for it in ("@accesses", "@sectors", "@ideal"))
+        expect(f"accesses, sectors and the ideal of each {access}", counted, (n, sectors, sectors))
+    found, _ = tool("warpdiv", "--accesses")
+    # In the last steps 16, 8, 4, 2 and 1 threads of a warp load twice and store; then one loads and adds to the result.
+    lost = sum(3 * (32 - 2**step) for step in range(5)) + 2 * 31
+    expect("places of warps that no thread took", sum(found["@lost"].values()), lost * blocks)
+    return f"{latency}"
+
+
 @case("barriers", cases=CASES)
 def barriers():
     found, own = inside('device_barrier("reduce", |t| @n.count()); device_barrier("reduce", #{per: "warp"}, |t| @warps.count());')

@@ -14,8 +14,8 @@ use xputrace_wire::device::{Codec, Portability, Ptx};
 /// PTX with source lines, of one kernel.
 const LINES: &str = include_str!("../../../../gpu-probes/ptx/tests/fixtures/lines.ptx");
 
-fn bundled(script: &Bundled) -> Plan {
-    let loaded = load(script.source(), &[], Rc::new(BundledLoader));
+fn bundled(script: &Bundled, arguments: &[String]) -> Plan {
+    let loaded = load(script.source(), arguments, Rc::new(BundledLoader));
     compile(&loaded.staged, &MiniCatalog, Wishes::default()).0
 }
 
@@ -56,7 +56,7 @@ fn assemble(name: &str, text: &str, options: &[&str]) {
 fn bundled_scripts_fit_into_a_kernel() {
     let mut n = 0;
     for script in scripts() {
-        let Some(twin) = twin(&bundled(script)) else { continue };
+        let Some(twin) = twin(&bundled(script, &[])) else { continue };
         n += 1;
         assert_eq!(twin.kernels, ["lines"], "{}", script.name);
         assert!(twin.text.contains("[xpt_device]"), "{} has code there", script.name);
@@ -76,12 +76,25 @@ const PATCHES: [&str; 5] = [
 #[test]
 fn patches_of_scripts_are_compiled() {
     for script in PATCHES {
-        let plan = plan(script);
-        assert_eq!(plan.device_way, DeviceWay::Patch);
-        let twins = Twins::of(&plan).unwrap().unwrap();
-        let text = twins.making.maker.patches(90).unwrap().text;
-        assemble(script, &text, &["--compile-as-tools-patch"]);
+        assemble(script, &patches(&plan(script)), &["--compile-as-tools-patch"]);
     }
+}
+
+/// Bundled scripts that can patch.
+const CAN_PATCH: [&str; 4] = ["smbusy", "hotlines", "memcoalesce", "warpdiv"];
+
+#[test]
+fn bundled_scripts_patch() {
+    for name in CAN_PATCH {
+        let script = scripts().iter().find(|it| it.name == name).unwrap();
+        assemble(name, &patches(&bundled(script, &["--patch".into()])), &["--compile-as-tools-patch"]);
+    }
+}
+
+fn patches(plan: &Plan) -> String {
+    assert_eq!(plan.device_way, DeviceWay::Patch);
+    let twins = Twins::of(plan).unwrap().unwrap();
+    twins.making.maker.patches(90).unwrap().text
 }
 
 #[test]
