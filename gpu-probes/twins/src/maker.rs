@@ -619,7 +619,6 @@ fn name_of(kernel: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
 
     #[test]
     fn symbols_are_those_that_the_collector_sets() {

@@ -677,7 +677,7 @@ mod tests {
         let shape = |ring| Shape { block_bytes: 64, ring };
         let pieces = |ring, extent| shape(ring).pieces(extent).collect::<Vec<_>>();
         let ring = RingPlace { tail: 16, slots: 24, head: 40, end: 48 };
-        assert_eq!(pieces(None, Extent::Ring), [0..64]);
+        assert_eq!(pieces(None, Extent::Ring), vec![Range { start: 0, end: 64 }]);
         assert_eq!(pieces(Some(ring), Extent::Whole), [0..24, 24..40, 40..64]);
         assert_eq!(pieces(Some(ring), Extent::Ring), [0..24, 24..40, 40..48]);
         assert!(shape(Some(ring)).is_sound());

@@ -380,7 +380,7 @@ fn specs() -> Vec<MapSpec> {
             "map",
             match map.kind {
                 Kind::Hash => MapKind::Hash,
-                Kind::Array | Kind::PerThreadArray => MapKind::Array,
+                Kind::Array | Kind::OuterArray | Kind::PerThreadArray => MapKind::Array,
                 Kind::Ring => MapKind::Ringbuf,
             },
         )
