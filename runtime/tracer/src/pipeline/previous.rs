@@ -27,9 +27,9 @@ pub(super) struct Ended {
 pub(super) struct Previous {
     /// By context and stream.
     last: FxHashMap<(u32, u32), Ended>,
-    /// Times of launch, from first to last, between which launches are missing, or just before which.
+    /// Times of launch, from first to last, between which launches are missing, or just before which. Disjoint and ascending.
     breaks: Vec<(u64, u64)>,
-    /// Launches whose kernel never arrived, as of this batch.
+    /// Launches whose kernel never arrived, as of this batch, ascending. There may be thousands, and every event asks.
     lost: Vec<u64>,
     is_early: bool,
 }
@@ -42,16 +42,25 @@ impl Previous {
 
     /// Kernels may be missing whose launches began between these times.
     pub(super) fn missing(&mut self, first: u64, last: u64) {
-        if self.breaks.len() == MOST_BREAKS {
+        // Those that it overlaps become one with it: between their times, something is missing either way.
+        let from = self.breaks.partition_point(|it| it.1 < first);
+        let to = self.breaks.partition_point(|it| it.0 <= last).max(from);
+        let (first, last) = match &self.breaks[from..to] {
+            [] => (first, last),
+            [begins, .., ends] => (begins.0.min(first), ends.1.max(last)),
+            [only] => (only.0.min(first), only.1.max(last)),
+        };
+        self.breaks.splice(from..to, [(first, last)]);
+        if self.breaks.len() > MOST_BREAKS {
             let [a, b] = [self.breaks[0], self.breaks[1]];
-            self.breaks.splice(..2, [(a.0.min(b.0), a.1.max(b.1))]);
+            self.breaks.splice(..2, [(a.0, b.1)]);
         }
-        self.breaks.push((first, last));
     }
 
     /// Begins a batch. `lost` are the launches that wait in vain for their kernel. Of a batch that is handled too
     /// early, and where it meets others, nothing is said: earlier kernels may still arrive.
-    pub(super) fn begin(&mut self, lost: Vec<u64>, is_early: bool) {
+    pub(super) fn begin(&mut self, mut lost: Vec<u64>, is_early: bool) {
+        lost.sort_unstable();
         self.lost = lost;
         if is_early || self.is_early {
             self.last.clear();
@@ -100,8 +109,9 @@ impl Previous {
 
     /// Whether a kernel may be missing between one launched at `from` and one at `to`.
     fn lacks(&self, from: u64, to: u64) -> bool {
-        let lacks = |&(first, last): &(u64, u64)| from < last && first <= to;
-        self.breaks.iter().any(lacks) || self.lost.iter().any(|it| from < *it && *it <= to)
+        let first_break = self.breaks.get(self.breaks.partition_point(|it| it.1 <= from));
+        let first_lost = self.lost.get(self.lost.partition_point(|it| *it <= from));
+        first_break.is_some_and(|it| it.0 <= to) || first_lost.is_some_and(|it| *it <= to)
     }
 }
 
@@ -154,6 +164,20 @@ mod tests {
         assert_eq!(before(&mut previous, &[(140, 141, 142), (150, 151, 152)]), [None, None], "handled too early");
         previous.begin(Vec::new(), false);
         assert_eq!(before(&mut previous, &[(160, 161, 162), (170, 171, 172)]), [None, Some(162)]);
+    }
+
+    #[test]
+    fn breaks_in_any_order_say_what_each_of_them_says() {
+        use proptest::prelude::*;
+        let breaks = proptest::collection::vec((0u64..40, 0u64..6), 0..12);
+        proptest!(|(breaks in breaks, lost in proptest::collection::vec(0u64..50, 0..4), from in 0u64..50, length in 0u64..9)| {
+            let mut previous = Previous::default();
+            breaks.iter().for_each(|it| previous.missing(it.0, it.0 + it.1));
+            previous.begin(lost.clone(), false);
+            let to = from + length;
+            let wanted = breaks.iter().any(|it| from < it.0 + it.1 && it.0 <= to) || lost.iter().any(|it| from < *it && *it <= to);
+            prop_assert_eq!(previous.lacks(from, to), wanted);
+        });
     }
 
     #[test]
