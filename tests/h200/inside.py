@@ -3,6 +3,7 @@
     inside.py [WORD]              the cases that have the word in their names
     inside.py costs [ROUNDS]      what handlers cost vectorAdd: every way in turn, the medians and their ratio to bare"""
 
+import csv
 import json
 import statistics
 import subprocess
@@ -354,9 +355,33 @@ def objects():
     return f"{len(places)} records; {len(runs)} elements of threads, {beyond} look-ups beyond their room; {len(said)} lines of helper 6"
 
 
+def by_ncu(program, metrics):
+    """What Nsight Compute counts in the only kernel of a program, by metric."""
+    line = ["ncu", "--csv", "--metrics", ",".join(metrics), *map(str, program)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    rows = [row for row in csv.reader(done.stdout.splitlines()) if len(row) > 2]
+    name, value = (rows[0].index(it) for it in ("Metric Name", "Metric Value"))
+    return {row[name]: float(row[value].replace(",", "")) for row in rows[1:]}
+
+
+@case("sectors that warps access, against Nsight Compute", needs="ncu", cases=CASES)
+def sectors():
+    loads, all_sectors = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "memory_l2_theoretical_sectors_global"
+    wanted = by_ncu([BIN / "inside", 1_000_000, 1], [loads, all_sectors])
+    found = {}
+    for via in ("patch", "twin"):
+        script = f'device_mem("*", #{{via: "{via}", per: "warp"}}, |t| if t.sectors != () {{ @n[t.access].sum(t.sectors) }});'
+        found[via] = inside(script, 1_000_000, 1)[0]["@n"]
+        expect(f"sectors of loads by {via}", found[via]["load"], wanted[loads])
+        expect(f"all sectors by {via}", sum(found[via].values()), wanted[all_sectors])
+    return f"{found} as {wanted}"
+
+
 # Ways of `costs`: a handler for vectorAdd, and the one of the issue's figures that it stands for.
 WAYS = {
     "bare": None,
+    "no kernel matches": 'device_exit("nosuch", |t| @n.count());',
+    "empty, entry and exit": 'device_entry("vectorAdd", |t| {}); device_exit("vectorAdd", |t| {});',
     "false condition": 'device_exit("vectorAdd", |t| if t.threadIdx.x == 9999 { @n.count() });',
     "count": 'device_exit("vectorAdd", |t| @n.count());',
     "count, entry and exit": 'device_entry("vectorAdd", |t| @n.count()); device_exit("vectorAdd", |t| @m.count());',

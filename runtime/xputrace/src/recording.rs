@@ -25,7 +25,7 @@ use xputrace_model::plan::cookie;
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frame, StackKey};
 use xputrace_tracer::recording::{
-    Damage, Entry, Error, FrameInfo, GpuKind, Meta, Reader, RecordedMachine, UserString, Writer, hits,
+    BackgroundWriter, Damage, Entry, Error, FrameInfo, GpuKind, Meta, Reader, RecordedMachine, UserString, hits,
 };
 use xputrace_tracer::replay::open;
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
@@ -61,7 +61,7 @@ pub fn record(run: &Run) -> Result<ExitCode> {
 
 /// A recording being written.
 pub struct Tape {
-    writer: Writer<BufWriter<File>>,
+    writer: BackgroundWriter<BufWriter<File>>,
     draft: Draft,
     is_quiet: bool,
     /// Every stack once, in the order in which they are named at the end.
@@ -127,7 +127,7 @@ impl Tape {
             ..Meta::default()
         };
         let meta = meta.with_host_events(&recorder.plan.demand.host);
-        let writer = Writer::new(BufWriter::new(file), &meta)?;
+        let writer = BackgroundWriter::new(BufWriter::new(file), &meta)?;
         let (stacks, layouts) = (BTreeSet::new(), recorder.layouts.clone());
         Ok(Tape { writer, draft, stacks, layouts, lines, is_quiet: run.options.quiet })
     }
@@ -139,7 +139,7 @@ impl Tape {
         }
     }
 
-    fn write(&mut self, entry: &Entry) -> Result<()> {
+    fn write(&mut self, entry: Entry) -> Result<()> {
         self.draft.is_begun = true;
         self.draft.wrote(self.writer.write(entry))
     }
@@ -156,7 +156,7 @@ impl Observer for Tape {
             time_nanos: xputrace_linux::monotonic_nanos(),
             gpu: info.gpu,
         };
-        self.write(&entry)
+        self.write(entry)
     }
 
     fn rings(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) -> Result<()> {
@@ -175,7 +175,7 @@ impl Observer for Tape {
             time_nanos: xputrace_linux::monotonic_nanos(),
             totals: (*totals).into(),
         };
-        self.write(&entry)
+        self.write(entry)
     }
 
     /// Records the hit's cookie, an id of this run's string table, as the function's name.
@@ -188,7 +188,7 @@ impl Observer for Tape {
                 text: xputrace_model::text::to_bytes(name).into_owned(),
             });
         }
-        self.write(&Entry::Hit(hit))
+        self.write(Entry::Hit(hit))
     }
 
     fn stacks(&self) -> &BTreeSet<StackKey> {
@@ -204,8 +204,8 @@ impl Observer for Tape {
                 symbols.push((stack, frames.iter().map(FrameInfo::from).collect()));
             }
         }
-        self.write(&Entry::Symbols(symbols))?;
-        self.write(&Entry::Losses(state.cpu_losses()))?;
+        self.write(Entry::Symbols(symbols))?;
+        self.write(Entry::Losses(state.cpu_losses()))?;
         let Tape { writer, draft, is_quiet, .. } = *self;
         let path = &draft.target;
         let flushed = |it: BufWriter<File>| {

@@ -19,7 +19,7 @@ use functions::{
     CONTEXT_CREATED, CONTEXT_DESTROYING, ContextData, Functions, LAUNCH_BEGIN, LaunchData, MODULE_LOADED,
     MODULE_UNLOADING, ModuleData, NODE_IS_KERNEL, NODE_LAUNCH_BEGIN, NodeLaunchData, SUCCESS, domain,
 };
-use patching::Patching;
+use patching::{Launched, Patching};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -119,12 +119,13 @@ impl Run {
                     backend.patching.module_ends((*data.cast::<ModuleData>()).module);
                 }
                 (domain::LAUNCH, LAUNCH_BEGIN) => {
-                    backend.patching.launched(&backend.functions, agent, &*data.cast::<LaunchData>());
+                    let launch = &*data.cast::<LaunchData>();
+                    backend.patching.launched(&backend.functions, agent, launch, Launched::Alone);
                 }
                 (domain::GRAPHS, NODE_LAUNCH_BEGIN) => {
                     let node = data.cast::<NodeLaunchData>();
                     if (*node).node_type == NODE_IS_KERNEL {
-                        backend.patching.launched(&backend.functions, agent, &(*node).launch);
+                        backend.patching.launched(&backend.functions, agent, &(*node).launch, Launched::InGraph);
                     }
                 }
                 _ => {}

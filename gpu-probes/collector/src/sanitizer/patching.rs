@@ -51,6 +51,14 @@ struct Kernel {
     module: usize,
 }
 
+/// How a kernel is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Launched {
+    Alone,
+    /// The nodes of a graph's launch are one launch to the API, which can have one address: kernels have their own there.
+    InGraph,
+}
+
 /// A context with patched modules.
 #[derive(Clone, Debug)]
 struct Patched {
@@ -250,13 +258,20 @@ impl Patching {
     ///
     /// # Safety
     /// `launch` is the API's in a callback about this launch.
-    pub(super) unsafe fn launched(&self, functions: &Functions, agent: &Agent, launch: &LaunchData) {
+    pub(super) unsafe fn launched(&self, functions: &Functions, agent: &Agent, launch: &LaunchData, of: Launched) {
         // SAFETY: the caller's promise.
         let Some(kernel) = (unsafe { self.kernel_of(functions, launch) }) else { return };
         let runs = !self.is_off.load(Ordering::Acquire) && agent.runs_twins_now() && kernel.words != 0;
         let data: *const c_void = if runs { kernel.words as *const c_void } else { null() };
         // SAFETY: the caller's promise; the address is of device memory that stays.
-        let answer = unsafe { (functions.set_launch_data)(launch.launch, launch.function, launch.stream_handle, data) };
+        let answer = unsafe {
+            match of {
+                Launched::Alone => {
+                    (functions.set_launch_data)(launch.launch, launch.function, launch.stream_handle, data)
+                }
+                Launched::InGraph => (functions.set_data)(launch.function, data),
+            }
+        };
         if runs && let Some(region) = agent.device_region() {
             match answer {
                 SUCCESS => _ = region.control().slots[kernel.slot].swapped.fetch_add(1, Ordering::Relaxed),

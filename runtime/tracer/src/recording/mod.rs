@@ -7,6 +7,7 @@
 //! ```
 //! Each block can be read independently. A damaged or truncated file yields what is readable.
 
+mod background;
 mod block;
 mod budget;
 mod catalog;
@@ -17,6 +18,7 @@ mod reader;
 mod schema;
 mod writer;
 
+pub use background::BackgroundWriter;
 pub use catalog::RecordedMachine;
 pub use entry::{Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, RecordedText, TracepointFieldInfo, UserString};
 pub use reader::{Damage, Reader};
