@@ -9,6 +9,11 @@ pub(crate) fn now() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
 }
 
+/// Returns CUPTI's clock.
+pub(crate) fn realtime_now() -> Realtime {
+    Realtime(clock(libc::CLOCK_REALTIME))
+}
+
 #[inline]
 fn clock(which: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -21,7 +26,7 @@ fn clock(which: libc::clockid_t) -> u64 {
 pub(crate) fn read_clocks() -> Clock {
     let read = || {
         let monotonic_before = now();
-        let realtime = Realtime(clock(libc::CLOCK_REALTIME));
+        let realtime = realtime_now();
         Clock { monotonic_before, realtime, monotonic_after: now(), ..Clock::default() }
     };
     let width = |it: &Clock| it.monotonic_after - it.monotonic_before;

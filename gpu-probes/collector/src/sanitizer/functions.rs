@@ -94,6 +94,7 @@ pub(super) const CONTEXT_DESTROYING: u32 = 4;
 pub(super) const MODULE_LOADED: u32 = 9;
 pub(super) const MODULE_UNLOADING: u32 = 10;
 pub(super) const LAUNCH_BEGIN: u32 = 1;
+pub(super) const LAUNCH_END: u32 = 3;
 pub(super) const NODE_LAUNCH_BEGIN: u32 = 4;
 
 /// `CU_GRAPH_NODE_TYPE_KERNEL`.

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! module is loaded ─▶ tracer: which of its kernels? ─▶ patches: the module's code calls them     (waits)
-//! launch ─▶ the kernel's words for its patches, or none
+//! launch ─▶ the kernel's words for its patches, or none; agent::launch, where keys name launches
 //! worker ─▶ copies blocks, as of twins
 //! ```
 
 mod functions;
+mod launches;
 mod locate;
 mod patching;
 
@@ -16,23 +17,25 @@ use crate::agent::{Agent, Backend, Context, Flushing, Layer, Order, Refusal, Str
 use crate::cupti::driver::{Driver, find_driver};
 use crate::cupti::{Handle, kind_of_stream, layer_of, twins};
 use functions::{
-    CONTEXT_CREATED, CONTEXT_DESTROYING, ContextData, Functions, LAUNCH_BEGIN, LaunchData, MODULE_LOADED,
+    CONTEXT_CREATED, CONTEXT_DESTROYING, ContextData, Functions, LAUNCH_BEGIN, LAUNCH_END, LaunchData, MODULE_LOADED,
     MODULE_UNLOADING, ModuleData, NODE_IS_KERNEL, NODE_LAUNCH_BEGIN, NodeLaunchData, SUCCESS, domain,
 };
 use patching::{Launched, Patching};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use xputrace_unwind::{Pushed, push_registers};
 use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
 use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// What is watched.
-const WATCHED: [(u32, u32); 6] = [
+const WATCHED: [(u32, u32); 7] = [
     (domain::RESOURCE, CONTEXT_CREATED),
     (domain::RESOURCE, CONTEXT_DESTROYING),
     (domain::RESOURCE, MODULE_LOADED),
     (domain::RESOURCE, MODULE_UNLOADING),
     (domain::LAUNCH, LAUNCH_BEGIN),
+    (domain::LAUNCH, LAUNCH_END),
     (domain::GRAPHS, NODE_LAUNCH_BEGIN),
 ];
 
@@ -81,21 +84,42 @@ impl SanitizerBackend {
     }
 }
 
-unsafe extern "C" fn on_callback(_user_data: *mut c_void, of: u32, id: u32, data: *const c_void) {
-    // SAFETY: null, or a run, never freed.
-    let Some(run) = (unsafe { RUN.load(Ordering::Acquire).as_ref() }) else { return };
+/// Calls [`on_callback`] with the registers at the API's call as the fifth argument. A stack walk starts from them.
+#[unsafe(naked)]
+unsafe extern "C" fn callback(user_data: *mut c_void, of: u32, id: u32, data: *const c_void) {
+    core::arch::naked_asm!(
+        push_registers!(),
+        "mov r8, rsp",
+        "call {}",
+        "add rsp, 56",
+        "ret",
+        sym on_callback
+    )
+}
+
+unsafe extern "C" fn on_callback(
+    _user_data: *mut c_void,
+    of: u32,
+    id: u32,
+    data: *const c_void,
+    registers: *const Pushed,
+) {
+    // SAFETY: null, or a run, never freed; and what `callback` pushed.
+    let (Some(run), Some(registers)) = (unsafe { (RUN.load(Ordering::Acquire).as_ref(), registers.as_ref()) }) else {
+        return;
+    };
     // A forked child has neither the memory nor the threads; and what we load is not the program's.
     if data.is_null() || is_unseen() || !run.agent.is_ours() {
         return;
     }
     // SAFETY: the API's data for this callback, which is valid while it runs.
-    run.agent.guarded(|| unseen(|| unsafe { run.on_callback(of, id, data) }));
+    run.agent.guarded(|| unseen(|| unsafe { run.on_callback(of, id, data, registers) }));
 }
 
 impl Run {
     /// # Safety
-    /// `data` is the API's for this callback, and valid while it runs.
-    unsafe fn on_callback(&self, of: u32, id: u32, data: *const c_void) {
+    /// `data` is the API's for this callback, and valid while it runs; the registers are those at the API's call.
+    unsafe fn on_callback(&self, of: u32, id: u32, data: *const c_void, registers: &Pushed) {
         let Run { agent, backend } = *self;
         // SAFETY: the caller's promise: each callback has the structure that the API's headers say.
         unsafe {
@@ -120,8 +144,10 @@ impl Run {
                 }
                 (domain::LAUNCH, LAUNCH_BEGIN) => {
                     let launch = &*data.cast::<LaunchData>();
-                    backend.patching.launched(&backend.functions, agent, launch, Launched::Alone);
+                    let launching = backend.patching.launched(&backend.functions, agent, launch, Launched::Alone);
+                    launching.into_iter().for_each(|it| launches::begin(agent, launch, it, registers));
                 }
+                (domain::LAUNCH, LAUNCH_END) => launches::end(agent),
                 (domain::GRAPHS, NODE_LAUNCH_BEGIN) => {
                     let node = data.cast::<NodeLaunchData>();
                     if (*node).node_type == NODE_IS_KERNEL {
@@ -154,7 +180,7 @@ impl Backend for SanitizerBackend {
         RUN.store(std::ptr::from_ref(run).cast_mut(), Ordering::Release);
         let mut subscription: Handle = null_mut();
         // SAFETY: a live handle, and a function that is never unloaded.
-        let answer = unsafe { (self.functions.subscribe)(&mut subscription, on_callback, null_mut()) };
+        let answer = unsafe { (self.functions.subscribe)(&mut subscription, callback, null_mut()) };
         if answer != SUCCESS {
             return Err(self.refusal("sanitizerSubscribe", answer));
         }

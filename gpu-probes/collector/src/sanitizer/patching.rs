@@ -4,6 +4,7 @@
 //! of the API. The API wants patching done by one thread at a time: that is what `at_a_time` is for.
 
 use super::functions::{Functions, LaunchData, ModuleData, SUCCESS, instruction};
+use super::launches::{Launching, context_of};
 use crate::agent::Agent;
 use crate::agent::device::{CodeAt, TWIN_WITHIN};
 use crate::cupti::Handle;
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 use xputrace_wire::device::{
-    ENABLED, Extent, ImageOutcome, MOST_CONTEXTS, PatchedKernel, Patches, Unprobed, kernel_words,
+    ENABLED, Extent, ImageOutcome, MOST_CONTEXTS, PatchedKernel, Patches, Unprobed, kernel_words, twin_symbol,
 };
 use xputrace_wire::record::UNKNOWN;
 
@@ -49,6 +50,9 @@ struct Kernel {
     /// The address of its words; 0 if it has no handlers.
     words: u64,
     module: usize,
+    device: u32,
+    /// What records call it, as a kernel with handlers; never freed. `None` if it has no handlers.
+    twin: Option<&'static CStr>,
 }
 
 /// How a kernel is launched.
@@ -167,7 +171,7 @@ impl Patching {
         }
         // SAFETY: as above.
         checked(unsafe { (functions.patch_module)(module.module) })?;
-        let kernels = self.write_words(functions, slot, module.module as usize, &patches.kernels)?;
+        let kernels = self.write_words(functions, (slot, device), module.module as usize, &patches.kernels)?;
         self.state().modules.insert(module.module as usize, kernels);
         Ok(())
     }
@@ -210,8 +214,7 @@ impl Patching {
             checked((functions.wait_for_stream)(stream))?;
         }
         let told = &region.control().slots[n_slots];
-        // Nobody names contexts here: CUPTI's ids begin with 1, too.
-        told.context.store(n_slots as u32 + 1, Ordering::Release);
+        told.context.store(context_of(n_slots, context).id, Ordering::Release);
         told.device.store(device, Ordering::Release);
         region.control().contexts.fetch_max(n_slots as u32 + 1, Ordering::AcqRel);
         self.state().contexts.push(Patched {
@@ -229,7 +232,7 @@ impl Patching {
     fn write_words(
         &self,
         functions: &Functions,
-        slot: usize,
+        (slot, device): (usize, u32),
         module: usize,
         kernels: &[PatchedKernel],
     ) -> Result<HashMap<String, Kernel>, ImageOutcome> {
@@ -247,20 +250,27 @@ impl Patching {
         }
         self.state().contexts[slot].n_kernels += kernels.len();
         let place = |index: usize| at + (index * kernel_words::BYTES) as u64;
-        let found = kernels
-            .iter()
-            .enumerate()
-            .map(|(index, it)| (it.symbol.clone(), Kernel { slot, words: place(index), module }));
+        let found = kernels.iter().enumerate().map(|(index, it)| {
+            let twin = symbol_in_records(&it.symbol);
+            (it.symbol.clone(), Kernel { slot, words: place(index), module, device, twin })
+        });
         Ok(found.collect())
     }
 
-    /// Tells the patches of a launch which kernel they are in, or that they do nothing.
+    /// Tells the patches of a launch which kernel they are in, or that they do nothing. Returns the kernel if it has handlers
+    /// that run.
     ///
     /// # Safety
     /// `launch` is the API's in a callback about this launch.
-    pub(super) unsafe fn launched(&self, functions: &Functions, agent: &Agent, launch: &LaunchData, of: Launched) {
+    pub(super) unsafe fn launched(
+        &self,
+        functions: &Functions,
+        agent: &Agent,
+        launch: &LaunchData,
+        of: Launched,
+    ) -> Option<Launching> {
         // SAFETY: the caller's promise.
-        let Some(kernel) = (unsafe { self.kernel_of(functions, launch) }) else { return };
+        let kernel = unsafe { self.kernel_of(functions, launch) }?;
         let runs = !self.is_off.load(Ordering::Acquire) && agent.runs_twins_now() && kernel.words != 0;
         let data: *const c_void = if runs { kernel.words as *const c_void } else { null() };
         // SAFETY: the caller's promise; the address is of device memory that stays.
@@ -272,12 +282,16 @@ impl Patching {
                 Launched::InGraph => (functions.set_data)(launch.function, data),
             }
         };
-        if runs && let Some(region) = agent.device_region() {
-            match answer {
-                SUCCESS => _ = region.control().slots[kernel.slot].swapped.fetch_add(1, Ordering::Relaxed),
-                _ => agent.count_unprobed(Unprobed::AttributeRefused),
-            }
+        if !runs {
+            return None;
         }
+        if answer != SUCCESS {
+            agent.count_unprobed(Unprobed::AttributeRefused);
+            return None;
+        }
+        agent.device_region()?.control().slots[kernel.slot].swapped.fetch_add(1, Ordering::Relaxed);
+        let context = context_of(kernel.slot, launch.context);
+        Some(Launching { context, device: kernel.device, symbol: kernel.twin?.as_ptr() })
     }
 
     /// Returns the kernel of a launch; `None` if its module is not patched.
@@ -296,7 +310,7 @@ impl Patching {
             let name = Some(launch.function_name).filter(|it| !it.is_null());
             // SAFETY: the caller's promise: a C string.
             let name = name.map_or(c"", |it| unsafe { CStr::from_ptr(it) });
-            let nothing = Kernel { slot: 0, words: 0, module };
+            let nothing = Kernel { slot: 0, words: 0, module, device: UNKNOWN, twin: None };
             name.to_str().ok().and_then(|it| kernels.get(it)).copied().unwrap_or(nothing)
         };
         // What it gets where no callback of ours says: after the run. The block says then that it does nothing.
@@ -388,6 +402,11 @@ impl Patching {
         self.state().contexts[slot].own_stream = Some(handle as usize);
         Some(handle as usize)
     }
+}
+
+/// Returns what records call a kernel with handlers. Kept for ever: a launch may be using it when its module is unloaded.
+fn symbol_in_records(symbol: &str) -> Option<&'static CStr> {
+    Some(&*Box::leak(CString::new(twin_symbol(symbol)).ok()?.into_boxed_c_str()))
 }
 
 /// Returns the words that a kernel has in device memory.

@@ -2,10 +2,11 @@
 //! So aggregations and sums have a part on the GPU, and other values are written there or elsewhere.
 
 use super::scan::{How, Use};
-use super::tables::{Purpose, Shapes};
+use super::tables::{LaunchWords, Purpose, Shapes};
 use super::typed::MapId;
 use super::unit::Unit;
 use crate::handler::{Handler, Staged};
+use xputrace_model::context::{device::launch_word, word};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::{DeviceWay, Place};
 use xputrace_model::schema::{DeviceEvent, Event};
@@ -109,16 +110,29 @@ impl<'a> MapUses<'a> {
         Some(self.error_at(at, message).help("use an aggregation, such as `.max(…)`, or `+=`"))
     }
 
-    /// Launches are known by CUPTI's records.
+    /// Which call has launched a kernel, and in which stream, is known by CUPTI alone.
     fn launch_of_patch(&self) -> Option<Diagnostic> {
-        let has_launch = self.shapes.launch_parts(self.map).iter().any(Option::is_some);
+        const KNOWN: [usize; 6] = [
+            word::LAUNCH_USTACK,
+            word::LAUNCH_PYSTACK,
+            word::LAUNCH_START,
+            word::LAUNCH_TID,
+            word::LAUNCH_NVTX,
+            word::LAUNCH_NVTX_PATH,
+        ];
+        let is_unknown = |it: &LaunchWords| launch_word(it.value).is_none_or(|it| !KNOWN.contains(&it));
+        let has_unknown = self.shapes.launch_parts(self.map).iter().flatten().any(is_unknown);
         let is_patch = way(self.staged) == DeviceWay::Patch;
-        let at = self.first(|place, _| place == Place::Gpu).filter(|_| has_launch && is_patch)?;
+        let at = self.first(|place, _| place == Place::Gpu).filter(|_| has_unknown && is_patch)?;
         let message = format!(
-            "the key of `{}` has a field of the launch, which is not known where kernels are patched",
+            "the key of `{}` has a field of the launch that is not known where kernels are patched",
             self.name()
         );
-        Some(self.error_at(at, message).help("`#{via: \"twin\"}` has it, for kernels with PTX"))
+        Some(
+            self.error_at(at, message)
+                .help("ustack, pystack, time, tid, nvtx and nvtx_path are known")
+                .help("`#{via: \"twin\"}` has the others, for kernels with PTX"),
+        )
     }
 
     fn evicts(&self) -> Option<Diagnostic> {
