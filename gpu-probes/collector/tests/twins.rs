@@ -959,29 +959,55 @@ fn a_twin_takes_the_attributes_of_its_original() {
     run.end();
 }
 
+/// Of 64 threads, in one dimension.
+fn launch_config(blocks: u64, attributes: &[[u64; 9]]) -> [u64; 7] {
+    let attributes = (attributes.as_ptr() as u64, attributes.len() as u64);
+    [1 << 32 | blocks, 64 << 32 | 1, 1 << 32 | 1, 0, 0, attributes.0, attributes.1]
+}
+
+/// Launches a kernel by `cuLaunchKernelEx`; returns what is launched.
+fn launch_ex(kernel: u64, blocks: u64, attributes: &[[u64; 9]]) -> u64 {
+    let config = launch_config(blocks, attributes);
+    let params = [config.as_ptr() as u64, kernel, 0, 0];
+    cupti::fire(event(652, c"cuLaunchKernelEx", &params), 0);
+    unsafe { (&raw const params[1]).read_volatile() }
+}
+
+/// An attribute of a launch.
+fn attribute(id: u64, value: u64) -> [u64; 9] {
+    [id, value, 0, 0, 0, 0, 0, 0, 0]
+}
+
+/// The driver refuses a cooperative launch that does not fit as a whole.
 #[test]
-fn cooperative_launches_run_the_original() {
+fn a_cooperative_launch_runs_a_twin_that_fits() {
     let _alone = alone();
     let mut run = Run::new(0);
-    let library = run.load(Origin::Library, &["scale"], &[]);
-    let (kernel, twin) =
-        (code::kernel(library, "scale").unwrap(), code::kernel(library + 0x1000, "scale$xpt").unwrap());
-    let launch_ex = |attributes: &[[u64; 9]]| {
-        // CUlaunchConfig: grid, block, shared memory, stream, attributes and their number.
-        let config =
-            [1 << 32 | 1, 32 << 32 | 1, 1 << 32 | 1, 0, 0, attributes.as_ptr() as u64, attributes.len() as u64];
-        let params = [config.as_ptr() as u64, kernel, 0, 0];
-        cupti::fire(event(652, c"cuLaunchKernelEx", &params), 0);
-        unsafe { (&raw const params[1]).read_volatile() }
+    let (larger, equal) = (0x10, 0x20);
+    let twins = twins_library(0x10_0000);
+    code::set(twins + larger, code::REGISTERS, 32);
+    let library = run.load(Origin::Library, &["scale", "other"], &[]);
+    let cooperative = |kernel: u64, blocks: u64| {
+        let params = [kernel, 1 << 32 | blocks, 64 << 32 | 1, 1 << 32 | 1, 0, 0, 0, 0];
+        cupti::fire(event(477, c"cuLaunchCooperativeKernel", &params), 0);
+        let by_call = unsafe { params.as_ptr().read_volatile() };
+        assert_eq!(
+            launch_ex(kernel, blocks, &[attribute(4, 0), attribute(2, 1)]),
+            by_call,
+            "the attribute says it, too"
+        );
+        by_call
     };
-    let attribute = |id: u64, value: u64| [id, value, 0, 0, 0, 0, 0, 0, 0];
-    assert_eq!(launch_ex(&[]), twin);
-    assert_eq!(launch_ex(&[attribute(4, 2), attribute(2, 0)]), twin);
-    assert_eq!(launch_ex(&[attribute(4, 2), attribute(2, 1)]), kernel);
-    let params = [kernel, 1 << 32 | 1, 32 << 32 | 1, 1 << 32 | 1, 0, 0, 0, 0];
-    cupti::fire(event(477, c"cuLaunchCooperativeKernel", &params), 0);
-    assert_eq!(unsafe { params.as_ptr().read_volatile() }, kernel);
-    assert_eq!((run.unprobed(Unprobed::Cooperative), run.swapped()), (2, 2));
+    // As in the test below.
+    let [fits_twin, fits_original] = [32, 64].map(|it| it * code::SMS as u64);
+    let launched = [fits_twin, fits_twin + 1, fits_original].map(|it| cooperative(library + larger, it));
+    assert_eq!(launched, [twins + larger, library + larger, library + larger]);
+    assert_eq!((run.unprobed(Unprobed::Cooperative), run.unprobed(Unprobed::MayNotFit)), (4, 0));
+    assert_eq!(cooperative(library + larger, fits_original + 1), twins + larger, "the driver refuses either");
+    assert_eq!(cooperative(library + equal, fits_original), twins + equal);
+    // How many clusters fit is not known.
+    assert_eq!(launch_ex(library + larger, 1, &[attribute(4, 2), attribute(2, 1)]), library + larger);
+    assert_eq!(launch_ex(library + larger, 1, &[attribute(4, 0), attribute(2, 0)]), twins + larger);
     run.end();
 }
 
@@ -999,16 +1025,6 @@ fn a_twin_runs_where_it_fits_as_its_original_does() {
     let library = run.load(Origin::Library, &["scale", "other"], &[]);
     assert_eq!(twins, twins_library(library));
     let (original, twin) = (library + larger, twins + larger);
-    let config = |blocks: u64, attributes: &[[u64; 9]]| {
-        let attributes = (attributes.as_ptr() as u64, attributes.len() as u64);
-        [1 << 32 | blocks, 64 << 32 | 1, 1 << 32 | 1, 0, 0, attributes.0, attributes.1]
-    };
-    let launch_ex = |kernel: u64, blocks: u64, attributes: &[[u64; 9]]| {
-        let config = config(blocks, attributes);
-        let params = [config.as_ptr() as u64, kernel, 0, 0];
-        cupti::fire(event(652, c"cuLaunchKernelEx", &params), 0);
-        unsafe { (&raw const params[1]).read_volatile() }
-    };
     let sms = code::SMS as u64;
     let [fits_twin, fits_original] = [32 * sms, 64 * sms];
     let of_context = |it| code::function(it, CONTEXT);
@@ -1032,7 +1048,7 @@ fn a_twin_runs_where_it_fits_as_its_original_does() {
     assert_eq!(run.unprobed(Unprobed::MayNotFit), 5);
     // How clusters fit is not asked.
     code::set(original, code::REGISTERS, 16);
-    let in_clusters = [4, 2, 0, 0, 0, 0, 0, 0, 0];
+    let in_clusters = attribute(4, 2);
     assert_eq!(launch_ex(original, 1, &[in_clusters]), original);
     code::set(original, 11, 2);
     assert_eq!(launch_ex(original, 1, &[]), original);

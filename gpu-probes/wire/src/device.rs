@@ -89,7 +89,7 @@ counted! {
     Unprobed {
         /// The context was not prepared in time, or could not be.
         NotReady,
-        /// A cooperative launch: a twin may not fit on the GPU at once.
+        /// A cooperative launch: the twin may not fit on the GPU as a whole, and the driver would refuse it.
         Cooperative,
         /// Nobody names the context in which it runs, or there are more than [`MOST_CONTEXTS`].
         NoContext,

@@ -337,7 +337,7 @@ fn missed(outcome: ImageOutcome) -> Option<&'static str> {
 fn ran_original(why: Unprobed) -> &'static str {
     match why {
         Unprobed::NotReady => "before their twin was ready",
-        Unprobed::Cooperative => "cooperatively",
+        Unprobed::Cooperative => "cooperatively, with a grid that their twin may not fit the GPU with",
         Unprobed::NoContext => "in contexts beyond the first 16, or in green ones",
         Unprobed::AttributeRefused => "with an attribute that their twin did not take",
         Unprobed::BlockTooLarge => "with more threads a block than their twin has registers for",

@@ -321,9 +321,6 @@ impl Run {
     #[inline]
     fn check(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> Result<(), Unprobed> {
         let entry = found.entry;
-        if kernel.is_cooperative {
-            return Err(Unprobed::Cooperative);
-        }
         if entry.is_refused.load(Ordering::Relaxed) != 0 {
             return Err(Unprobed::AttributeRefused);
         }
@@ -335,7 +332,8 @@ impl Run {
             return Err(Unprobed::AttributeRefused);
         }
         if entry.takes_more.load(Ordering::Relaxed) != 0 && !self.fits(twins, found, kernel) {
-            return Err(Unprobed::MayNotFit);
+            // The driver refuses a cooperative launch that does not fit.
+            return Err(if kernel.is_cooperative { Unprobed::Cooperative } else { Unprobed::MayNotFit });
         }
         Ok(())
     }
