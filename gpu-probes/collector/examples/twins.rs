@@ -23,7 +23,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use xputrace_collector::rendezvous::{Received, Socket};
 use xputrace_wire::device::{
-    self, Codec, ImageOutcome, MOST_CONTEXTS, Twin, Unprobed, decode_image, original_symbol, twin_status, twin_symbol,
+    self, Choice, Codec, ImageOutcome, MOST_CONTEXTS, Twin, decode_image, encode_twins, original_symbol, twin_status,
+    twin_symbol,
 };
 use xputrace_wire::events::{Call, HostEvent, HostEvents};
 use xputrace_wire::message::{
@@ -287,9 +288,9 @@ impl Tracer {
             return;
         };
         let (code, kernels) = weave(&text);
-        let twin =
-            Twin { code: code.into_bytes(), kernels, variables: VARIABLES.map(str::to_owned).to_vec(), names: vec![] };
-        let bytes = twin.encode();
+        let variables = VARIABLES.map(str::to_owned).to_vec();
+        let choices = vec![Choice::default(); kernels.len()];
+        let bytes = encode_twins(&[Twin { code: code.into_bytes(), kernels, variables, names: vec![], choices }]);
         let memory = memory_of(bytes.len());
         unsafe { libc::pwrite(memory.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
         let words = [image, twin_status::WOVEN, bytes.len() as u64];
@@ -375,15 +376,12 @@ fn weave(ptx: &str) -> (String, Vec<String>) {
             begins = false;
             let n = kernels.len();
             out.push_str(&format!(
-                "\t.reg .b64 %xpt_b, %xpt_e, %xpt_g0, %xpt_g1;\n\
+                "\t.reg .b64 %xpt_b, %xpt_g0, %xpt_g1;\n\
                  \t.reg .pred %xpt_p;\n\
                  \tld.global.u64 %xpt_g0, [xpt_globals];\n\
                  \tld.global.u64 %xpt_g1, [xpt_globals+8];\n\
                  \tld.global.u64 %xpt_b, [xpt_device];\n\
                  \tsetp.eq.u64 %xpt_p, %xpt_b, 0;\n\
-                 \t@%xpt_p bra $xpt_{n};\n\
-                 \tld.volatile.global.u64 %xpt_e, [%xpt_b];\n\
-                 \tsetp.eq.u64 %xpt_p, %xpt_e, 0;\n\
                  \t@%xpt_p bra $xpt_{n};\n\
                  \tred.global.add.u64 [%xpt_b+8], 1;\n\
                  $xpt_{n}:\n"

@@ -25,7 +25,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use tracer::{Listener, Tracer, listen, memory, message};
+use tracer::{Listener, Tracer, listen, memory, message, put_at_marker};
 use xputrace_collector::cupti::records;
 use xputrace_collector::rendezvous::Trust;
 use xputrace_collector::{Dormant, World};
@@ -847,11 +847,11 @@ fn the_marker_gets_the_words_and_gives_the_tag<M: Machine>() {
     SEEN.lock().unwrap().clear();
     let mut tracer = arm::<M>(ALL | demand::MARKER | demand::STREAMS, SHAPE);
     *TAGS.lock().unwrap() = tracer.tags as usize;
-    put_jump(xputrace_collector::xputrace_launch_marker as *const () as usize, Some(handler as *const () as usize));
+    put_at_marker(Some(handler));
     for _ in 0..3 {
         M::launch(c"_Z1fv", 7, 0);
     }
-    put_jump(xputrace_collector::xputrace_launch_marker as *const () as usize, None);
+    put_at_marker(None);
     let launches = tracer.launches();
     let tags: Vec<_> = launches.iter().map(|it| (it.flags & Launch::TAGGED != 0, it.tag)).collect();
     assert_eq!(tags, [(false, 0), (true, 42), (false, 0)]);
@@ -863,22 +863,6 @@ fn the_marker_gets_the_words_and_gives_the_tag<M: Machine>() {
     let symbol = unsafe { std::ffi::CStr::from_ptr(words[word::LAUNCH_SYMBOL] as *const _) };
     assert_eq!(symbol, c"_Z1fv");
     disarm::<M>(&mut tracer);
-}
-
-/// Replaces the marker's nop by a jump, for which it has room, or restores it.
-fn put_jump(marker: usize, to: Option<usize>) {
-    let mut code = [0x0f, 0x1f, 0x44, 0, 0];
-    if let Some(to) = to {
-        code[0] = 0xe9;
-        code[1..].copy_from_slice(&(to.wrapping_sub(marker + 5) as i32).to_le_bytes());
-    }
-    unsafe {
-        let page = marker & !4095;
-        let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        assert_eq!(libc::mprotect(page as *mut _, 8192, all), 0);
-        (marker as *mut [u8; 5]).write_volatile(code);
-        assert_eq!(libc::mprotect(page as *mut _, 8192, libc::PROT_READ | libc::PROT_EXEC), 0);
-    }
 }
 
 fn nothing_is_allocated_at_a_launch<M: Machine>() {

@@ -21,17 +21,17 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use tracer::{Tracer, listen, memory};
+use tracer::{Tracer, listen, memory, put_at_marker};
 use xputrace_collector::cupti::{Cupti, CuptiBackend};
 use xputrace_collector::rendezvous::{Received, Socket, Trust};
 use xputrace_collector::{Dormant, World};
 use xputrace_wire::device::{
-    self, ArrayPlace, Codec, Extent, ImageOutcome, MOST_CONTEXTS, RingPlace, Twin, Unprobed, decode_image, image_kind,
-    twin_status, twin_symbol,
+    self, ArrayPlace, Choice, Codec, Condition, Extent, ImageOutcome, MOST_CONTEXTS, RingPlace, Twin, Unprobed,
+    decode_image, encode_twins, image_kind, twin_status, twin_symbol,
 };
 use xputrace_wire::events::{Call, HostEvent, HostEventRecord, HostEvents};
 use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand};
@@ -90,11 +90,20 @@ unsafe impl Sync for Run {}
 
 impl Run {
     fn new(demand: u64) -> Self {
-        Run::with_arrays(demand, &[])
+        Run::made(demand, &[], |_| ())
     }
 
     /// Likewise, with memory in place of arrays of Linux.
     fn with_arrays(demand: u64, arrays: &[(ArrayPlace, OwnedFd)]) -> Self {
+        Run::made(demand, arrays, |_| ())
+    }
+
+    /// Likewise, with conditions that are set before the collector is armed.
+    fn on(demand: u64, set: impl FnOnce(&[Condition])) -> Self {
+        Run::made(demand, &[], set)
+    }
+
+    fn made(demand: u64, arrays: &[(ArrayPlace, OwnedFd)], set: impl FnOnce(&[Condition])) -> Self {
         let listener = listen();
         let address = listener.address.clone();
         let memory = memory(BLOCK.size(), true);
@@ -105,6 +114,7 @@ impl Run {
         let block = mapped(&memory, BLOCK.size());
         let mapped_arrays = arrays.iter().map(|it| mapped(&it.1, PAGE).cast_const()).collect();
         unsafe { block.add(BLOCK.initial_offset()).cast::<[u64; 3]>().write([1, 0, 77]) };
+        set(unsafe { &(*block.cast::<device::Control>()).conditions });
         let asked = demand | demand::DEVICE;
         let tracer = std::thread::scope(|scope| {
             let tracer = scope.spawn(|| arm(listener.accept(), asked, &BLOCK.to_text(), &memory, arrays));
@@ -165,7 +175,11 @@ impl Run {
     }
 
     fn answer(&self, number: u64, twin: &Twin) {
-        let bytes = twin.encode();
+        self.answer_with_all(number, std::slice::from_ref(twin));
+    }
+
+    fn answer_with_all(&self, number: u64, twins: &[Twin]) {
+        let bytes = encode_twins(twins);
         let memory = memory(bytes.len(), true);
         unsafe { libc::pwrite(memory.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
         let words = [number, twin_status::WOVEN, bytes.len() as u64];
@@ -186,6 +200,29 @@ impl Run {
         library
     }
 
+    /// Loads PTX as a library, while the tracer answers with these twins; returns it, and the twins in their order.
+    fn load_twins(&self, twins: &[Twin]) -> (u64, Vec<u64>) {
+        let library = code::load(PTX);
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.answer_with_all(self.image().0, twins));
+            fire_load(Origin::Library, library, text(PTX).as_ptr());
+        });
+        (library, (1..).map(|it| library + 0x1000 * it).take(twins.len()).collect())
+    }
+
+    /// Has the blocks copied, and waits for that.
+    fn read_device(&mut self) {
+        let control = unsafe { &*self.block.cast::<device::Control>() };
+        let number = control.answered.load(SeqCst) + 1;
+        self.socket().send(&Message::new(READ_DEVICE, &[number], ""));
+        self.tracer.until("the copy", |_| control.answered.load(SeqCst) == number);
+    }
+
+    fn counts(&self, condition: usize) -> [u64; 3] {
+        let Condition { met, chosen, unprobed, .. } = &self.control().conditions[condition];
+        [met, chosen, unprobed].map(|it| it.load(SeqCst))
+    }
+
     /// Ends the run, and waits for that.
     fn end(&mut self) -> Message {
         self.tracer.order(DISARM);
@@ -200,15 +237,16 @@ impl Run {
     }
 }
 
-fn arm(socket: Socket, demand: u64, blocks: &str, device: &OwnedFd, arrays: &[(ArrayPlace, OwnedFd)]) -> Tracer {
+fn arm(socket: Socket, asked: u64, blocks: &str, device: &OwnedFd, arrays: &[(ArrayPlace, OwnedFd)]) -> Tracer {
     let hello = tracer::message(&socket);
     assert_eq!(hello.kind, HELLO);
     let (region, tags) = (memory(SHAPE.size(), true), memory(PAGE, false));
-    let words = [demand, SHAPE.rings.into(), SHAPE.ring_bytes.into(), 10, 0, 0, 0, demand];
+    let words = [asked, SHAPE.rings.into(), SHAPE.ring_bytes.into(), 10, 0, 0, 0, asked];
     let places = ArrayPlace::all_to_text(&arrays.iter().map(|it| it.0).collect::<Vec<_>>());
     let order = Message::new(ARM, &words, format!("\n\n\n{blocks}\n{places}"));
-    let fds: Vec<_> = [&region, device].into_iter().chain(arrays.iter().map(|it| &it.1)).map(AsFd::as_fd).collect();
-    assert!(socket.send_with(&order, &fds));
+    let tag_array = (asked & demand::MARKER != 0).then_some(&tags);
+    let fds = [&region].into_iter().chain(tag_array).chain([device]).chain(arrays.iter().map(|it| &it.1));
+    assert!(socket.send_with(&order, &fds.map(AsFd::as_fd).collect::<Vec<_>>()));
     Tracer::new(socket, hello, SHAPE, region, tags)
 }
 
@@ -226,7 +264,17 @@ fn twin_of(kernels: &[&str], variables: &[&str]) -> Twin {
         kernels: owned(kernels),
         variables: owned(variables),
         names: vec![71; kernels.len()],
+        choices: vec![Choice::default(); kernels.len()],
     }
+}
+
+/// The twins of kernels whose handlers have two conditions, and perhaps others without one.
+fn twins_for(kernels: &[&str], holding: impl IntoIterator<Item = u8>) -> Vec<Twin> {
+    let of = |holding| {
+        let choice = Choice { conditions: [Some(0), Some(1), None], holding };
+        Twin { choices: vec![choice; kernels.len()], ..twin_of(kernels, &[]) }
+    };
+    holding.into_iter().map(of).collect()
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -346,8 +394,7 @@ fn what_is_recorded_is_what_the_program_did() {
     let library = run.load(Origin::Library, &["scale"], &[]);
     let kernel = code::kernel(library, "scale").unwrap();
     assert_ne!(launch(kernel), kernel);
-    run.socket().send(&Message::new(READ_DEVICE, &[1], ""));
-    run.tracer.until("the copy", |_| unsafe { &*run.block.cast::<device::Control>() }.answered.load(SeqCst) == 1);
+    run.read_device();
     cupti::push_kernel(1, c"scale$xpt", 0);
     cupti::push_kernel(2, c"scale", 0);
     cupti::push_memcpy(5, code::stream(CONTEXT) as u32 + 100);
@@ -538,7 +585,8 @@ fn a_twin_that_cannot_be_used_leaves_the_original() {
     let library = code::load(PTX);
     let broken = Twin { code: b".broken".to_vec(), ..twin_of(&["scale"], &[]) };
     let kernels = vec!["scale".into(), "other".into()];
-    let lacks_kernel = Twin { kernels, names: vec![71, 72], ..twin_of(&["scale"], &[]) };
+    let choices = vec![Choice::default(); 2];
+    let lacks_kernel = Twin { kernels, names: vec![71, 72], choices, ..twin_of(&["scale"], &[]) };
     let lacks_block = Twin { code: b".entry scale$xpt() { ret; }".to_vec(), ..twin_of(&["scale"], &[]) };
     let lacks_variable = twin_of(&["scale"], &["absent"]);
     for twin in [broken, lacks_kernel, lacks_block, lacks_variable] {
@@ -908,7 +956,9 @@ fn leaving_runs_originals_and_leaves_twins_that_do_nothing() {
     let block = code::block(CONTEXT).unwrap();
     code::set_word(block, 1, 1234);
     assert_eq!(run.end().kind, BYE);
-    assert_eq!((run.copied(0, 0), run.copied(0, 1), code::word(block, 0)), (0, 1234, 0));
+    assert_eq!((run.copied(0, 0), run.copied(0, 1)), (1, 1234));
+    let switches = code::variable(twins_library(library), CONTEXT, "xpt_device").unwrap();
+    assert_eq!([0, 1, 7].map(|it| code::word(switches, it)), [0; 3]);
     assert_eq!(run.control().slots[0].is_last.load(SeqCst), 1);
     assert_eq!(launch(kernel), kernel);
     assert!(!cupti::is_enabled(DRIVER, 307) && !cupti::is_enabled(DRIVER, 678));
@@ -921,6 +971,120 @@ fn leaving_runs_originals_and_leaves_twins_that_do_nothing() {
     let kernel = code::kernel(library, "scale").unwrap();
     assert_ne!(launch(kernel), kernel);
     again.end();
+}
+
+#[test]
+fn a_launch_runs_the_twin_of_the_conditions_that_hold() {
+    let _alone = alone();
+    let mut run = Run::on(0, |conditions| {
+        conditions[0].every.store(3, SeqCst);
+        conditions[1].every.store(2, SeqCst);
+    });
+    let (library, twins) = run.load_twins(&twins_for(&["scale", "other"], 1..4));
+    let [scale, other] = [0x10, 0x20].map(|it| library + it);
+    let launched = |kernel: u64| {
+        let found = launch(kernel);
+        if found == kernel { 0 } else { 1 + twins.iter().position(|it| found - it == kernel - library).unwrap() }
+    };
+    assert_eq!([scale; 7].map(launched), [3, 0, 2, 1, 2, 0, 3]);
+    assert_eq!([other; 3].map(launched), [3, 0, 2], "each kernel counts by itself");
+    let function = code::function(scale, CONTEXT);
+    let functions = [function; 3].map(|it| launch(it) == function);
+    assert_eq!(functions, [true, false, false], "whatever its handle: the 8th, 9th and 10th");
+    assert_eq!((run.counts(0), run.counts(1), run.swapped()), ([13, 5, 0], [13, 7, 0], 9));
+    run.end();
+
+    // With a handler that has no condition, no launch runs the original.
+    let mut run = Run::on(0, |conditions| conditions.iter().for_each(|it| it.is_off.store(1, SeqCst)));
+    let (library, twins) = run.load_twins(&twins_for(&["scale"], 0..4));
+    assert_eq!(launch(library + 0x10), twins[0] + 0x10);
+    run.control().conditions[1].is_off.store(0, SeqCst);
+    assert_eq!(launch(library + 0x10), twins[2] + 0x10);
+    assert_eq!((run.counts(0), run.counts(1)), ([0; 3], [1, 1, 0]));
+    run.end();
+}
+
+/// Handlers in Linux give a launch its tag, before its twin is chosen.
+#[test]
+fn a_launch_runs_the_twin_of_its_tag() {
+    static SLOTS: AtomicUsize = AtomicUsize::new(0);
+    static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn tag(_: *const u64, slot: u64) {
+        let slots = SLOTS.load(SeqCst) as *mut u64;
+        let tag = LAUNCHES.fetch_add(1, SeqCst);
+        if tag > 0 {
+            unsafe { slots.add(slot as usize * 2 + 1).write(tag) };
+            unsafe { slots.add(slot as usize * 2).write(1) };
+        }
+    }
+    let _alone = alone();
+    let mut run = Run::on(demand::LAUNCHES | demand::MARKER, |conditions| {
+        conditions[0].has_tag.store(1, SeqCst);
+        conditions[1].has_tag.store(1, SeqCst);
+        conditions[1].tag.store(2, SeqCst);
+    });
+    let (library, twins) = run.load_twins(&twins_for(&["scale"], 1..4));
+    SLOTS.store(run.tracer.tags as usize, SeqCst);
+    put_at_marker(Some(tag));
+    let launched: Vec<u64> = (0..4).map(|_| launch(library + 0x10)).collect();
+    put_at_marker(None);
+    assert_eq!(launched, [library, library, twins[1], library].map(|it| it + 0x10), "without a tag, with 1, 2 and 3");
+    assert_eq!((run.counts(0), run.counts(1)), ([0; 3], [1, 1, 0]));
+    run.end();
+}
+
+#[test]
+fn a_launch_that_was_chosen_and_cannot_run_its_twin_is_counted() {
+    let _alone = alone();
+    let mut run = Run::on(0, |conditions| conditions[1].every.store(2, SeqCst));
+    let (library, _) = run.load_twins(&twins_for(&["scale"], 1..4));
+    let kernel = library + 0x10;
+    let too_large = |n: u32| (0..n).for_each(|_| assert_eq!(launch_with(kernel, 1025, 0), kernel));
+    too_large(4);
+    assert_eq!((run.counts(0), run.counts(1)), ([4, 4, 4], [4, 2, 2]));
+    run.control().conditions[0].is_off.store(1, SeqCst);
+    too_large(4);
+    assert_eq!((run.counts(0), run.counts(1)), ([4, 4, 4], [8, 4, 4]));
+    assert_eq!(run.unprobed(Unprobed::BlockTooLarge), 6);
+    code::set_stream_context(77, 0x9999);
+    assert_eq!(launch_in(77, kernel), kernel);
+    assert_eq!((run.counts(1), run.unprobed(Unprobed::NoContext)), ([9, 5, 5], 1));
+    run.end();
+}
+
+/// Nodes of graphs keep their twins: the variable tells those whether to do anything.
+#[test]
+fn twins_are_switched_by_their_variable() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let (library, twins) = run.load_twins(&twins_for(&["scale"], 1..4));
+    let block = code::block(CONTEXT).unwrap();
+    let switches = || {
+        twins
+            .iter()
+            .map(|it| {
+                let variable = code::variable(*it, CONTEXT, "xpt_device").unwrap();
+                [0, 1, 2, 3].map(|it| code::word(variable, it) == block)
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(switches(), [[true; 4]; 3]);
+    run.control().conditions[1].is_off.store(1, SeqCst);
+    run.read_device();
+    assert_eq!(switches(), [[true; 4]; 3], "what was launched before may not have run yet");
+    (0..9).for_each(|_| run.read_device());
+    assert_eq!(switches(), [[true, true, false, true]; 3]);
+    let (_, later) = run.load_twins(&twins_for(&["scale"], [1]));
+    let variable = code::variable(later[0], CONTEXT, "xpt_device").unwrap();
+    assert_eq!([1, 2].map(|it| code::word(variable, it)), [block, 0], "that is loaded meanwhile");
+    run.control().conditions[1].is_off.store(0, SeqCst);
+    assert_eq!(launch(library + 0x10), twins[0] + 0x10, "the other would do nothing yet");
+    run.read_device();
+    assert_eq!(switches(), [[true; 4]; 3]);
+    assert_eq!(code::word(variable, 2), block);
+    assert_eq!(launch(library + 0x10), twins[2] + 0x10);
+    run.end();
+    assert_eq!(switches(), [[false; 4]; 3]);
 }
 
 #[test]

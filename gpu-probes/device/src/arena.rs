@@ -105,7 +105,7 @@ impl Arena {
         self.n_bytes
     }
 
-    /// Returns the table, with probes switched on.
+    /// Returns the table, with programs switched on.
     pub fn table(&self) -> Vec<u8> {
         let mut table = vec![0; table_bytes(self.needs.maps.len()) as usize];
         let mut set = |offset: i64, word: u64| {

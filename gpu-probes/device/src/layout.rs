@@ -11,14 +11,20 @@
 //! Shapes (sizes of keys and values, numbers of slots) are constants in the code, so only offsets and what changes between
 //! launches are read from the table. All words are little endian.
 
-/// The module's variable that holds the table's address, 0 for none.
+/// The module's variable that holds the table's address, once for each switch of programs; 0 for none.
 pub const VARIABLE: &str = "xpt_device";
-/// Declares [`VARIABLE`]; goes before the module's first function.
-pub const DECLARATION: &str = ".visible .global .align 8 .u64 xpt_device;";
+
+/// The register that has the table's address in a block, once it has been found not to be 0.
+pub const TABLE: &str = "%xpt_table";
+
+/// Returns what declares [`VARIABLE`] with so many switches; it goes before the module's first function.
+pub fn declaration(switches: usize) -> String {
+    format!(".visible .global .align 8 .u64 {VARIABLE}[{switches}];")
+}
 
 /// Offsets in the table's header, in bytes. Every field is a 64-bit word.
 pub mod header {
-    /// While it is 0, no block does anything: code that outlives its tracer is inert.
+    /// While it is 0, no block does anything that finds the table in a register: code that outlives its tracer is inert.
     pub const ENABLED: i64 = 0;
     /// Process id in the upper half, that of the main thread in the lower (helper 14).
     pub const PID_TGID: i64 = 8;

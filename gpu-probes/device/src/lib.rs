@@ -87,9 +87,6 @@ pub struct Options {
     pub architecture: u32,
     /// Whether to head each instruction's statements with its number.
     pub annotate: bool,
-    /// Whether the table's [`layout::header::ENABLED`] is tested, besides the module's variable. That is one more load from
-    /// device memory in every run; where the variable itself is cleared to switch probes off, it isn't needed.
-    pub has_switch_in_table: bool,
     /// Texts of string ids, for helpers that ask for texts of strings known now.
     pub names: BTreeMap<u64, Vec<u8>>,
     /// Where the block finds the table.
@@ -97,20 +94,29 @@ pub struct Options {
 }
 
 /// Where a block finds its table's address; at 0 it does nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableAt {
-    /// In the module's [`layout::VARIABLE`].
-    #[default]
-    Variable,
-    /// In a 64-bit register of the surrounding code.
+    /// In this element of the module's [`layout::VARIABLE`], which switches it.
+    Variable { switch: usize },
+    /// In a 64-bit register of the surrounding code. There is no variable, so the table's [`layout::header::ENABLED`] is
+    /// tested too: one more load from device memory in every run.
     Register(String),
+}
+
+impl Default for TableAt {
+    fn default() -> Self {
+        TableAt::Variable { switch: 0 }
+    }
 }
 
 impl TableAt {
     /// Returns PTX that sets a 64-bit register to the address.
     pub fn statement(&self, register: &str) -> String {
         match self {
-            TableAt::Variable => format!("ld.global.nc.u64 {register}, [{}];", layout::VARIABLE),
+            TableAt::Variable { switch: 0 } => format!("ld.global.nc.u64 {register}, [{}];", layout::VARIABLE),
+            TableAt::Variable { switch } => {
+                format!("ld.global.nc.u64 {register}, [{}+{}];", layout::VARIABLE, switch * size_of::<u64>())
+            }
             TableAt::Register(from) => format!("mov.b64 {register}, {from};"),
         }
     }
@@ -125,9 +131,8 @@ impl Default for Options {
             first_site: 0,
             architecture: LEAST_ARCHITECTURE,
             annotate: false,
-            has_switch_in_table: true,
             names: BTreeMap::new(),
-            table: TableAt::Variable,
+            table: TableAt::default(),
         }
     }
 }

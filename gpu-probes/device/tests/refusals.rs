@@ -9,7 +9,9 @@ use xputrace_bytecode::image::{Program, ProgramKind};
 use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, helper};
 use xputrace_device::arena::{Arena, Needs};
-use xputrace_device::{Block, DeviceMap, Kind, Options, RecordKind, Refusal, Request, SiteKind, Word, translate};
+use xputrace_device::{
+    Block, DeviceMap, Kind, Options, RecordKind, Refusal, Request, SiteKind, TableAt, Word, translate,
+};
 
 const ARRAY: BpfMapId = programs::ARRAY;
 
@@ -127,25 +129,29 @@ fn functions_that_call_themselves_are_refused() {
 }
 
 /// Runs one thread; returns R0 and the number of each loss.
-fn run(write: impl FnOnce(&mut Assembler), thread: u64, is_enabled: bool) -> (u64, Vec<(SiteKind, u64)>) {
-    run_with(write, thread, is_enabled, true)
+fn run(write: impl FnOnce(&mut Assembler), thread: u64) -> (u64, Vec<(SiteKind, u64)>) {
+    run_with(write, thread, 0, |warp| warp.table)
 }
 
+/// Likewise with the element of the variable that it looks at, which holds what `table` says.
 fn run_with(
     write: impl FnOnce(&mut Assembler),
     thread: u64,
-    is_enabled: bool,
-    has_switch_in_table: bool,
+    switch: usize,
+    table: impl FnOnce(&Warp<'_>) -> u64,
 ) -> (u64, Vec<(SiteKind, u64)>) {
-    let options = Options { fuel: 100, result: Some("%result".into()), has_switch_in_table, ..Options::default() };
+    let table_at = TableAt::Variable { switch };
+    let options = Options { fuel: 100, result: Some("%result".into()), table: table_at, ..Options::default() };
     let block = translated(&program(write), &options).expect("is translated");
     let arena = Arena::new(Needs { maps: maps(), n_sites: block.sites.len() as u32, ring_slots: 0, n_threads: 1 });
     let arena = arena.expect("fits");
     let mut memory = arena.table();
-    memory[0] = is_enabled.into();
     memory.resize(arena.n_bytes() as usize, 0);
-    let code = Code::parse(&block.text);
+    let element = if switch == 0 { "[xpt_device]".to_owned() } else { format!("[xpt_device+{}]", 8 * switch) };
+    assert_eq!(block.text.matches("xpt_device").count(), block.text.matches(&element).count());
+    let code = Code::parse(&block.text.replace(&element, "[xpt_device]"));
     let mut warp = Warp::new(&code, 1, memory);
+    warp.table = table(&warp);
     warp.threads[0].special.insert("%tid.x".into(), thread);
     warp.run_in_turn();
     let loss = |at: usize| common::generate::word(&warp.global, arena.loss(at as u32));
@@ -155,9 +161,9 @@ fn run_with(
 
 #[test]
 fn runs_that_go_wrong_end() {
-    assert_eq!(run(programs::endless, 0, true), (0, vec![(SiteKind::OutOfFuel, 1)]));
-    assert_eq!(run(programs::stray, 0, true), (0, vec![(SiteKind::BadAccess, 1)]));
-    assert_eq!(run(programs::stray, u64::from(u32::MAX), true), (0, vec![(SiteKind::BadAccess, 1)]));
+    assert_eq!(run(programs::endless, 0), (0, vec![(SiteKind::OutOfFuel, 1)]));
+    assert_eq!(run(programs::stray, 0), (0, vec![(SiteKind::BadAccess, 1)]));
+    assert_eq!(run(programs::stray, u64::from(u32::MAX)), (0, vec![(SiteKind::BadAccess, 1)]));
     let without_test = |asm: &mut Assembler| {
         asm.st_imm(Size::W, Reg::FP, -4, 4);
         asm.ld_map(Reg::R1, ARRAY);
@@ -167,15 +173,17 @@ fn runs_that_go_wrong_end() {
         asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
         asm.exit();
     };
-    assert_eq!(run(without_test, 0, true), (0, vec![(SiteKind::BadAccess, 1)]));
+    assert_eq!(run(without_test, 0), (0, vec![(SiteKind::BadAccess, 1)]));
     let record = |asm: &mut Assembler| programs::record(asm, 60, 3);
-    assert_eq!(run(record, 0, true).1, vec![(SiteKind::Record(RecordKind::Data(BpfMapId(1))), 3)]);
+    assert_eq!(run(record, 0).1, vec![(SiteKind::Record(RecordKind::Data(BpfMapId(1))), 3)]);
 }
 
 #[test]
 fn nothing_runs_while_probes_are_off() {
-    assert_eq!(run(programs::endless, 0, false), (0, vec![]));
-    assert_eq!(run_with(programs::endless, 0, false, false), (0, vec![(SiteKind::OutOfFuel, 1)]), "nobody looks");
+    for switch in [0, 3] {
+        assert_eq!(run_with(programs::endless, 0, switch, |_| 0), (0, vec![]));
+        assert_eq!(run_with(programs::endless, 0, switch, |warp| warp.table), (0, vec![(SiteKind::OutOfFuel, 1)]));
+    }
 }
 
 fn any_insn() -> impl Strategy<Value = Insn> {

@@ -21,6 +21,10 @@ pub const WARP_THREADS: u64 = 32;
 /// "Coalesced Access to Global Memory").
 pub const SECTOR_BYTES: u64 = 32;
 
+/// Conditions that a script's handlers can have in all, and those of one kernel: each subset of these takes a twin.
+pub const MOST_CONDITIONS: usize = 32;
+pub const MOST_KERNEL_CONDITIONS: usize = 3;
+
 /// A device event as its handlers see it.
 pub type DeviceContext = [u64; WORDS];
 

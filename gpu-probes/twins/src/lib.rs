@@ -16,6 +16,8 @@ mod maker;
 mod patches;
 mod text;
 
+use xputrace_wire::device::MOST_KERNEL_CONDITIONS;
+
 pub use maker::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin, TwinText, Wanted};
 pub use patches::{NoCode, PatchesText, kernels_of};
 pub use text::{Gpu, TextError, best};
@@ -38,6 +40,11 @@ pub enum NoTwin {
     NoLines,
     #[error("handlers of several kernels differ in the function {function}, which doesn't know which kernel called it")]
     Shared { function: String },
+    #[error(
+        "handlers of the kernel {kernel} run at {n} different choices of launches; the limit is {MOST_KERNEL_CONDITIONS}: \
+         handlers with the same `every` and `tag`, of one declaration if it is switched, share one"
+    )]
+    Conditions { kernel: String, n: usize },
     #[error("weaving: {0}")]
     Weave(#[from] xputrace_ptx::WeaveError),
     #[error("its variables can't be shared: {0}")]

@@ -5,7 +5,7 @@ use crate::text::{Gpu, best, text};
 use std::collections::BTreeMap;
 use xputrace_bytecode::{BpfMapId, MapKind, MapSpec, Program};
 use xputrace_device::arena::{Arena, ArenaError, Needs};
-use xputrace_device::layout::{DECLARATION, LINE_BYTES, descriptor, header};
+use xputrace_device::layout::{LINE_BYTES, TABLE, declaration, descriptor, header};
 use xputrace_device::{
     DeviceMap, Kind, LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, RecordKind, Request, Scope, SiteKind, TableAt,
     Word, translate,
@@ -13,13 +13,17 @@ use xputrace_device::{
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, SOURCES, SPACES, Source};
 use xputrace_ptx::{ADDRESS, Access, AccessKind, Function, Module, Point, Site, Space, type_bits};
-use xputrace_wire::device::{ArrayPlace, NAMES_VARIABLE, Ptx, RingPlace, Twin, twin_symbol};
+use xputrace_wire::device::{
+    ArrayPlace, Choice, MOST_KERNEL_CONDITIONS, NAMES_VARIABLE, Ptx, RingPlace, Twin, twin_symbol,
+};
 
 /// A handler, and where in a kernel it runs.
 #[derive(Clone, Debug)]
 pub struct Handler {
     pub place: DeviceEvent,
     pub program: Program,
+    /// The number of the condition on which it runs; `None` if it runs at every launch.
+    pub condition: Option<u8>,
 }
 
 /// What a kernel gets.
@@ -42,6 +46,8 @@ pub struct TwinText {
     pub variables: Vec<String>,
     /// Whether it reads what its kernels are called.
     pub reads_names: bool,
+    /// At which launches they run, a kernel each.
+    pub choices: Vec<Choice>,
 }
 
 impl TwinText {
@@ -49,7 +55,8 @@ impl TwinText {
     pub fn with_code(&self, code: Vec<u8>, name_of: impl FnMut(&str) -> u64) -> Twin {
         let names =
             if self.reads_names { self.kernels.iter().map(String::as_str).map(name_of).collect() } else { vec![] };
-        Twin { code, kernels: self.kernels.clone(), variables: self.variables.clone(), names }
+        let (kernels, variables, choices) = (self.kernels.clone(), self.variables.clone(), self.choices.clone());
+        Twin { code, kernels, variables, names, choices }
     }
 
     /// Returns the text as code: the driver takes one that ends with a 0, and compiles it.
@@ -223,25 +230,68 @@ impl Maker {
         &self.maps
     }
 
-    /// Makes the twin of an image. `wanted` says what a kernel of this symbol gets, if anything.
-    /// Returns `None` if it has no kernel that gets anything.
+    /// Makes the twins of an image: one for each choice that the conditions of a kernel's handlers leave. `wanted` says what a
+    /// kernel of this symbol gets, if anything. Returns none if it has no kernel that gets anything.
     ///
     /// # Errors
     /// A kernel should get a handler, but can't.
-    pub fn twin(
+    pub fn twins(
         &self,
         image: &[Ptx<'_>],
         gpu: Gpu,
         wanted: &mut dyn FnMut(&str) -> Option<Wanted>,
-    ) -> Result<Option<TwinText>, NoTwin> {
-        let Some(ptx) = best(image, gpu) else { return Ok(None) };
-        let mut module = Module::parse(&text(ptx)?)?;
+    ) -> Result<Vec<TwinText>, NoTwin> {
+        let Some(ptx) = best(image, gpu) else { return Ok(vec![]) };
+        let module = Module::parse(&text(ptx)?)?;
         let kernels = chosen(&module, wanted);
+        let choices = kernels.iter().map(|(kernel, it)| Ok((kernel, self.choices(kernel, it)?)));
+        let choices = choices.collect::<Result<Vec<_>, NoTwin>>()?;
+        let mut twins = Vec::new();
+        for holding in 0..1 << MOST_KERNEL_CONDITIONS {
+            let of_kernel = |(kernel, all): &(&String, Vec<(Choice, Wanted)>)| {
+                let found = all.iter().find(|it| it.0.holding == holding)?;
+                Some(((*kernel).clone(), found.clone()))
+            };
+            let kernels: BTreeMap<String, (Choice, Wanted)> = choices.iter().filter_map(of_kernel).collect();
+            if !kernels.is_empty() {
+                twins.push(self.twin(module.clone(), gpu, kernels)?);
+            }
+        }
+        Ok(twins)
+    }
+
+    /// Returns what a kernel gets at which launches, where that is anything.
+    fn choices(&self, kernel: &str, wanted: &Wanted) -> Result<Vec<(Choice, Wanted)>, NoTwin> {
+        let condition = |handler: &usize| self.handlers[*handler].condition;
+        let mut all: Vec<u8> = wanted.handlers.iter().filter_map(condition).collect();
+        all.sort_unstable();
+        all.dedup();
+        if all.len() > MOST_KERNEL_CONDITIONS {
+            return Err(NoTwin::Conditions { kernel: kernel.to_owned(), n: all.len() });
+        }
+        let conditions = std::array::from_fn(|at| all.get(at).copied());
+        let choice = |holding: u8| {
+            let holds = |it: &&usize| {
+                let at = condition(it).map(|it| all.iter().position(|known| *known == it).unwrap_or(0));
+                at.is_none_or(|at| holding >> at & 1 == 1)
+            };
+            let handlers: Vec<usize> = wanted.handlers.iter().filter(holds).copied().collect();
+            (!handlers.is_empty()).then_some((Choice { conditions, holding }, Wanted { handlers }))
+        };
+        Ok((0..1 << all.len()).filter_map(choice).collect())
+    }
+
+    /// Makes the twin of these kernels of a module.
+    fn twin(
+        &self,
+        mut module: Module,
+        gpu: Gpu,
+        kernels: BTreeMap<String, (Choice, Wanted)>,
+    ) -> Result<TwinText, NoTwin> {
+        let choices = kernels.values().map(|it| it.0).collect();
+        let kernels: BTreeMap<String, Wanted> = kernels.into_iter().map(|(name, it)| (name, it.1)).collect();
         let target = Target::of(&module);
         let names: Vec<&str> = kernels.keys().map(String::as_str).collect();
-        if names.is_empty() {
-            return Ok(None);
-        }
         if !target.is_enough() {
             return Err(NoTwin::TooOld { target: target.text });
         }
@@ -260,20 +310,26 @@ impl Maker {
         // Before variables are redirected, which adds reads of their addresses.
         let reads_names = self.weave(&mut module, &kernels, target.architecture.min(gpu.capability))?;
         let variables = module.redirect(&mut |it| !it.is_literal())?;
-        module.declare(DECLARATION)?;
+        module.declare(&declaration(self.switches()))?;
         if reads_names {
             module.declare(&format!(".visible .const .align 8 .u64 {NAMES_VARIABLE}[{}];", names.len()))?;
         }
         for kernel in &names {
             module.rename(kernel, &twin_symbol(kernel))?;
         }
-        Ok(Some(TwinText {
+        Ok(TwinText {
             text: module.to_string(),
             target: target.text,
             kernels: names.into_iter().map(str::to_owned).collect(),
             variables: variables.into_iter().map(|it| it.name).collect(),
             reads_names,
-        }))
+            choices,
+        })
+    }
+
+    /// Returns how many switches the handlers have.
+    fn switches(&self) -> usize {
+        self.handlers.iter().map(|it| switch_of(it) + 1).max().unwrap_or(1)
     }
 
     /// Weaves the handlers in; returns whether any reads what its kernel is called.
@@ -329,7 +385,8 @@ impl Maker {
         let context = self.origin.context(spot, &self.texts);
         let mut text = String::new();
         for at in here {
-            text += &self.block(at, &context, architecture, TableAt::Variable)?;
+            let table = TableAt::Variable { switch: switch_of(&self.handlers[at]) };
+            text += &self.block(at, &context, architecture, table)?;
             text.push('\n');
         }
         Ok(text)
@@ -348,6 +405,11 @@ impl Maker {
         let program = &self.handlers[handler].program;
         Ok(translate(Request { program, maps: &self.maps, context, options: &options })?.text)
     }
+}
+
+/// Returns the element of the twin's variable that switches a handler.
+fn switch_of(handler: &Handler) -> usize {
+    handler.condition.map_or(0, |it| usize::from(it) + 1)
 }
 
 /// Returns the event at a point of a kernel's code, if it is one.
@@ -411,8 +473,8 @@ impl Spot<'_> {
         match source {
             Source::Register32(register) => Word::Narrow(register.into()),
             Source::Register64(register) => Word::Wide(register.into()),
-            Source::GlobalTimer => Word::Statements(clock(&TableAt::Variable)),
-            Source::OfProcess => Word::Statements(process_id(&TableAt::Variable)),
+            Source::GlobalTimer => Word::Statements(clock()),
+            Source::OfProcess => Word::Statements(process_id()),
             Source::OfKernel => Word::Statements(name_of(self.kernel)),
             Source::Leader => Word::Statements(LEADER.into()),
             Source::Active => Word::Statements(ACTIVE.into()),
@@ -594,22 +656,17 @@ fn device_map(GpuMap { spec, has_parts, is_outer }: GpuMap<'_>) -> Result<Device
 }
 
 /// Returns PTX that sets `{d}` to the GPU's time on the host's clock.
-pub(crate) fn clock(table: &TableAt) -> String {
+pub(crate) fn clock() -> String {
     format!(
-        "{{ .reg .b64 %table; .reg .b64 %offset; {} ld.global.u64 %offset, [%table+{}]; \
-         mov.u64 {{d}}, %globaltimer; add.s64 {{d}}, {{d}}, %offset; }}",
-        table.statement("%table"),
+        "{{ .reg .b64 %offset; ld.global.u64 %offset, [{TABLE}+{}]; mov.u64 {{d}}, %globaltimer; \
+         add.s64 {{d}}, {{d}}, %offset; }}",
         header::CLOCK_OFFSET_NS
     )
 }
 
 /// Returns PTX that sets `{d}` to the id of the process.
-pub(crate) fn process_id(table: &TableAt) -> String {
-    format!(
-        "{{ .reg .b64 %table; {} ld.global.u64 {{d}}, [%table+{}]; shr.u64 {{d}}, {{d}}, 32; }}",
-        table.statement("%table"),
-        header::PID_TGID
-    )
+pub(crate) fn process_id() -> String {
+    format!("ld.global.u64 {{d}}, [{TABLE}+{}]; shr.u64 {{d}}, {{d}}, 32;", header::PID_TGID)
 }
 
 /// Returns PTX that sets `{d}` to the string id of a kernel's name.

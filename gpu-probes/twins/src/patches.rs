@@ -127,12 +127,11 @@ impl Maker {
     }
 
     fn word_at(&self, point: PatchPoint, at: usize, source: Source) -> Word {
-        let table = TableAt::Register(BLOCK.into());
         match source {
             Source::Register32(register) => Word::Narrow(register.into()),
             Source::Register64(register) => Word::Wide(register.into()),
-            Source::GlobalTimer => Word::Statements(clock(&table)),
-            Source::OfProcess => Word::Statements(process_id(&table)),
+            Source::GlobalTimer => Word::Statements(clock()),
+            Source::OfProcess => Word::Statements(process_id()),
             Source::OfKernel => Word::Statements(format!("ld.global.nc.u64 {{d}}, [{KERNEL}+{}];", kernel_words::NAME)),
             Source::Leader => Word::Statements(LEADER.into()),
             Source::Active => Word::Statements(ACTIVE.into()),

@@ -32,7 +32,7 @@ fn counting(place: DeviceEvent, word: usize) -> Handler {
     let name = "count".into();
     let program =
         Program { name, kind: ProgramKind::Syscall, insns: code.insns, map_refs: code.map_refs, lines: code.lines };
-    Handler { place, program }
+    Handler { place, program, condition: None }
 }
 
 /// Writes this word of the context to a ring.
@@ -52,7 +52,7 @@ fn recording(place: DeviceEvent, word: usize) -> Handler {
     let name = "record".into();
     let program =
         Program { name, kind: ProgramKind::Syscall, insns: code.insns, map_refs: code.map_refs, lines: code.lines };
-    Handler { place, program }
+    Handler { place, program, condition: None }
 }
 
 fn maker(handlers: Vec<Handler>) -> Maker {
@@ -69,10 +69,17 @@ fn image(text: &str) -> Vec<Ptx<'_>> {
     vec![Ptx { codec: Codec::Plain, portability: Portability::Later, sm: 90, text_bytes: text.len() as u64, stored }]
 }
 
+/// Returns the only twin of a kernel whose handlers have no condition.
 fn twin(handlers: Vec<Handler>, text: &str, kernel: &str) -> Result<Option<TwinText>, NoTwin> {
+    let mut all = twins(handlers, text, kernel)?;
+    assert!(all.len() <= 1);
+    Ok(all.pop())
+}
+
+fn twins(handlers: Vec<Handler>, text: &str, kernel: &str) -> Result<Vec<TwinText>, NoTwin> {
     let all = (0..handlers.len()).collect::<Vec<_>>();
     let mut wanted = |it: &str| (it == kernel).then(|| Wanted { handlers: all.clone() });
-    maker(handlers).twin(&image(text), H100, &mut wanted)
+    maker(handlers).twins(&image(text), H100, &mut wanted)
 }
 
 fn golden(name: &str, twin: &TwinText) {
@@ -154,7 +161,7 @@ fn an_array_of_linux_takes_a_word_that_says_where_it_is() {
     assert_eq!(own.initial(0).len() - outer.initial(0).len(), 4864, "its values");
     assert!(place.is_sound(outer.initial(0).len() as u64));
     let mut wanted = |_: &str| Some(Wanted { handlers: vec![0] });
-    let twin = outer.twin(&image(FIRST), H100, &mut wanted).unwrap().unwrap();
+    let twin = outer.twins(&image(FIRST), H100, &mut wanted).unwrap().pop().unwrap();
     assert!(twin.text.contains("red.relaxed.sys.global.add"), "the host sees it: {}", twin.text);
     assemble_text("outer", &twin.text);
 }
@@ -170,7 +177,7 @@ fn what_is_constant_in_a_kernel_and_a_process() {
     let [one, other] = [in_run(100), in_run(200)];
     assert_eq!((&one.code, &one.kernels), (&other.code, &other.kernels));
     assert_eq!((one.names, other.names), (vec![106], vec![206]));
-    assert!(text.text.contains("[%table+8]"), "the process id");
+    assert!(text.text.contains("[%xpt_table+8]"), "the process id");
 }
 
 #[test]
@@ -187,13 +194,48 @@ fn a_launch_is_its_number() {
     assert!(text.text.contains("%gridid"), "{}", text.text);
 }
 
+/// Handlers at the entry of `second`, each counting its own word, on these conditions.
+fn on_conditions(conditions: &[Option<u8>]) -> Result<Vec<TwinText>, NoTwin> {
+    let words = [device::SMID, device::LANEID, device::WARPID, device::CLOCK];
+    let handler = |(word, condition): (&usize, &Option<u8>)| Handler {
+        condition: *condition,
+        ..counting(DeviceEvent::Entry, *word)
+    };
+    twins(words.iter().zip(conditions).map(handler).collect(), FIRST, "second")
+}
+
+#[test]
+fn a_kernel_has_a_twin_for_each_choice_of_its_handlers() {
+    let words = |it: &TwinText| {
+        let has = |it: &TwinText, word| it.text.contains(&format!(", {word};"));
+        ["%smid", "%laneid", "%warpid"].map(|word| has(it, word))
+    };
+    let choices = |all: &[TwinText]| all.iter().map(|it| it.choices[0].holding).collect::<Vec<_>>();
+    let one = on_conditions(&[Some(4)]).unwrap();
+    assert_eq!((choices(&one), one[0].choices[0].conditions), (vec![1], [Some(4), None, None]));
+    let some = on_conditions(&[Some(9), None, Some(4)]).unwrap();
+    assert_eq!(choices(&some), [0, 1, 2, 3]);
+    assert_eq!(some[3].choices[0].conditions, [Some(4), Some(9), None]);
+    let woven: Vec<_> = some.iter().map(words).collect();
+    assert_eq!(woven, [[false, true, false], [false, true, true], [true, true, false], [true, true, true]]);
+    let [smid, laneid, warpid] =
+        ["[xpt_device+80]", "[xpt_device]", "[xpt_device+40]"].map(|it| some[3].text.matches(it).count());
+    assert_eq!([smid, laneid, warpid], [1, 1, 1]);
+    assert!(some[3].text.contains(".u64 xpt_device[11];"));
+    let shared = on_conditions(&[Some(4), Some(4), Some(4)]).unwrap();
+    assert_eq!((choices(&shared), words(&shared[0])), (vec![1], [true; 3]));
+    assert_eq!(choices(&on_conditions(&[Some(1), Some(2), Some(3)]).unwrap()), [1, 2, 3, 4, 5, 6, 7]);
+    let too_many = on_conditions(&[Some(1), Some(2), Some(3), Some(4)]);
+    assert!(matches!(too_many, Err(NoTwin::Conditions { n: 4, .. })));
+}
+
 #[test]
 fn no_twin_without_a_kernel_that_gets_something() {
     let handlers = || vec![counting(DeviceEvent::Entry, device::SMID)];
     assert_eq!(twin(handlers(), FIRST, "third").unwrap(), None);
     let other: Vec<_> = image(FIRST).into_iter().map(|it| Ptx { sm: 100, ..it }).collect();
     let mut all = |_: &str| Some(Wanted { handlers: vec![0] });
-    assert_eq!(maker(handlers()).twin(&other, H100, &mut all).unwrap(), None, "for another GPU");
+    assert_eq!(maker(handlers()).twins(&other, H100, &mut all).unwrap(), [], "for another GPU");
 }
 
 #[test]
@@ -231,9 +273,9 @@ fn a_function_has_the_handlers_of_its_only_kernel() {
 fn a_function_of_two_kernels_has_only_handlers_that_are_the_same_in_both() {
     let twin = |word| {
         let mut wanted = |_: &str| Some(Wanted { handlers: vec![0] });
-        maker(vec![counting(DeviceEvent::Exit, word)]).twin(&image(ENDS_ELSEWHERE), H100, &mut wanted)
+        maker(vec![counting(DeviceEvent::Exit, word)]).twins(&image(ENDS_ELSEWHERE), H100, &mut wanted)
     };
-    assert!(twin(device::SMID).unwrap().is_some());
+    assert_eq!(twin(device::SMID).unwrap().len(), 1);
     assert!(matches!(twin(device::KERNEL), Err(NoTwin::Shared { function }) if function == "leave"));
 }
 

@@ -9,12 +9,17 @@
 //! block ─▶ slot of its context ────────────────▶ interprets it
 //! ```
 //! All device maps of a process are in one *block* of bytes, whose offsets are relative to its beginning. The collector
-//! allocates one in each context, fills it with the initial bytes, and knows nothing of it but its size and [`ENABLED`].
+//! allocates one in each context, fills it with the initial bytes, and knows nothing of it but its size.
+//!
+//! Some handlers run at some launches only. What decides is a *condition* ([`Condition`]), of which a kernel's handlers have
+//! [`MOST_KERNEL_CONDITIONS`] at most. The kernel has a twin for each subset of them ([`Choice`]), and at each launch the
+//! collector takes that of the conditions which hold, or the original where no handler is to run.
 //!
 //! What a twin has, besides its kernels:
 //!
 //! ```text
-//! .visible .global .align 8 .u64 xpt_device;        the block's address; 0 until there is one: the twin then does nothing
+//! .visible .global .align 8 .u64 xpt_device[N];     the block's address, for handlers without a condition and those of each
+//!                                                   one; 0 where they are to do nothing
 //! .visible .const .align 8 .u64 xpt_globals[N];     addresses of the original's variables, where the twin names any
 //! .visible .const .align 8 .u64 xpt_names[N];       string ids of its kernels' names, where the twin reads any
 //! ```
@@ -34,9 +39,11 @@ use crate::region::PAGE;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+pub use xputrace_events::device::{MOST_CONDITIONS, MOST_KERNEL_CONDITIONS};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The twin's variable for the block's address: 8 bytes.
+/// The twin's variable for the block's address: 8 bytes for handlers without a condition, then 8 for each condition, by its
+/// number, as far as the twin has any. Nodes of graphs keep their twins: this is what switches those off.
 pub const BLOCK_VARIABLE: &str = "xpt_device";
 /// The twin's variable for addresses of the original's variables: 8 bytes each, in the order of [`Twin::variables`].
 pub const GLOBALS_VARIABLE: &str = "xpt_globals";
@@ -44,8 +51,8 @@ pub const GLOBALS_VARIABLE: &str = "xpt_globals";
 pub const NAMES_VARIABLE: &str = "xpt_names";
 /// Offset in the block of the word with the process id in its upper half, and the same id in the lower one.
 pub const PID_TGID: usize = 8;
-/// Offset in the block of the word that says whether twins do anything: 1, or 0 for nothing. The tracer's initial bytes
-/// set it, and the collector clears it when the run ends: twins stay in graphs that the program has made.
+/// Offset in the block of the word that says whether patches do anything: 1, or 0 for nothing. The tracer's initial bytes set
+/// it. Twins have [`BLOCK_VARIABLE`] for that.
 pub const ENABLED: usize = 0;
 
 /// What a twin's symbol has behind the original's. C++ compilers make no such names, and PTX accepts them.
@@ -147,6 +154,53 @@ pub struct Control {
     /// Images, indexed by [`ImageOutcome`].
     pub images: [AtomicU64; ImageOutcome::COUNT],
     pub slots: [Slot; MOST_CONTEXTS],
+    /// Those of the script's first, from the tracer.
+    pub conditions: [Condition; MOST_CONDITIONS],
+}
+
+/// What decides at a launch whether some handlers run. The tracer writes what it asks for, the collector counts.
+#[repr(C)]
+#[derive(Default, Debug)]
+pub struct Condition {
+    /// The first of so many launches of a kernel, of those that meet the rest. 0 and 1: all.
+    pub every: AtomicU64,
+    /// The tag that a launch must have, if `has_tag` is 1.
+    pub tag: AtomicU64,
+    pub has_tag: AtomicU32,
+    /// 1 while no launch meets it.
+    pub is_off: AtomicU32,
+    /// Launches that met the rest.
+    pub met: AtomicU64,
+    /// Those of them that `every` chose.
+    pub chosen: AtomicU64,
+    /// Those of the chosen that ran the original all the same: [`Control::unprobed`] has them too.
+    pub unprobed: AtomicU64,
+}
+
+/// Which of a kernel's conditions a twin is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// The numbers of the conditions that the kernel's handlers have, in ascending order; the same in all of its twins.
+    pub conditions: [Option<u8>; MOST_KERNEL_CONDITIONS],
+    /// The twin is for launches at which these hold, and no other: bit `n` for the n-th of `conditions`.
+    pub holding: u8,
+}
+
+impl Choice {
+    /// Returns it as a word: a byte for each condition, its number plus one, and one for those that hold.
+    pub fn word(self) -> u32 {
+        let [a, b, c] = self.conditions.map(|it| it.map_or(0, |it| it + 1));
+        u32::from_le_bytes([a, b, c, self.holding])
+    }
+
+    /// Inverts [`Choice::word`]; `None` for conditions that there can't be.
+    pub fn of_word(word: u32) -> Option<Self> {
+        let [conditions @ .., holding] = word.to_le_bytes();
+        let is_sound = conditions.iter().all(|it| usize::from(*it) <= MOST_CONDITIONS);
+        let n = conditions.iter().take_while(|it| **it != 0).count();
+        let is_sound = is_sound && conditions[n..].iter().all(|it| *it == 0) && holding >> n == 0;
+        is_sound.then(|| Choice { conditions: conditions.map(|it| it.checked_sub(1)), holding })
+    }
 }
 
 /// A context that has a block, or had one.
@@ -334,7 +388,7 @@ impl Shape {
 pub mod twin_status {
     /// The image has nothing to probe. No descriptor.
     pub const NOTHING: u64 = 0;
-    /// The descriptor is a memfd with a [`Twin`](super::Twin).
+    /// The descriptor is a memfd with [`Twin`](super::Twin)s, one at least ([`encode_twins`](super::encode_twins)).
     pub const WOVEN: u64 = 1;
     /// The tracer could not make a twin. No descriptor.
     pub const FAILED: u64 = 2;
@@ -527,6 +581,8 @@ pub struct Twin {
     pub variables: Vec<String>,
     /// The elements of [`NAMES_VARIABLE`], a kernel each; empty if the twin has no such variable.
     pub names: Vec<u64>,
+    /// At which launches they run, a kernel each.
+    pub choices: Vec<Choice>,
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -538,12 +594,34 @@ struct TwinHead {
     names: u64,
 }
 
+/// Encodes the twins of an image, each behind its size.
+pub fn encode_twins(all: &[Twin]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for twin in all.iter().map(Twin::encode) {
+        out.extend((twin.len() as u64).to_le_bytes());
+        out.extend(twin);
+    }
+    out
+}
+
+/// Inverts [`encode_twins`]; `None` if the bytes are malformed.
+pub fn decode_twins(mut bytes: &[u8]) -> Option<Vec<Twin>> {
+    let mut all = Vec::new();
+    while let Some((size, rest)) = bytes.split_first_chunk() {
+        let (twin, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*size)).ok()?)?;
+        all.push(Twin::decode(twin)?);
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(all)
+}
+
 impl Twin {
-    /// Encodes the twin: sizes, ids of names, the code, then symbols with a 0 behind each.
+    /// Encodes the twin: sizes, ids of names, choices, the code, then symbols with a 0 behind each.
     ///
     /// ```
-    /// use xputrace_wire::device::Twin;
-    /// let twin = Twin { code: b".version 8.0".into(), kernels: vec!["scale".into()], ..Twin::default() };
+    /// use xputrace_wire::device::{Choice, Twin};
+    /// let (kernels, choices) = (vec!["scale".into()], vec![Choice::default()]);
+    /// let twin = Twin { code: b".version 8.0".into(), kernels, choices, ..Twin::default() };
     /// assert_eq!(Twin::decode(&twin.encode()), Some(twin));
     /// ```
     pub fn encode(&self) -> Vec<u8> {
@@ -555,6 +633,7 @@ impl Twin {
         };
         let mut out = head.as_bytes().to_vec();
         self.names.iter().for_each(|it| out.extend(it.to_le_bytes()));
+        self.choices.iter().for_each(|it| out.extend(it.word().to_le_bytes()));
         out.extend(&self.code);
         for name in self.kernels.iter().chain(&self.variables) {
             out.extend(name.as_bytes());
@@ -568,13 +647,17 @@ impl Twin {
         let (head, rest) = TwinHead::read_from_prefix(bytes).ok()?;
         let (names, rest) = rest.split_at_checked(usize::try_from(head.names.checked_mul(8)?).ok()?)?;
         let (names, _) = names.as_chunks::<8>();
+        let (choices, rest) = rest.split_at_checked(usize::try_from(head.kernels).ok()?.checked_mul(4)?)?;
+        let (choices, _) = choices.as_chunks::<4>();
+        let choices =
+            choices.iter().map(|it| Choice::of_word(u32::from_le_bytes(*it))).collect::<Option<Vec<Choice>>>()?;
         let (code, symbols) = rest.split_at_checked(usize::try_from(head.code_bytes).ok()?)?;
         let mut symbols = symbols.split_inclusive(|it| *it == 0).map(|it| it.strip_suffix(&[0]));
         let mut take = |n: u32| (0..n).map(|_| symbol_of(symbols.next()??)).collect::<Option<Vec<String>>>();
         let (kernels, variables) = (take(head.kernels)?, take(head.variables)?);
         let names: Vec<u64> = names.iter().map(|it| u64::from_le_bytes(*it)).collect();
         let is_sound = symbols.next().is_none() && (names.is_empty() || names.len() == kernels.len());
-        is_sound.then(|| Twin { code: code.to_vec(), kernels, variables, names })
+        is_sound.then(|| Twin { code: code.to_vec(), kernels, variables, names, choices })
     }
 }
 
@@ -717,9 +800,16 @@ mod tests {
     #[test]
     fn a_twin_with_other_names_than_it_says_is_refused() {
         let (kernels, variables) = (vec!["a".into(), "b".into()], vec!["table".into()]);
-        let twin = Twin { code: vec![0, 1, 2], kernels, variables, names: vec![7, 8] };
+        let choice = Choice { conditions: [Some(0), Some(31), None], holding: 2 };
+        let choices = vec![Choice::default(), choice];
+        let twin = Twin { code: vec![0, 1, 2], kernels, variables, names: vec![7, 8], choices };
         let bytes = twin.encode();
-        assert_eq!(Twin::decode(&bytes), Some(twin));
+        assert_eq!(Twin::decode(&bytes).as_ref(), Some(&twin));
+        let both = [twin, Twin::default()];
+        let of_both = encode_twins(&both);
+        assert_eq!(decode_twins(&of_both).as_deref(), Some(&both[..]));
+        let wholes = (0..of_both.len()).filter(|it| decode_twins(&of_both[..*it]).is_some());
+        assert_eq!(wholes.collect::<Vec<_>>(), [0, 8 + bytes.len()]);
         let refused = |at: usize, byte: u8| {
             let mut bytes = bytes.clone();
             bytes[at] = byte;
@@ -741,6 +831,17 @@ mod tests {
         let mut other = bytes.clone();
         other[8] |= 0x40;
         assert_eq!(Patches::decode(&other), None, "a point that there isn't");
+    }
+
+    #[test]
+    fn a_choice_of_conditions_that_there_are_not_is_refused() {
+        let choice = |conditions, holding| Choice { conditions, holding };
+        for it in [choice([None; 3], 0), choice([Some(3), None, None], 1), choice([Some(0), Some(1), Some(31)], 7)] {
+            assert_eq!(Choice::of_word(it.word()), Some(it));
+        }
+        for word in [[1, 0, 0, 2], [0, 1, 0, 0], [33, 0, 0, 0], [0, 0, 0, 1]] {
+            assert_eq!(Choice::of_word(u32::from_le_bytes(word)), None, "{word:?}");
+        }
     }
 
     proptest! {

@@ -322,6 +322,8 @@ pub struct Probe {
     pub arguments: Vec<String>,
     /// What switches it on and off, if anything does.
     pub switch: Option<SwitchId>,
+    /// At which launches a device handler runs.
+    pub launches: LaunchFilter,
     pub site: Site,
     /// Why it runs there, for `explain`: sentences without a final dot.
     pub why: Vec<String>,
@@ -366,6 +368,7 @@ impl Probe {
             sees_unjoined: false,
             arguments: Vec::new(),
             switch: None,
+            launches: LaunchFilter::ALL,
             site: Site::default(),
             why: Vec::new(),
         }
@@ -539,7 +542,45 @@ pub struct DeviceHandler<'p> {
     pub kernels: &'p KernelPattern,
     /// `None` if the script has mistakes.
     pub program: Option<ProgramId>,
+    /// Without one, it runs at every launch.
+    pub condition: Option<Condition>,
     pub site: Site,
+}
+
+/// The launches at which a device handler runs, of those of its kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LaunchFilter {
+    /// `every: n`: the first of each n launches of a kernel in a process; 1 for all.
+    pub every: u64,
+    /// `tag: n`: only launches with this tag. `every` counts those alone.
+    pub tag: Option<i64>,
+}
+
+impl LaunchFilter {
+    pub const ALL: LaunchFilter = LaunchFilter { every: 1, tag: None };
+
+    /// Returns it as the script's options say it: `every: 100, tag: 7`.
+    pub fn text(&self) -> String {
+        let every = (self.every > 1).then(|| format!("every: {}", self.every));
+        let tag = self.tag.map(|it| format!("tag: {it}"));
+        every.into_iter().chain(tag).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What decides at a launch whether device handlers run. Those with the same one run at the same launches of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Condition {
+    pub launches: LaunchFilter,
+    /// It must be on.
+    pub switch: Option<SwitchId>,
+}
+
+impl Condition {
+    /// Returns that of a device probe; `None` if it runs at every launch.
+    fn of(probe: &Probe) -> Option<Self> {
+        let it = Condition { launches: probe.launches, switch: probe.switch };
+        (it != Condition { launches: LaunchFilter::ALL, switch: None }).then_some(it)
+    }
 }
 
 impl Plan {
@@ -547,10 +588,22 @@ impl Plan {
     pub fn device_handlers(&self) -> impl Iterator<Item = DeviceHandler<'_>> {
         ProbeId::each(&self.probes).filter_map(|(probe, it)| match (it.event, &it.target) {
             (Event::Device(place), Target::Kernels(kernels)) => {
-                Some(DeviceHandler { probe, place, kernels, program: it.program, site: it.site })
+                let condition = Condition::of(it);
+                Some(DeviceHandler { probe, place, kernels, program: it.program, condition, site: it.site })
             }
             _ => None,
         })
+    }
+
+    /// Returns the conditions of device handlers, each once; their numbers are their positions.
+    pub fn conditions(&self) -> Vec<Condition> {
+        let mut all = Vec::new();
+        for it in self.device_handlers().filter_map(|it| it.condition) {
+            if !all.contains(&it) {
+                all.push(it);
+            }
+        }
+        all
     }
 }
 

@@ -532,7 +532,7 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
         Event::Activity(_) => &["every"],
         Event::Host(_) => &["every", "optional"],
         Event::Launch => &["every", "kinds"],
-        Event::Device(_) => &["per", "via"],
+        Event::Device(_) => &["per", "every", "tag", "via"],
         Event::Begin | Event::End | Event::Interval => &[],
         Event::Uretprobe => &["scope", "every", "return"],
         _ => &["scope", "every"],
@@ -572,7 +572,11 @@ fn option(
             }
             _ => wrong(
                 "`every` takes a positive integer".to_owned(),
-                "`every: 100` handles one event in a hundred".to_owned(),
+                match event {
+                    Event::Device(_) => "`every: 100` runs the handler in each hundredth launch of a kernel",
+                    _ => "`every: 100` handles one event in a hundred",
+                }
+                .to_owned(),
             ),
         },
         "optional" => match value.as_bool() {
@@ -610,6 +614,17 @@ fn option(
             None => wrong(
                 "`via` is \"twin\" or \"patch\"".to_owned(),
                 "\"twin\" is the default: a copy of the kernel, made from its PTX; \"patch\" changes the machine code of any kernel"
+                    .to_owned(),
+            ),
+        },
+        "tag" => match value.as_int() {
+            Ok(tag) => {
+                options.tag = Some(tag);
+                Some(())
+            }
+            Err(_) => wrong(
+                "`tag` takes an integer".to_owned(),
+                "`tag: 1` runs the handler at launches to which a `launch` handler gave this tag: `l.tag = 1`"
                     .to_owned(),
             ),
         },

@@ -3,7 +3,7 @@
 use rhai::{Position, Stmt};
 use std::ops::Range;
 use xputrace_model::diagnostic::{FileId, Label, Site, Sources};
-use xputrace_model::plan::{Calls, ClosureId, DeviceWay, ProbeScope, ReturnWay, Target};
+use xputrace_model::plan::{Calls, ClosureId, DeviceWay, LaunchFilter, ProbeScope, ReturnWay, Target};
 use xputrace_model::schema::Event;
 
 /// A handler as the script declared it.
@@ -48,6 +48,8 @@ pub struct Options {
     pub per: Per,
     /// `via: "patch"`: how a device handler gets into kernels, if the script says.
     pub via: Option<DeviceWay>,
+    /// `tag: n`: at which launches a device handler runs.
+    pub tag: Option<i64>,
     /// `return: "trampoline"`: how a return probe detects returns.
     pub returns: ReturnWay,
 }
@@ -78,6 +80,11 @@ impl Per {
 impl Options {
     pub fn scope(&self) -> ProbeScope {
         self.scope.unwrap_or_default()
+    }
+
+    /// Returns the launches at which a device handler runs.
+    pub fn launches(&self) -> LaunchFilter {
+        LaunchFilter { every: self.every.unwrap_or(1), tag: self.tag }
     }
 
     /// Returns the calls that a `launch` handler sees.

@@ -31,8 +31,8 @@ pub use device_memory::{DeviceCopy, DeviceLayout, DeviceSite};
 pub use device_records::RingRead;
 pub use names::{Demangle, Names};
 pub use pipeline::{
-    CollectorTotals, Error, Limits, Made, Pipeline, ProcessIndex, ProcessInfo, Records, SeenGpu, Sink, Waiting,
-    WindowTotals,
+    CollectorTotals, Error, Limits, Made, Pipeline, ProcessIndex, ProcessInfo, Records, Sampled, SeenGpu, Sink,
+    Waiting, WindowTotals,
 };
 pub use state::{EngineMaps, MappingInfo, ObjectInfo, State, TakenStack};
 pub use switches::{Switches, Turned};

@@ -10,14 +10,14 @@ use xputrace_model::loss::Loss;
 use xputrace_model::object::{DirectLaunch, Object, Shape};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{
-    Activities, Activity, Demand, DeviceEvent, KernelPattern, MapAction, Place, Plan, Probe, ProbeId, Switch, SwitchId,
-    Target,
+    Activities, Activity, Demand, DeviceEvent, KernelPattern, LaunchFilter, MapAction, Place, Plan, Probe, ProbeId,
+    Switch, SwitchId, Target,
 };
 use xputrace_model::schema::Event;
 use xputrace_model::table::{Cell, Scalar, Storage, TableDef, TableId, TableKind, Value};
 use xputrace_tracer::recording::{Entry, GpuKind, Meta, Reader, Writer};
-use xputrace_tracer::{Pipeline, ProcessInfo, Sink, State, replay};
-use xputrace_wire::record::Kernel;
+use xputrace_tracer::{Pipeline, ProcessInfo, Sampled, Sink, State, replay};
+use xputrace_wire::record::{Kernel, Launch};
 
 const MAP: BpfMapId = BpfMapId(0);
 
@@ -165,6 +165,61 @@ fn a_handler_that_is_switched_off_runs_in_no_thread() {
     }];
     let mut pipeline = ran(plan, GpuKind::Software, shaped([1, 1, 1], [64, 1, 1]));
     assert_eq!(counts(&mut pipeline), []);
+}
+
+/// Runs a plan over kernels of a process with such a GPU, which has twins of some; returns the threads that ran.
+fn ran_all(plan: Plan, gpu: GpuKind, twins: &[&str], kernels: &[Kernel]) -> (Pipeline, i64) {
+    let mut pipeline = Pipeline::new(Arc::new(plan), demangle, &mut |_, _| None).unwrap();
+    let process = pipeline.add_process(ProcessInfo { pid: 100, gpu, ..Default::default() });
+    pipeline.has_twins(process, twins.iter().copied());
+    let ring = kernels.iter().fold(Ring::default().names().clock(1), |ring, it| ring.kernel(*it));
+    pipeline.feed(process, &[ring.0], &mut Recorder::default());
+    pipeline.finish(&mut Recorder::default());
+    let n = counts(&mut pipeline).iter().map(|it| it.3).sum();
+    (pipeline, n)
+}
+
+#[test]
+fn every_nth_launch_of_each_kernel_is_chosen() {
+    let mut plan = plan(DeviceEvent::Exit, "*");
+    plan.probes[0].launches = LaunchFilter { every: 3, tag: None };
+    // Four of the one kernel, and seven of the other, in turn at first.
+    let of = |n: u64| {
+        let symbol = if n < 8 && n.is_multiple_of(2) { KERNEL_A } else { KERNEL_B };
+        Kernel { symbol, grid: [1; 3], block: [2, 1, 1], ..kernel(n as u32, 100 + n, 101 + n) }
+    };
+    let kernels: Vec<Kernel> = (0..11).map(of).collect();
+    let (pipeline, n) = ran_all(plan.clone(), GpuKind::Software, &[], &kernels);
+    assert_eq!(n, 2 * (2 + 3));
+    assert_eq!(pipeline.sampled().map(|it| it.1).collect::<Vec<_>>(), [Sampled { met: 11, chosen: 5 }]);
+    // On a real GPU, the collector chooses for those that have twins, and counts which could not run them.
+    let (mut pipeline, _) = ran_all(plan, GpuKind::Real, &["b"], &kernels);
+    assert_eq!(pipeline.losses().of(Loss::DeviceUnprobed), 2);
+    pipeline.add_sampled(0, Sampled { met: 7, chosen: 3 }, 1);
+    pipeline.add_sampled(1, Sampled { met: 7, chosen: 3 }, 1);
+    assert_eq!(pipeline.losses().of(Loss::DeviceUnprobed), 3);
+    assert_eq!(pipeline.sampled().map(|it| it.1).collect::<Vec<_>>(), [Sampled { met: 11, chosen: 5 }]);
+}
+
+#[test]
+fn launches_are_chosen_by_their_tag() {
+    let mut plan = plan(DeviceEvent::Exit, "a");
+    plan.probes[0].launches = LaunchFilter { every: 2, tag: Some(-7) };
+    plan.demand = Demand { calls: Activity::Kernel.causes(), ..plan.demand };
+    let tags = [None, Some(-7), Some(7), Some(-7), Some(0), Some(-7)];
+    let mut ring = Ring::default().names().clock(1);
+    for (n, tag) in (1..).zip(tags) {
+        let flags = if tag.is_some() { Launch::TAGGED } else { 0 };
+        let launch = Launch { tag: tag.unwrap_or(-7), flags, ..launch(n, 50 + u64::from(n)) };
+        let kernel = Kernel { grid: [1; 3], block: [1; 3], ..kernel(n, 100 + u64::from(n), 200) };
+        ring = ring.launch(launch).kernel(kernel);
+    }
+    let mut pipeline = Pipeline::new(Arc::new(plan), demangle, &mut |_, _| None).unwrap();
+    let process = pipeline.add_process(ProcessInfo { pid: 100, gpu: GpuKind::Software, ..Default::default() });
+    pipeline.feed(process, &[ring.0], &mut Recorder::default());
+    pipeline.finish(&mut Recorder::default());
+    assert_eq!(pipeline.sampled().map(|it| it.1).collect::<Vec<_>>(), [Sampled { met: 3, chosen: 2 }]);
+    assert_eq!(counts(&mut pipeline).iter().map(|it| it.3).sum::<i64>(), 2);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use xputrace_tracer::rendezvous::{
     Acceptor, Arming, Arrival, DEFAULT_SHAPE, DeviceBlock, Heard, Listener, Loaded, Missed, Notice, Order, Target, Why,
     Woven,
 };
-use xputrace_wire::device::{Codec, Extent, Portability, Ptx, Twin, encode_image, twin_status};
+use xputrace_wire::device::{Choice, Codec, Extent, Portability, Ptx, Twin, decode_twins, encode_image, twin_status};
 use xputrace_wire::message::{self, Message, demand};
 use xputrace_wire::record::{self, ActivityRecord, Flush, Kernel, Launch, Record, kind, size_of_record};
 use xputrace_wire::region::{Control, PAGE, Shape};
@@ -319,12 +319,13 @@ fn an_image_is_answered_with_a_twin() {
     let modules = |it: &Loaded<'_>| if let Loaded::Ptx(all) = it { encode_image(all) } else { panic!("{it:?}") };
     assert_eq!((image.number, image.read(modules).unwrap()), (7, bytes));
 
-    let twin = Twin { code: b"code".to_vec(), kernels: vec!["scale".into()], ..Twin::default() };
+    let (kernels, choices) = (vec!["scale".into()], vec![Choice::default()]);
+    let twins = vec![Twin { code: b"code".to_vec(), kernels, choices, ..Twin::default() }; 2];
     for (woven, status) in [
         (Woven::Nothing, twin_status::NOTHING),
         (Woven::Failed, twin_status::FAILED),
         (Woven::NoPtx, twin_status::NO_PTX),
-        (Woven::Twin(twin.clone()), twin_status::WOVEN),
+        (Woven::Twins(twins.clone()), twin_status::WOVEN),
     ] {
         target.answer(7, &woven);
         let (answer, memory) = hear(&collector);
@@ -332,7 +333,7 @@ fn an_image_is_answered_with_a_twin() {
         let Some(memory) = memory else { continue };
         let mut bytes = vec![0; answer.words[2] as usize];
         File::from(memory).read_exact_at(&mut bytes, 0).unwrap();
-        assert_eq!(Twin::decode(&bytes), Some(twin.clone()));
+        assert_eq!(decode_twins(&bytes).as_ref(), Some(&twins));
     }
     target.read_device(3, Extent::Ring);
     let (request, _) = hear(&collector);

@@ -238,6 +238,10 @@ impl Collectors {
         if wanted != before {
             self.targets.iter_mut().for_each(|it| it.target.switch(&wanted, sends_mappings(&plan)));
         }
+        let devices = self.targets.iter().filter_map(|it| it.device.as_ref());
+        if let Some(twins) = &self.twins {
+            devices.for_each(|it| twins.switch(it, switches, running));
+        }
     }
 
     fn demand(&self) -> MutexGuard<'_, Demand> {
@@ -284,8 +288,10 @@ impl Collectors {
         if device.is_some() && self.has_window {
             running.report().note(GRAPHS_KEEP_HANDLERS);
         }
-        if let (Some(twins), Some(_)) = (&self.twins, &device) {
+        if let (Some(twins), Some(device)) = (&self.twins, &device) {
             running.state().pipeline.state_mut().set_device_layout(twins.layout());
+            let switches = running.state().pipeline.state().switches().now();
+            twins.switch(device, &switches, running);
             twins.caution().into_iter().for_each(|it| running.report().note(it));
         }
         // It may have been sent its order before the window began.

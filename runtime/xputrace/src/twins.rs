@@ -4,11 +4,11 @@
 //! image ──begin──▶ threads: weave, find a ptxas or a kept cubin ──finished──▶ answer
 //! ```
 
+#[cfg(test)]
+mod bundled;
 mod making;
 mod objects;
 mod tally;
-#[cfg(test)]
-mod tests;
 mod toolkit;
 mod triton;
 mod workshop;
@@ -29,9 +29,9 @@ use xputrace_linux::{Linux, monotonic_nanos};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::Loss;
 use xputrace_model::object::{Object, ObjectHome};
-use xputrace_model::plan::{DeviceWay, Plan};
-use xputrace_tracer::rendezvous::{DeviceBlock, DeviceCounts, DeviceRegion, Image, Woven};
-use xputrace_tracer::{DeviceLayout, DeviceSite, ProcessIndex};
+use xputrace_model::plan::{Condition, DeviceWay, Plan};
+use xputrace_tracer::rendezvous::{ConditionCounts, DeviceBlock, DeviceCounts, DeviceRegion, Image, Woven};
+use xputrace_tracer::{DeviceLayout, DeviceSite, ProcessIndex, Turned};
 use xputrace_twins::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin};
 use xputrace_wire::device::{
     ArrayPlace, Extent, ImageOutcome, MOST_ARRAYS, MOST_PATCH_HANDLERS, PatchedKernel, Patches, Unprobed,
@@ -42,6 +42,7 @@ pub struct Twins {
     making: Arc<Making>,
     workshop: Workshop<Task, Done>,
     layout: Arc<DeviceLayout>,
+    conditions: Vec<Condition>,
     tally: Tally,
     object: Option<Arc<Object>>,
     caution: Option<String>,
@@ -62,15 +63,16 @@ impl Twins {
 
     fn made(plan: &Plan) -> Result<Option<Self>> {
         let (mut handlers, mut kernels, mut sites, mut programs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let conditions = plan.conditions();
         for it in plan.device_handlers() {
             let Some(program) = it.program else { continue };
-            handlers.push(Handler { place: it.place, program: plan.image.programs[program].clone() });
+            let condition = conditions.iter().position(|known| Some(*known) == it.condition).map(|it| it as u8);
+            handlers.push(Handler { place: it.place, program: plan.image.programs[program].clone(), condition });
             kernels.push(it.kernels.clone());
             sites.push(it.site);
             programs.push(program);
         }
-        // What is woven into a kernel runs as long as the run lasts.
-        if handlers.is_empty() || is_switched(plan) {
+        if handlers.is_empty() {
             return Ok(None);
         }
         if plan.device_way == DeviceWay::Patch && handlers.len() > MOST_PATCH_HANDLERS {
@@ -78,6 +80,9 @@ impl Twins {
                 "patches of machine code can have {MOST_PATCH_HANDLERS} handlers, and the script has {}",
                 handlers.len()
             );
+        }
+        if plan.device_way == DeviceWay::Patch && !conditions.is_empty() {
+            bail!("patches of machine code run at every launch: leave out `every`, `tag`, `enable()` and `disable()`");
         }
         plan.object.iter().try_for_each(|it| objects::check(it, plan))?;
         let allows_exit = plan.object.as_ref().map(|it| it.allows_exit);
@@ -114,7 +119,15 @@ impl Twins {
         let workshop = workshop.context("cannot start the threads that make twins of kernels")?;
         let object = plan.object.clone();
         let caution = object.as_ref().and_then(|it| objects::changed_on_both_sides(it, plan));
-        Ok(Some(Twins { making, workshop, layout: Arc::new(layout), tally: Tally::default(), object, caution }))
+        let layout = Arc::new(layout);
+        Ok(Some(Twins { making, workshop, layout, conditions, tally: Tally::default(), object, caution }))
+    }
+
+    /// Says to a process which handlers are enabled now.
+    pub fn switch(&self, region: &DeviceRegion, switches: &Turned, running: &mut Running) {
+        if let Err(error) = region.switch(&self.conditions, |it| switches.is_on(it)) {
+            running.report().note(&format!("device handlers could not be enabled and disabled: {error}"));
+        }
     }
 
     /// Returns how the script's maps lie in device memory.
@@ -139,7 +152,7 @@ impl Twins {
             Ok((place, map.try_clone_fd()?))
         };
         let arrays = shared.into_iter().map(array).collect::<Result<Vec<_>>>()?;
-        Ok(DeviceBlock { initial, ring: maker.ring(), arrays })
+        Ok(DeviceBlock { initial, ring: maker.ring(), arrays, conditions: self.conditions.clone() })
     }
 
     /// Returns what the user should know of what runs in kernels, if anything.
@@ -165,7 +178,7 @@ impl Twins {
     /// Returns the answer to the process that waits for a twin; notes what went wrong.
     pub fn answer(&mut self, Done { asker, made, .. }: Done, running: &mut Running) -> Woven {
         let mut note = |text: &str| running.report().note(text);
-        let Made { text, code } = match made {
+        let made = match made {
             Ok(Outcome::Made(made)) => made,
             Ok(Outcome::Patched(patched)) => {
                 self.tally.add_patches(&patched.code).iter().for_each(|it| note(it));
@@ -178,12 +191,18 @@ impl Twins {
                 return Woven::Failed;
             }
         };
-        self.tally.add(&code, &text.kernels).iter().for_each(|it| note(it));
-        let code = match code {
-            Code::Cubin(it) => it.cubin.code,
-            Code::Text(_) => text.as_code(),
+        let said: Vec<String> = made.iter().flat_map(|it| self.tally.add(&it.code, &it.text.kernels)).collect();
+        said.iter().for_each(|it| note(it));
+        let kernels = made.iter().flat_map(|it| &it.text.kernels).map(String::as_str);
+        running.state().pipeline.has_twins(asker.process, kernels);
+        let twin = |Made { text, code }: Made| {
+            let code = match code {
+                Code::Cubin(it) => it.cubin.code,
+                Code::Text(_) => text.as_code(),
+            };
+            text.with_code(code, |symbol| name_of(symbol, running))
         };
-        Woven::Twin(text.with_code(code, |symbol| name_of(symbol, running)))
+        Woven::Twins(made.into_iter().map(twin).collect())
     }
 
     /// Says how twins were compiled.
@@ -213,11 +232,6 @@ fn patches_of(Patched { code, points, kernels }: Patched, running: &mut Running)
 pub fn why_not(plan: &Plan) -> Option<String> {
     let file = &plan.object.as_ref()?.file;
     Twins::made(plan).err().map(|it| format!("{file} did not run: on a real GPU it can't so far: {it:#}"))
-}
-
-/// Whether a device handler is enabled and disabled during the run.
-pub fn is_switched(plan: &Plan) -> bool {
-    plan.device_handlers().any(|it| plan.probes[it.probe.index()].switch.is_some())
 }
 
 /// Returns the id that a text of the script has in the run.
@@ -288,8 +302,11 @@ fn take(region: &DeviceRegion, extent: Extent, process: ProcessIndex, running: &
 /// was not read.
 pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) {
     let way = running.plan().device_way;
-    let Ok(DeviceCounts { swapped, n_unfinished, unprobed, images, .. }) = region.counts() else { return };
+    let Ok(DeviceCounts { swapped, n_unfinished, unprobed, images, conditions, .. }) = region.counts() else { return };
     running.state().losses.add(Loss::DeviceCopyMissing, n_unfinished);
+    for (condition, ConditionCounts { sampled, unprobed }) in conditions.into_iter().enumerate() {
+        running.state().pipeline.add_sampled(condition, sampled, unprobed);
+    }
     let mut note = |text: String| running.report().note(&format!("process {pid}: {text}"));
     for (outcome, n) in ImageOutcome::ALL.iter().zip(images).filter(|it| it.1 > 0) {
         missed(*outcome).into_iter().for_each(|what| note(format!("{n} of its images {what}")));

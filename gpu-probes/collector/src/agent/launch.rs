@@ -200,6 +200,15 @@ pub unsafe fn exit(agent: &'static Agent, returned: &Returned) -> bool {
     })
 }
 
+/// Returns the tag of the launch that the calling thread is making, if it has one so far.
+pub fn tag() -> Option<i64> {
+    LOCAL.with(|local| {
+        let local = local.try_borrow().ok()?;
+        let is_recorded = local.open.is_some_and(|it| it.recorded) && local.launch.flags & Launch::TAGGED != 0;
+        is_recorded.then_some(local.launch.tag)
+    })
+}
+
 /// Takes the calling thread's stack in any call of the driver.
 ///
 /// # Safety

@@ -14,6 +14,7 @@ use super::{
 use crate::agent::{Agent, Order, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_wire::cuda_calls::{FunctionId, Functions};
+use xputrace_wire::device::Condition;
 use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 
@@ -274,7 +275,10 @@ impl Run {
     fn new(agent: &'static Agent, backend: &'static CuptiBackend) -> Self {
         let watched = Watched::of(&Order { demand: agent.demand(), api: *agent.api() });
         let has_twins = agent.wants(demand::DEVICE);
-        Run { agent, backend, watched, has_host_calls: !watched.is_empty(), has_twins }
+        let conditions = agent.device_region().map(|it| &it.control().conditions);
+        let has_tag = |it: &Condition| it.has_tag.load(Ordering::Relaxed) != 0;
+        let twins_need_tags = conditions.is_some_and(|it| it.iter().any(has_tag));
+        Run { agent, backend, watched, has_host_calls: !watched.is_empty(), has_twins, twins_need_tags }
     }
 }
 

@@ -47,7 +47,11 @@ unsafe extern "C-unwind" fn on_callback(
     let other = OTHER.callback(domain, id);
     // SAFETY: CUPTI's data of this call, null or valid while it runs; resources have another structure.
     let is_enter = domain != domain::RESOURCE && unsafe { data.as_ref() }.is_some_and(|it| it.site == SITE_ENTER);
-    if is_enter {
+    // Handlers in Linux give a launch its tag where it begins to be recorded.
+    // SAFETY: a run, never freed.
+    let are_twins_first =
+        is_enter && !unsafe { RUN.load(Ordering::Acquire).as_ref() }.is_some_and(|it| it.twins_need_tags);
+    if are_twins_first {
         // SAFETY: CUPTI's data of this call, valid while it runs.
         unsafe { on_twins_callback(domain, id, data) };
     }
@@ -62,7 +66,7 @@ unsafe extern "C-unwind" fn on_callback(
         // SAFETY: CUPTI's data of this call, null or valid while it runs.
         unsafe { on_other_call(data) };
     }
-    if !is_enter {
+    if !are_twins_first {
         // SAFETY: CUPTI's data of this call, null or valid while it runs.
         unsafe { on_twins_callback(domain, id, data) };
     }

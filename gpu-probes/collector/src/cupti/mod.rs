@@ -94,6 +94,8 @@ struct Run {
     has_host_calls: bool,
     /// Whether kernels have twins, so that some calls are ours.
     has_twins: bool,
+    /// Whether a launch's tag decides if it runs one.
+    twins_need_tags: bool,
 }
 
 /// The run that callbacks are for.

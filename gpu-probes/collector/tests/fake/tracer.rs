@@ -257,3 +257,24 @@ impl Tracer {
         (0..self.shape.rings).filter(|&n| header(n).owner.load(Ordering::SeqCst) != 0).count()
     }
 }
+
+/// A handler at the collector's marker: it gets an event's words, and the slot for its tag.
+pub type AtMarker = extern "C" fn(words: *const u64, slot: u64);
+
+/// Has the marker call a handler: replaces its nop by a jump, for which it has room, or restores it.
+pub fn put_at_marker(handler: Option<AtMarker>) {
+    let marker = xputrace_collector::xputrace_launch_marker as *const () as usize;
+    let to = handler.map(|it| it as *const () as usize);
+    let mut code = [0x0f, 0x1f, 0x44, 0, 0];
+    if let Some(to) = to {
+        code[0] = 0xe9;
+        code[1..].copy_from_slice(&(to.wrapping_sub(marker + 5) as i32).to_le_bytes());
+    }
+    unsafe {
+        let page = marker & !4095;
+        let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        assert_eq!(libc::mprotect(page as *mut _, 8192, all), 0);
+        (marker as *mut [u8; 5]).write_volatile(code);
+        assert_eq!(libc::mprotect(page as *mut _, 8192, libc::PROT_READ | libc::PROT_EXEC), 0);
+    }
+}

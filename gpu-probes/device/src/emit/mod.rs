@@ -18,9 +18,9 @@ use std::fmt::Write as _;
 
 use crate::analyse::{State, Types};
 use crate::flat::{Flat, Node, Op, Operand};
-use crate::layout::header;
+use crate::layout::{TABLE, header};
 use crate::value::{Place, Value};
-use crate::{Block, Refusal, Request, STACK_BYTES, Site, SiteKind};
+use crate::{Block, Refusal, Request, STACK_BYTES, Site, SiteKind, TableAt};
 
 /// Appends a statement.
 macro_rules! put {
@@ -356,11 +356,11 @@ impl<'a> Emitter<'a> {
     fn setup(&mut self) {
         let none = self.predicate();
         put!(self, "mov.b64 {RESULT}, 0");
-        let table = self.request.options.table.statement("%xpt_table");
+        let table = self.request.options.table.statement(TABLE);
         put!(self, "{}", table.trim_end_matches(';'));
         put!(self, "setp.eq.u64 {none}, %xpt_table, 0");
         put!(self, "@{none} bra {END}");
-        if self.request.options.has_switch_in_table {
+        if let TableAt::Register(_) = self.request.options.table {
             let (off, enabled) = (self.predicate(), self.long());
             put!(self, "ld.global.u64 {enabled}, [%xpt_table+{}]", header::ENABLED);
             put!(self, "setp.eq.u64 {off}, {enabled}, 0");

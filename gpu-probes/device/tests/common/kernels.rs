@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 
 use xputrace_device::Block;
-use xputrace_device::layout::DECLARATION;
+use xputrace_device::layout::declaration;
 
 /// Sets `{d}` to the thread's number in the launch.
 pub(crate) const THREAD_NUMBER: &str = ".reg .b32 %a, %b, %c; mov.u32 %a, %ctaid.x; mov.u32 %b, %ntid.x; \
                                         mov.u32 %c, %tid.x; mad.lo.u32 %a, %a, %b, %c; cvt.u64.u32 {d}, %a;";
 
 fn heading() -> String {
-    format!(".version 7.8\n.target sm_90\n.address_size 64\n{DECLARATION}\n")
+    format!(".version 7.8\n.target sm_90\n.address_size 64\n{}\n", declaration(1))
 }
 
 /// Returns a module with a kernel for each block, `k0` and following. A kernel's parameters are the addresses of the

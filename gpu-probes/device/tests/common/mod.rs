@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use xputrace_bytecode::{Assembler, Program, ProgramKind};
-use xputrace_device::layout::DECLARATION;
+use xputrace_device::layout::declaration;
 use xputrace_device::{DeviceMap, Kind, Scope};
 
 /// Environment variable that names the assembler; otherwise it is looked for on PATH.
@@ -37,8 +37,9 @@ pub(crate) fn map(kind: Kind, key_bytes: u32, value_bytes: u32, max_entries: u32
 pub(crate) fn module(blocks: &[&str]) -> String {
     let body = blocks.concat();
     format!(
-        ".version 7.8\n.target sm_90\n.address_size 64\n{DECLARATION}\n.visible .entry kernel()\n{{\n    \
-         .reg .b64 %result, %ctx;\n    mov.b64 %ctx, 0;\n{body}    ret;\n}}\n"
+        ".version 7.8\n.target sm_90\n.address_size 64\n{}\n.visible .entry kernel()\n{{\n    \
+         .reg .b64 %result, %ctx;\n    mov.b64 %ctx, 0;\n{body}    ret;\n}}\n",
+        declaration(2)
     )
 }
 

@@ -16,7 +16,7 @@ use xputrace_model::context::device::{self, launch_word};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{
-    LaunchPart, LossSite, Place, Plan, Probe, ProbeId, ProgramId, ReturnWay, StringId, TAG_SLOTS, Target,
+    LaunchFilter, LaunchPart, LossSite, Place, Plan, Probe, ProbeId, ProgramId, ReturnWay, StringId, TAG_SLOTS, Target,
 };
 use xputrace_model::schema::{DeviceEvent, Event};
 use xputrace_model::stack;
@@ -128,6 +128,7 @@ impl<'a> Build<'a> {
             sees_unjoined: unit.sees_unjoined(),
             arguments: unit.arguments(),
             switch: self.plan.switch_of(handler.declared),
+            launches: if unit.place == Place::Gpu { handler.options.launches() } else { LaunchFilter::ALL },
             site: handler.site,
             why: unit.why.clone(),
             ..Probe::of(handler.event, unit.place)

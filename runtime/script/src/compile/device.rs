@@ -1,14 +1,16 @@
 //! What device code can do with maps. A word has one writing side: atomics of a CPU and a GPU on one word lose updates.
-//! So aggregations and sums have a part on the GPU, and other values are written there or elsewhere.
+//! So aggregations and sums have a part on the GPU, and other values are written there or elsewhere. And what device
+//! handlers can ask of launches.
 
 use super::scan::{How, Use};
 use super::tables::{LaunchWords, Purpose, Shapes};
 use super::typed::MapId;
 use super::unit::Unit;
 use crate::handler::{Handler, Staged};
-use xputrace_model::context::{device::launch_word, word};
+use xputrace_model::context::device::{MOST_CONDITIONS, launch_word};
+use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{DeviceWay, Place};
+use xputrace_model::plan::{DeviceWay, Place, Plan};
 use xputrace_model::schema::{DeviceEvent, Event};
 use xputrace_model::table::Scalar;
 
@@ -54,6 +56,29 @@ pub(super) fn check_way(staged: &Staged) -> Vec<Diagnostic> {
 /// Whether collectors record an event, which they do with CUPTI.
 fn is_recorded(event: Event) -> bool {
     matches!(event, Event::Activity(_) | Event::Launch | Event::Host(_))
+}
+
+/// Reports tags that no launch has.
+pub(super) fn check_tags(units: &[Unit]) -> Vec<Diagnostic> {
+    let has_tags = units.iter().any(|it| it.scan.sets_tag.is_some());
+    let waits = units.iter().filter_map(|it| Some((it.handler, it.handler.options.tag.filter(|_| !has_tags)?)));
+    let error = |(handler, tag): (&Handler, i64)| {
+        let message = format!("no launch has the tag {tag}: no handler sets one");
+        Diagnostic::error("never-tagged", message, handler.declared_at.clone())
+            .help(format!("write `launch(|l| if … {{ l.tag = {tag}; }});`"))
+    };
+    waits.map(error).collect()
+}
+
+/// Reports more conditions than collectors know.
+pub(super) fn check_conditions(plan: &Plan, units: &[Unit]) -> Option<Diagnostic> {
+    let n = plan.conditions().len();
+    let handler = units.iter().rfind(|it| it.place == Place::Gpu).map(|it| it.handler)?;
+    let message =
+        format!("the script's device handlers run at {n} choices of launches; the limit is {MOST_CONDITIONS}");
+    let error = Diagnostic::error("too-many-conditions", message, handler.declared_at.clone())
+        .help("handlers with the same `every` and `tag`, of one declaration if it is switched, share one");
+    (n > MOST_CONDITIONS).then_some(error)
 }
 
 /// A map that device code uses, and where it is used.

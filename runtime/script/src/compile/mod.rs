@@ -94,6 +94,7 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     }
     diagnostics.extend(device::check_maps(staged, &units, &shapes));
     diagnostics.extend(device::check_way(staged));
+    diagnostics.extend(device::check_tags(&units));
     diagnostics.extend(placement::warn_of_late_exchanges(staged, &units));
     diagnostics.extend(warn_of_never_enabled(staged));
     diagnostics.extend(interpreted::warn_of_lossy_clears(staged, &units, &shapes));
@@ -117,6 +118,7 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     units.iter().for_each(|it| build.handler(it, fit));
     let (mut plan, from_build) = build.finish();
     diagnostics.extend(from_build);
+    diagnostics.extend(device::check_conditions(&plan, &units));
     plan.shown_by_end = interpreted::shown_by_end(&units, &shapes);
     placement::explain(&units, &mut plan);
     (plan, diagnostics)

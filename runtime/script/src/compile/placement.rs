@@ -11,8 +11,8 @@ use std::sync::Arc;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::{
-    Activities, Activity, Demand, DeviceWay, HostDemand, HostEvent, HostEvents, Place, Plan, ProbeScope, ReturnWay,
-    Switch, Target,
+    Activities, Activity, Demand, DeviceWay, HostDemand, HostEvent, HostEvents, LaunchFilter, Place, Plan, ProbeScope,
+    ReturnWay, Switch, Target,
 };
 use xputrace_model::schema::{self, Event, Field};
 use xputrace_model::table::{Storage, TableDef};
@@ -68,10 +68,16 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
 
 fn device_code(handler: &Handler) -> Vec<String> {
     let way = match handler.options.via {
-        Some(DeviceWay::Patch) => Some("their machine code is patched: CUPTI is not used in the process meanwhile"),
+        Some(DeviceWay::Patch) => {
+            Some("their machine code is patched: CUPTI is not used in the process meanwhile".to_owned())
+        }
         Some(DeviceWay::Twin) | None => None,
     };
-    [Some(device_threads(handler)), way].into_iter().flatten().map(str::to_owned).collect()
+    let launches = handler.options.launches();
+    let which =
+        |it: LaunchFilter| format!("at launches that it chooses ({}): others run the kernel as it is", it.text());
+    let chosen = (launches != LaunchFilter::ALL).then(|| which(launches));
+    [Some(device_threads(handler).to_owned()), way, chosen].into_iter().flatten().collect()
 }
 
 fn device_threads(handler: &Handler) -> &'static str {
@@ -344,7 +350,11 @@ fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut HostDem
 pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wishes: Wishes) -> Demand {
     let mut demand = Demand::default();
     for unit in units {
-        let reads = &unit.reads().of_kernel(unit.handler.event);
+        let mut reads = unit.reads().of_kernel(unit.handler.event);
+        if unit.handler.options.tag.is_some() {
+            reads.add(word::LAUNCH_TAG);
+        }
+        let reads = &reads;
         match unit.handler.event {
             Event::Activity(activity) => {
                 demand.activities = demand.activities.with(Activities::of(&[activity]));

@@ -196,7 +196,9 @@ impl Emitter<'_, '_> {
         self.only_in_window();
         self.only_while_on();
         self.note_hit();
-        if let Some(every) = self.handler.options.every.filter(|it| *it > 1) {
+        // Whether device code runs is decided at the launch.
+        let every = self.handler.options.every.filter(|_| self.engine != Engine::Gpu);
+        if let Some(every) = every.filter(|it| *it > 1) {
             self.only_every(every);
         }
         self.only_per(self.handler.options.per);

@@ -2,46 +2,111 @@
 //! each thread of its launch. On a real GPU they run in the kernel's twin (`xputrace_twins`); kernels that ran without are
 //! counted.
 
-use super::handlers::{Handler, handler};
+use super::handlers::{Handler, Handlers, handler};
 use super::{Pipeline, ProcessIndex, Sink};
 use crate::names::Names;
 use crate::recording::GpuKind;
 use crate::state::{Origin, State};
 use rustc_hash::{FxHashMap, FxHashSet};
-use xputrace_model::context::device::{MOST_THREADS, WARP_THREADS};
+use xputrace_model::context::device::{MOST_CONDITIONS, MOST_THREADS, WARP_THREADS};
 use xputrace_model::context::{DeviceContext, GpuContext, device, word};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::object::DirectLaunch;
-use xputrace_model::plan::{DeviceEvent, KernelPattern, Plan, ProbeId, ProgramId};
+use xputrace_model::plan::{Condition, DeviceEvent, KernelPattern, LaunchFilter, Plan, ProbeId, ProgramId};
 
 /// The script's device handlers, by the kernels that they match.
 pub(super) struct DeviceHandlers {
     all: Vec<DeviceHandler>,
     /// Positions in `all`, by the id of the kernel's mangled name.
     of_kernel: FxHashMap<u64, Vec<usize>>,
+    launches: Launches,
 }
 
 struct DeviceHandler {
     handler: Handler,
     place: DeviceEvent,
     kernels: KernelPattern,
+    /// Position in [`Plan::conditions`]; `None` if it runs at every launch.
+    condition: Option<usize>,
     site: Site,
+}
+
+/// Chooses the launches at which handlers with conditions run. Collectors choose those of twins.
+struct Launches {
+    conditions: Vec<Condition>,
+    /// Launches so far that meet a condition but for its `every`: by process, id of the kernel's mangled name, and condition.
+    met: FxHashMap<(ProcessIndex, u64, usize), u64>,
+    /// Kernels that have twins, likewise.
+    twinned: FxHashSet<(ProcessIndex, u64)>,
+    /// By condition.
+    totals: Vec<Sampled>,
+}
+
+/// How many launches a condition has chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sampled {
+    /// Launches that meet it, but for its `every`.
+    pub met: u64,
+    /// Those at which its handlers were to run.
+    pub chosen: u64,
+}
+
+impl Launches {
+    fn of(plan: &Plan) -> Self {
+        let conditions = plan.conditions();
+        let totals = vec![Sampled::default(); conditions.len()];
+        Launches { conditions, met: FxHashMap::default(), twinned: FxHashSet::default(), totals }
+    }
+
+    /// Whether a condition, whose switch is on, chooses the launch of a kernel; counts it.
+    fn choose(&mut self, condition: usize, process: ProcessIndex, kernel: &GpuContext) -> bool {
+        let LaunchFilter { every, tag } = self.conditions[condition].launches;
+        let has_tag = |tag: i64| kernel[word::LAUNCH_TAGGED] != 0 && kernel[word::LAUNCH_TAG] == tag as u64;
+        if !tag.is_none_or(has_tag) {
+            return false;
+        }
+        let met = self.met.entry((process, kernel[word::SYMBOL], condition)).or_default();
+        let is_chosen = met.is_multiple_of(every);
+        *met += 1;
+        self.totals[condition].add(Sampled { met: 1, chosen: is_chosen.into() });
+        is_chosen
+    }
+
+    /// Whether the process's collector chooses, and counts those that it could not run.
+    fn is_chosen_elsewhere(&self, condition: usize, process: ProcessIndex, kernel: &GpuContext) -> bool {
+        self.conditions[condition].launches.every > 1 && self.twinned.contains(&(process, kernel[word::SYMBOL]))
+    }
+}
+
+impl Sampled {
+    fn add(&mut self, other: Sampled) {
+        self.met += other.met;
+        self.chosen += other.chosen;
+    }
 }
 
 impl DeviceHandlers {
     pub(super) fn of(plan: &Plan) -> Self {
+        let launches = Launches::of(plan);
         let all = plan.device_handlers().map(|it| DeviceHandler {
             handler: handler(plan, it.probe, &plan.probes[it.probe.index()]),
             place: it.place,
             kernels: it.kernels.clone(),
+            condition: launches.conditions.iter().position(|known| Some(*known) == it.condition),
             site: it.site,
         });
-        DeviceHandlers { all: all.collect(), of_kernel: FxHashMap::default() }
+        DeviceHandlers { all: all.collect(), of_kernel: FxHashMap::default(), launches }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
+    }
+
+    /// Forgets a process, which launches nothing any more.
+    pub(super) fn forget(&mut self, process: ProcessIndex) {
+        self.launches.met.retain(|it, _| it.0 != process);
+        self.launches.twinned.retain(|it| it.0 != process);
     }
 
     pub(super) fn programs(&self) -> impl Iterator<Item = ProgramId> {
@@ -54,15 +119,15 @@ impl DeviceHandlers {
         (0..self.all.len()).filter(move |it| !is_matched(it)).map(|it| self.all[it].handler.probe)
     }
 
-    /// Returns the handlers of a kernel.
+    /// Returns the handlers of a kernel, and what chooses launches.
     fn of_kernel<'a>(
         &'a mut self,
         ctx: &GpuContext,
         names: &Names,
-    ) -> impl Iterator<Item = &'a DeviceHandler> + use<'a> {
-        let DeviceHandlers { all, of_kernel } = self;
+    ) -> (impl Iterator<Item = &'a DeviceHandler> + use<'a>, &'a mut Launches) {
+        let DeviceHandlers { all, of_kernel, launches } = self;
         let matching = of_kernel.entry(ctx[word::SYMBOL]).or_insert_with(|| matching(all, ctx, names));
-        matching.iter().map(|it| &all[*it])
+        (matching.iter().map(|it| &all[*it]), launches)
     }
 }
 
@@ -77,6 +142,32 @@ impl Pipeline {
     /// Returns the device probes whose pattern no kernel has matched, where there were kernels.
     pub fn unmatched_device_probes(&self) -> Vec<ProbeId> {
         self.handlers.device.unmatched().collect()
+    }
+
+    /// Notes that kernels of a process have twins: its collector chooses their launches.
+    pub fn has_twins<'s>(&mut self, process: ProcessIndex, symbols: impl IntoIterator<Item = &'s str>) {
+        let Pipeline { state, handlers, .. } = self;
+        let symbols = symbols.into_iter().map(|it| (process, state.names_mut().intern(it).into()));
+        handlers.device.launches.twinned.extend(symbols);
+    }
+
+    /// Adds launches that a collector has chosen, by a condition's position in [`Plan::conditions`], and those of them that
+    /// ran without handlers.
+    pub fn add_sampled(&mut self, condition: usize, sampled: Sampled, unprobed: u64) {
+        let Pipeline { handlers: Handlers { device, .. }, ledger, .. } = self;
+        let Launches { conditions, totals, .. } = &mut device.launches;
+        let Some(total) = totals.get_mut(condition) else { return };
+        total.add(sampled);
+        // Of the others, kernels' records tell.
+        let is_told = conditions[condition].launches.every > 1;
+        let of_it = device.all.iter().find(|it| is_told && it.condition == Some(condition));
+        of_it.into_iter().for_each(|it| ledger.losses.add_at(Loss::DeviceUnprobed, it.site, unprobed));
+    }
+
+    /// Returns how many launches each condition of the script has chosen.
+    pub fn sampled(&self) -> impl Iterator<Item = (Condition, Sampled)> {
+        let Launches { conditions, totals, .. } = &self.handlers.device.launches;
+        conditions.iter().copied().zip(totals.iter().copied())
     }
 
     /// Runs what a compiled object launches by itself, in place of a GPU, until the run is over. `now_nanos` is on CLOCK_MONOTONIC.
@@ -115,10 +206,22 @@ impl Pipeline {
         // Threads that a program of an object has ended, by number: nothing more runs in them.
         let mut ended = FxHashSet::default();
         let is_software = state.process(process).is_some_and(|it| it.gpu == GpuKind::Software);
-        for it in handlers.device.of_kernel(kernel, &state.names) {
+        // What each condition says of this launch, once it was asked.
+        let mut said = [None; MOST_CONDITIONS];
+        let (of_kernel, launches) = handlers.device.of_kernel(kernel, &state.names);
+        for it in of_kernel {
             let Handler { probe, switch, .. } = it.handler;
             if switch.is_some_and(|switch| !state.lets_run(probe, switch.id, switch.needs, origin)) {
                 continue;
+            }
+            if let Some(condition) = it.condition.filter(|_| !is_twin) {
+                let mut choose = || {
+                    let is_here = is_software || !launches.is_chosen_elsewhere(condition, process, kernel);
+                    is_here && launches.choose(condition, process, kernel)
+                };
+                if !*said[condition].get_or_insert_with(&mut choose) {
+                    continue;
+                }
             }
             match (is_software, is_twin) {
                 (true, _) if it.place.is_of_threads() => {

@@ -33,6 +33,7 @@ use crate::recording::GpuKind;
 use crate::state::{Origin, State, TakenStack, Target};
 use crate::switches::Switches;
 use account::Ledger;
+pub use device::Sampled;
 pub use gpus::SeenGpu;
 use handlers::{Handler, Handlers, Places, Strings};
 use intake::Intake;
@@ -283,6 +284,7 @@ impl Pipeline {
         let gaps = process.gaps.of(&self.state.targets[at].info, process.watermark.flushed_until());
         self.gaps.extend(gaps.take(room));
         self.state.targets[at].end();
+        self.handlers.device.forget(process.facts.index);
     }
 
     /// Ends every process that is still running, without its collector's totals.

@@ -3,6 +3,7 @@
 //! The memory is read and written as a file, never mapped: the other side may write it at any time, and resize its own.
 
 use super::region::sealed_memory;
+use crate::Sampled;
 use crate::device_memory::DeviceCopy;
 use crate::device_records::RingRead;
 use std::fs::File;
@@ -10,9 +11,10 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
+use xputrace_model::plan::{Condition, LaunchFilter, SwitchId};
 use xputrace_wire::device::{
-    ArrayPlace, CACHE_VARIABLES, ComputeCapabilities, Control, Extent, ImageOutcome, MOST_CONTEXTS, MOST_IMAGE_BYTES,
-    PID_TGID, Ptx, RingPlace, Shape, Slot, Unprobed, decode_image, image_kind,
+    self, ArrayPlace, CACHE_VARIABLES, ComputeCapabilities, Control, Extent, ImageOutcome, MOST_CONDITIONS,
+    MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID, Ptx, RingPlace, Shape, Slot, Unprobed, decode_image, image_kind,
 };
 use xputrace_wire::message::Message;
 use xputrace_wire::region::PAGE;
@@ -20,7 +22,7 @@ use xputrace_wire::region::PAGE;
 /// How often to read a copy of a block until it was not written meanwhile.
 const MOST_LOOKS: usize = 16;
 
-/// What device memory is like at first.
+/// What device memory is like at first, and what decides at launches.
 #[derive(Debug, Default)]
 pub struct DeviceBlock {
     pub initial: Vec<u8>,
@@ -28,6 +30,8 @@ pub struct DeviceBlock {
     pub ring: Option<RingPlace>,
     /// Arrays of Linux that device code uses where they are; at most [`MOST_ARRAYS`](xputrace_wire::device::MOST_ARRAYS).
     pub arrays: Vec<(ArrayPlace, OwnedFd)>,
+    /// What decides at launches: [`xputrace_model::plan::Plan::conditions`].
+    pub conditions: Vec<Condition>,
 }
 
 /// The device region of a target.
@@ -50,6 +54,16 @@ pub struct DeviceCounts {
     pub unprobed: [u64; Unprobed::COUNT],
     /// Images, by [`ImageOutcome`].
     pub images: [u64; ImageOutcome::COUNT],
+    /// Launches, by condition.
+    pub conditions: [ConditionCounts; MOST_CONDITIONS],
+}
+
+/// What a collector has counted for a condition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConditionCounts {
+    pub sampled: Sampled,
+    /// Chosen launches that ran the original.
+    pub unprobed: u64,
 }
 
 impl DeviceRegion {
@@ -57,7 +71,7 @@ impl DeviceRegion {
     ///
     /// # Errors
     /// The block is too large, or the memory cannot be had.
-    pub fn new(DeviceBlock { initial, ring, .. }: &DeviceBlock, pid: u32) -> io::Result<Self> {
+    pub fn new(DeviceBlock { initial, ring, conditions, .. }: &DeviceBlock, pid: u32) -> io::Result<Self> {
         let shape = Shape { block_bytes: initial.len() as u64, ring: *ring };
         if !shape.is_sound() {
             return Err(io::Error::other(format!("the script's maps on the GPU need {} bytes", initial.len())));
@@ -69,7 +83,30 @@ impl DeviceRegion {
             let id = [pid.to_le_bytes(); 2].concat();
             file.write_all_at(&id, (shape.initial_offset() + PID_TGID) as u64)?;
         }
-        Ok(DeviceRegion { file, shape })
+        let region = DeviceRegion { file, shape };
+        for (at, LaunchFilter { every, tag }) in
+            conditions.iter().map(|it| it.launches).enumerate().take(MOST_CONDITIONS)
+        {
+            let write =
+                |offset: usize, bytes: &[u8]| region.file.write_all_at(bytes, (condition_offset(at) + offset) as u64);
+            write(offset_of!(device::Condition, every), &every.to_le_bytes())?;
+            write(offset_of!(device::Condition, tag), &tag.unwrap_or(0).to_le_bytes())?;
+            write(offset_of!(device::Condition, has_tag), &u32::from(tag.is_some()).to_le_bytes())?;
+        }
+        Ok(region)
+    }
+
+    /// Says which conditions launches can meet from now on.
+    ///
+    /// # Errors
+    /// The system's, which writing memory of our own does not have.
+    pub fn switch(&self, conditions: &[Condition], is_on: impl Fn(SwitchId) -> bool) -> io::Result<()> {
+        for (at, it) in conditions.iter().enumerate().take(MOST_CONDITIONS) {
+            let is_off = u32::from(!it.switch.is_none_or(&is_on));
+            let offset = condition_offset(at) + offset_of!(device::Condition, is_off);
+            self.file.write_all_at(&is_off.to_le_bytes(), offset as u64)?;
+        }
+        Ok(())
     }
 
     pub(super) fn shape(&self) -> Shape {
@@ -101,6 +138,13 @@ impl DeviceRegion {
             n_unfinished: swapped.zip(has_last).filter(|it| it.0 > 0 && !it.1).count() as u64,
             unprobed: std::array::from_fn(|it| word(offset_of!(Control, unprobed) + it * 8)),
             images: std::array::from_fn(|it| word(offset_of!(Control, images) + it * 8)),
+            conditions: std::array::from_fn(|it| {
+                let count = |offset: usize| word(condition_offset(it) + offset);
+                let (met, chosen) =
+                    (count(offset_of!(device::Condition, met)), count(offset_of!(device::Condition, chosen)));
+                let unprobed = count(offset_of!(device::Condition, unprobed));
+                ConditionCounts { sampled: Sampled { met, chosen }, unprobed }
+            }),
         })
     }
 
@@ -156,6 +200,11 @@ impl DeviceRegion {
 /// Returns where a field of a context's slot is in the control page.
 const fn offset_in(slot: usize, field: usize) -> usize {
     offset_of!(Control, slots) + slot * size_of::<Slot>() + field
+}
+
+/// Returns where a condition is in the control page.
+fn condition_offset(at: usize) -> usize {
+    offset_of!(Control, conditions) + at * size_of::<device::Condition>()
 }
 
 fn word_at(page: &[u8; PAGE], offset: usize) -> u64 {
@@ -303,6 +352,40 @@ mod tests {
         assert_eq!(counts.n_unfinished, 3);
         [1, 5].into_iter().for_each(|it| write(&region, slot(it) + offset_of!(Slot, is_last), 1));
         assert_eq!(region.counts().unwrap().n_unfinished, 2, "nothing ran in the last one");
+    }
+
+    #[test]
+    fn conditions_are_told_and_switched_and_their_launches_counted() {
+        let filter = |every, tag| LaunchFilter { every, tag };
+        let of = |launches, switch| Condition { launches, switch };
+        let conditions = [
+            of(filter(100, None), None),
+            of(filter(1, Some(-7)), Some(SwitchId(0))),
+            of(filter(2, None), Some(SwitchId(1))),
+        ];
+        let region =
+            DeviceRegion::new(&DeviceBlock { conditions: conditions.to_vec(), ..block(&BLOCK) }, 0x11).unwrap();
+        let word = |at: usize, offset: usize| {
+            let mut word = [0; 8];
+            region.file.read_exact_at(&mut word, (condition_offset(at) + offset) as u64).unwrap();
+            u64::from_le_bytes(word)
+        };
+        let [every, tag, flags] = [
+            offset_of!(device::Condition, every),
+            offset_of!(device::Condition, tag),
+            offset_of!(device::Condition, has_tag),
+        ];
+        let told = |at| [every, tag, flags].map(|it| word(at, it));
+        assert_eq!([0, 1, 2, 3].map(told), [[100, 0, 0], [1, -7i64 as u64, 1], [2, 0, 0], [0; 3]]);
+        region.switch(&conditions, |it| it == SwitchId(0)).unwrap();
+        // `is_off` is behind `has_tag`.
+        assert_eq!([0, 1, 2].map(|at| word(at, flags) >> 32), [0, 0, 1]);
+        write(&region, condition_offset(1) + offset_of!(device::Condition, met), 9);
+        write(&region, condition_offset(1) + offset_of!(device::Condition, chosen), 5);
+        write(&region, condition_offset(1) + offset_of!(device::Condition, unprobed), 2);
+        let counts = region.counts().unwrap().conditions;
+        assert_eq!(counts[1], ConditionCounts { sampled: Sampled { met: 9, chosen: 5 }, unprobed: 2 });
+        assert_eq!(counts[0], ConditionCounts::default());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_model::plan::Demand;
 use xputrace_wire::cuda_calls::with_names;
-use xputrace_wire::device::{ArrayPlace, Extent, MOST_IMAGE_BYTES, Patches, Twin, twin_status};
+use xputrace_wire::device::{ArrayPlace, Extent, MOST_IMAGE_BYTES, Patches, Twin, encode_twins, twin_status};
 use xputrace_wire::message::{self, Message, demand, window};
 use xputrace_wire::region::Shape;
 use xputrace_wire::status::innermost_id;
@@ -69,7 +69,8 @@ pub struct Shared {
 pub enum Woven {
     /// Nothing in it is probed.
     Nothing,
-    Twin(Twin),
+    /// One at least.
+    Twins(Vec<Twin>),
     Patches(Patches),
     /// It should have a twin, but has none.
     Failed,
@@ -193,7 +194,7 @@ impl Target {
             Woven::Nothing => (twin_status::NOTHING, None),
             Woven::Failed => (twin_status::FAILED, None),
             Woven::NoPtx => (twin_status::NO_PTX, None),
-            Woven::Twin(twin) => sent(twin_status::WOVEN, &twin.encode()),
+            Woven::Twins(twins) => sent(twin_status::WOVEN, &encode_twins(twins)),
             Woven::Patches(patches) => sent(twin_status::PATCHES, &patches.encode()),
         };
         let n_bytes = memory.as_ref().map_or(0, |it| it.1);

@@ -8,12 +8,12 @@ use super::builtins;
 use super::files::Files;
 use super::objects;
 use super::observer::Observer;
-use super::report::Report;
+use super::report::{Report, counted};
 use super::state::State;
 use crate::compiled::report;
 use crate::interrupts;
 use crate::status::FAILED;
-use crate::twins::{is_switched, why_not};
+use crate::twins::why_not;
 use anyhow::Result;
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeSet, HashSet};
@@ -25,13 +25,13 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::{Account, Loss};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{ClosureId, DeviceWay, MapAction, Plan, ProbeId};
+use xputrace_model::plan::{ClosureId, Condition, DeviceWay, MapAction, Plan, ProbeId};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::TableId;
 use xputrace_script::{EventView, Host, Interpreter};
 use xputrace_tracer::recording::GpuKind;
-use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, Sink};
+use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, Sampled, Sink};
 
 /// A running script.
 ///
@@ -51,8 +51,6 @@ pub struct Running {
 /// Follows from a script with device handlers where the program's driver or CUPTI lacks what they need.
 const NO_DEVICE_CODE: &str = "device handlers did not run: this CUDA driver or CUPTI lacks what putting code into kernels takes \
      (`xputrace doctor` shows both). The kernels that they match are counted as device_unprobed";
-const NOT_SWITCHED: &str = "device handlers did not run: those that are enabled and disabled during the run are not implemented for \
-     real GPUs yet. The kernels that they match are counted as device_unprobed";
 /// Precedes every number from the software GPU.
 const SOFTWARE_GPU: &str = "GPU numbers below come from the software GPU: its times mean nothing.";
 /// Maximum number of names of lost launches listed.
@@ -343,8 +341,7 @@ impl Running {
         match gpu {
             GpuKind::None => {}
             GpuKind::Real if !has_device_code && self.plan.device_handlers().next().is_some() => {
-                let why = if is_switched(&self.plan) { NOT_SWITCHED } else { NO_DEVICE_CODE };
-                self.report.fail(&why_not(&self.plan).unwrap_or_else(|| why.to_owned()));
+                self.report.fail(&why_not(&self.plan).unwrap_or_else(|| NO_DEVICE_CODE.to_owned()));
             }
             GpuKind::Real => {}
             GpuKind::Software if self.report.is_first_software() => {
@@ -410,6 +407,7 @@ impl Running {
             state.emit(&Output::Note(format!("lost: {n} launches of {name}")));
         }
         emit_unmatched(&mut state);
+        emit_sampled(&mut state);
         self.report.recorded_part.iter().for_each(|it| state.emit(&Output::Note(it.clone())));
         emit_gaps(&mut state);
         self.report.left_behind.take().into_iter().for_each(|it| state.emit(&Output::Note(it)));
@@ -447,6 +445,18 @@ fn emit_unmatched(state: &mut State) {
     for name in names {
         state.emit(&Output::Note(format!(
             "no kernel matched {name}: -e 'kernel(|k| @kernels[k.name].count())' shows their names"
+        )));
+    }
+}
+
+/// Says at how many launches device handlers ran that a script has run at some of them.
+fn emit_sampled(state: &mut State) {
+    let sampled: Vec<(Condition, Sampled)> = state.pipeline.sampled().filter(|it| it.0.launches.every > 1).collect();
+    for (Condition { launches, .. }, Sampled { met, chosen }) in sampled {
+        state.emit(&Output::Note(format!(
+            "#{{{}}}: device handlers ran at {chosen} of {} of their kernels",
+            launches.text(),
+            counted(met, "launch", "launches")
         )));
     }
 }

@@ -47,7 +47,8 @@ pub struct Done {
 
 /// What there is for an image.
 pub enum Outcome {
-    Made(Made),
+    /// One at least.
+    Made(Vec<Made>),
     Patched(Patched),
     /// No handler wants any of its kernels.
     Nothing,
@@ -139,10 +140,16 @@ impl Making {
             Loaded::Cubin(cubin) => self.triton.ptx_of(asker.pid, cubin).map(|it| self.weave(&[plain(&it)], gpu)),
         });
         let Some(woven) = woven.context("reading what the program has loaded")? else { return Ok(Outcome::NoPtx) };
-        let Some(text) = woven? else { return Ok(Outcome::Nothing) };
-        let source = Source { text: &text.text, target: &text.target, purpose: Purpose::Module };
-        let code = self.compile(source, capabilities, asker).map_or_else(Code::Text, Code::Cubin);
-        Ok(Outcome::Made(Made { text, code }))
+        let texts = woven?;
+        if texts.is_empty() {
+            return Ok(Outcome::Nothing);
+        }
+        let made = texts.into_iter().map(|text| {
+            let source = Source { text: &text.text, target: &text.target, purpose: Purpose::Module };
+            let code = self.compile(source, capabilities, asker).map_or_else(Code::Text, Code::Cubin);
+            Made { text, code }
+        });
+        Ok(Outcome::Made(made.collect()))
     }
 
     fn patches(&self, image: Image, asker: Asker) -> Result<Outcome> {
@@ -173,8 +180,8 @@ impl Making {
         Some((symbol.to_owned(), handlers.iter().fold(0, |all, it| all | 1 << it)))
     }
 
-    fn weave(&self, modules: &[Ptx<'_>], gpu: Gpu) -> Result<Option<TwinText>, NoTwin> {
-        self.maker.twin(modules, gpu, &mut |it| self.wanted(it))
+    fn weave(&self, modules: &[Ptx<'_>], gpu: Gpu) -> Result<Vec<TwinText>, NoTwin> {
+        self.maker.twins(modules, gpu, &mut |it| self.wanted(it))
     }
 
     /// Returns what a kernel gets, if anything.

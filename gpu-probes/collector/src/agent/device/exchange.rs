@@ -12,7 +12,8 @@ pub const LOOKS_EVERY: Duration = Duration::from_millis(20);
 /// What the tracer has made of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Made {
-    Twin(Twin),
+    /// One at least.
+    Twins(Vec<Twin>),
     Patches(Patches),
 }
 
@@ -130,12 +131,12 @@ mod tests {
             for (number, image) in asked {
                 let CodeAt::Memory(image) = image else { panic!("a path") };
                 let kernels = vec![image.to_string()];
-                exchange.answer(number, Ok(Made::Twin(Twin { kernels, ..Twin::default() })));
+                exchange.answer(number, Ok(Made::Twins(vec![Twin { kernels, ..Twin::default() }])));
                 exchange.answer(number + 10, Err(ImageOutcome::NotWoven));
             }
             for (image, thread) in threads {
-                let Ok(Made::Twin(twin)) = thread.join().unwrap() else { panic!("no twin") };
-                assert_eq!(twin.kernels, [image.to_string()]);
+                let Ok(Made::Twins(twins)) = thread.join().unwrap() else { panic!("no twins") };
+                assert_eq!(twins[0].kernels, [image.to_string()]);
             }
         });
     }
@@ -160,13 +161,13 @@ mod tests {
             assert_eq!(exchange.ask(at(n), Instant::now(), || true), Err(ImageOutcome::NoAnswer));
         }
         assert_eq!(exchange.ask(at(9), soon(), || true), Err(ImageOutcome::NoAnswer), "at once");
-        exchange.answer(1, Ok(Made::Twin(Twin::default())));
+        exchange.answer(1, Ok(Made::Twins(vec![])));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| exchange.ask(at(3), soon(), || true));
             let (number, image) = exchange.next().unwrap();
             assert_eq!((number, image), (MOST_LATE as u64 + 1, at(3)), "those before it are not sent any more");
-            exchange.answer(number, Ok(Made::Twin(Twin::default())));
-            assert_eq!(waiting.join().unwrap(), Ok(Made::Twin(Twin::default())));
+            exchange.answer(number, Ok(Made::Twins(vec![])));
+            assert_eq!(waiting.join().unwrap(), Ok(Made::Twins(vec![])));
         });
     }
 }

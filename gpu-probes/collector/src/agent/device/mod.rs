@@ -33,7 +33,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use worker::Worker;
 use xputrace_wire::device::{
-    ComputeCapabilities, Extent, ImageOutcome, MOST_IMAGE_BYTES, Patches, Twin, Unprobed, image_kind, twin_status,
+    ComputeCapabilities, Extent, ImageOutcome, MOST_IMAGE_BYTES, Patches, Twin, Unprobed, decode_twins, image_kind,
+    twin_status,
 };
 use xputrace_wire::message::{IMAGE, Message, demand};
 
@@ -104,13 +105,13 @@ impl Agent {
         self.is_recording() && !self.is_exiting() && !self.life.disarmed.load(Ordering::Acquire)
     }
 
-    /// Asks the tracer for the twin of an image that the program has just loaded, and waits for it.
+    /// Asks the tracer for the twins of an image that the program has just loaded, and waits for them.
     ///
     /// # Errors
     /// Why it has none.
-    pub fn ask_for_twin(&'static self, image: CodeAt, until: Instant) -> Result<Twin, ImageOutcome> {
+    pub fn ask_for_twins(&'static self, image: CodeAt, until: Instant) -> Result<Vec<Twin>, ImageOutcome> {
         match self.device.exchange.ask(image, until, || self.may_wait())? {
-            Made::Twin(twin) => Ok(twin),
+            Made::Twins(twins) => Ok(twins),
             Made::Patches(_) => Err(ImageOutcome::NoAnswer),
         }
     }
@@ -122,7 +123,7 @@ impl Agent {
     pub fn ask_for_patches(&'static self, module: CodeAt, until: Instant) -> Result<Patches, ImageOutcome> {
         match self.device.exchange.ask(module, until, || self.may_wait())? {
             Made::Patches(patches) => Ok(patches),
-            Made::Twin(_) => Err(ImageOutcome::NoAnswer),
+            Made::Twins(_) => Err(ImageOutcome::NoAnswer),
         }
     }
 
@@ -253,7 +254,7 @@ fn answer_of(status: u64, bytes: u64, memory: Option<&OwnedFd>) -> Answer {
         twin_status::WOVEN | twin_status::PATCHES if bytes <= MOST_IMAGE_BYTES => {
             let contents = memory.and_then(|it| region::contents(it.as_fd(), bytes as usize).ok());
             let decode = |it: Vec<u8>| match status {
-                twin_status::WOVEN => Twin::decode(&it).map(Made::Twin),
+                twin_status::WOVEN => decode_twins(&it).map(Made::Twins),
                 _ => Patches::decode(&it).map(Made::Patches),
             };
             contents.and_then(decode).ok_or(ImageOutcome::NoAnswer)

@@ -9,6 +9,7 @@
 //! that are loaded by then. Only that waits; other launches take no lock. What the worker does is in [`work`].
 
 mod calls;
+mod choosing;
 mod code;
 mod contexts;
 mod image;
@@ -30,8 +31,10 @@ use super::{
 };
 use crate::agent::device::{CodeAt, Job, LOOKS_EVERY, TWIN_WITHIN};
 use crate::agent::host_call::unseen;
+use crate::agent::launch;
 use crate::agent::{Agent, Context};
 use calls::{Kernel, MOST_NODE_BYTES, role_of};
+use choosing::{CHOICES, Kernels, SharedOff, Wanted};
 use code::KernelHandle;
 use contexts::Contexts;
 use lease::InUse;
@@ -43,8 +46,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use table::{Entry, Key, Table};
-use work::{Image, ImageEntry, Loaded};
-use xputrace_wire::device::{Extent, MOST_CONTEXTS, Unprobed};
+use work::{Image, ImageEntry, Loaded, Switch};
+use xputrace_wire::device::{Choice, Control, Extent, MOST_CONTEXTS, Unprobed};
 
 /// The callback ids that are enabled for twins, whatever else is recorded.
 pub(super) static TWINS: Ids = Ids::new();
@@ -72,6 +75,9 @@ pub(super) struct Twins {
     originals: Table,
     contexts: Contexts,
     modules: OwnModules,
+    kernels: Kernels,
+    /// What the switches of twins are set to.
+    off: SharedOff,
     images: Mutex<Images>,
     /// The worker has let go of something.
     released: Condvar,
@@ -80,6 +86,9 @@ pub(super) struct Twins {
 #[derive(Debug, Default)]
 struct Images {
     all: Vec<Image>,
+    /// The switches of all twins that contexts have, also of images that are forgotten: graphs may have them.
+    switches: Vec<Switch>,
+    wanted: Wanted,
     in_use: InUse,
     /// Nobody tells any more what the program ends: the worker uses nothing of it.
     is_over: bool,
@@ -107,6 +116,8 @@ impl Twins {
             originals: Table::new()?,
             contexts: Contexts::new(),
             modules: OwnModules::default(),
+            kernels: Kernels::new()?,
+            off: SharedOff::default(),
             images: Mutex::default(),
             released: Condvar::new(),
         })
@@ -168,6 +179,7 @@ impl Twins {
             self.forget(image, |it| ends || it == slot);
             !ends
         });
+        images.switches.retain(|it| it.slot != slot);
         drop(images);
         self.wait_while(agent, LETS_GO_WITHIN, |it| it.slot == Some(slot));
         if self.contexts.state(slot).is_copied.load(Ordering::Acquire) {
@@ -301,19 +313,34 @@ impl Run {
                 }
             },
         };
-        let Some((twin, entry)) = twins.twins.find(Key::new(kernel.handle, slot)?) else {
+        let key = Key::new(kernel.handle, slot)?;
+        let Some((plain, entry)) = twins.twins.find(key) else {
             if twins.has_unprepared.load(Ordering::Acquire) {
                 self.count_if_known(twins, kernel, Unprobed::NotReady);
             }
             return None;
         };
-        let found = Found { twin, entry, slot, is_current: context == current };
-        if let Err(why) = self.check(twins, &found, kernel) {
-            self.agent.count_unprobed(why);
+        let control = self.agent.device_region()?.control();
+        let choice = twins.choose(control, entry);
+        let (twin, entry) = match choice.holding {
+            0 => (plain, entry),
+            holding => match twins.twins.find(key.holding(holding)) {
+                Some(found) => found,
+                None => {
+                    self.count_unprobed(control, choice, Unprobed::NotReady);
+                    return None;
+                }
+            },
+        };
+        if twin == 0 {
             return None;
         }
-        let region = self.agent.device_region()?;
-        region.control().slots[slot].swapped.fetch_add(1, Ordering::Relaxed);
+        let found = Found { twin, entry, slot, is_current: context == current };
+        if let Err(why) = self.check(twins, &found, kernel) {
+            self.count_unprobed(control, choice, why);
+            return None;
+        }
+        control.slots[slot].swapped.fetch_add(1, Ordering::Relaxed);
         Some(twin)
     }
 
@@ -386,23 +413,35 @@ impl Run {
     /// Sets an attribute of a kernel's twin as the program has set that of the kernel. Its dynamic shared memory grows
     /// with launches.
     fn follow_attribute(&self, twins: &Twins, slot: usize, handle: u64, attribute: u32, value: i32) {
-        let found = Key::new(handle, slot).and_then(|it| twins.twins.find(it));
-        let Some((twin, entry)) = found.filter(|_| attribute != function_attribute::MOST_DYNAMIC_SHARED) else {
+        let Some(key) = Key::new(handle, slot).filter(|_| attribute != function_attribute::MOST_DYNAMIC_SHARED) else {
             return;
         };
-        let handle = twins.kernel_handle(slot, twin, entry);
-        // SAFETY: a twin's handle, in the context of the program's call.
-        if unseen(|| unsafe { self.backend.driver.code.set_attribute(handle, attribute, value) }).is_err() {
-            entry.is_refused.store(1, Ordering::Relaxed);
+        let found = (0..CHOICES).filter_map(|it| twins.twins.find(key.holding(it)));
+        for (twin, entry) in found.filter(|it| it.0 != 0) {
+            let handle = twins.kernel_handle(slot, twin, entry);
+            // SAFETY: a twin's handle, in the context of the program's call.
+            if unseen(|| unsafe { self.backend.driver.code.set_attribute(handle, attribute, value) }).is_err() {
+                entry.is_refused.store(1, Ordering::Relaxed);
+            }
         }
     }
 
-    /// Counts a launch if its kernel has a twin anywhere.
+    /// Counts a launch if its kernel has a twin anywhere that is for it.
     #[cold]
     fn count_if_known(&self, twins: &Twins, kernel: &Kernel, why: Unprobed) {
-        if Key::anywhere(kernel.handle).is_some_and(|it| twins.twins.find(it).is_some()) {
-            self.agent.count_unprobed(why);
+        let found = Key::anywhere(kernel.handle).and_then(|it| twins.twins.find(it));
+        let (Some((plain, entry)), Some(region)) = (found, self.agent.device_region()) else { return };
+        let choice = twins.choose(region.control(), entry);
+        if plain != 0 || choice.holding != 0 {
+            self.count_unprobed(region.control(), choice, why);
         }
+    }
+
+    /// Counts a launch that runs the original although these conditions hold.
+    #[cold]
+    fn count_unprobed(&self, control: &Control, choice: Choice, why: Unprobed) {
+        self.agent.count_unprobed(why);
+        choosing::count_unprobed(control, choice);
     }
 
     /// Has a context prepared for the twins that are loaded, and waits for it; returns its slot.
@@ -464,6 +503,12 @@ impl Run {
 }
 
 impl Twins {
+    /// Decides which conditions of a kernel hold for the launch that the calling thread is making.
+    #[inline]
+    fn choose(&self, control: &Control, entry: &Entry) -> Choice {
+        self.kernels.choose(entry.kernel.load(Ordering::Relaxed), control, self.off.get(), launch::tag)
+    }
+
     fn has_block(&self, slot: usize) -> bool {
         let state = self.contexts.state(slot);
         state.block.load(Ordering::Acquire) != 0 && state.handle().is_some()

@@ -3,27 +3,35 @@
 //! A handle may be another kernel's after its module is unloaded. So whoever reads an entry looks again whether it is
 //! still the handle's.
 
+use super::choosing::KernelNumber;
 use crate::agent::zeroed::{ZeroIsValid, Zeroed};
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 const ENTRIES: usize = 1 << 14;
 const PROBES: usize = 32;
-/// The context of an entry is above its handle, an address in the program.
-const HANDLE_BITS: u32 = 56;
+/// The choice of an entry is above its handle, an address in the program, and the context above that.
+const HANDLE_BITS: u32 = 48;
+const CONTEXT_SHIFT: u32 = 56;
 /// Where an entry was.
 const REMOVED: u64 = 1;
 
-/// A handle in a context, by the number of its slot.
+/// A handle in a context, by the number of its slot, for launches at which some conditions hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key(u64);
 
 impl Key {
-    /// `None` if it is no handle.
+    /// For launches at which no condition holds; `None` if it is no handle.
     #[inline]
     pub(super) fn new(handle: u64, slot: usize) -> Option<Self> {
         let is_handle = handle > REMOVED && handle >> HANDLE_BITS == 0;
-        is_handle.then_some(Key((slot as u64 + 1) << HANDLE_BITS | handle))
+        is_handle.then_some(Key((slot as u64 + 1) << CONTEXT_SHIFT | handle))
+    }
+
+    /// For launches at which these conditions of the kernel hold, and no other.
+    #[inline]
+    pub(super) fn holding(self, holding: u8) -> Self {
+        Key(self.0 | u64::from(holding) << HANDLE_BITS)
     }
 
     /// In whatever context.
@@ -42,7 +50,7 @@ impl Key {
 #[repr(C)]
 pub(super) struct Entry {
     key: AtomicU64,
-    /// The handle in its place.
+    /// The handle in its place; 0 if its own is launched.
     other: AtomicU64,
     /// Bytes of dynamic shared memory with which it can be launched.
     pub(super) most_shared: AtomicU32,
@@ -54,6 +62,8 @@ pub(super) struct Entry {
     pub(super) takes_more: AtomicU32,
     /// 1 if the handles are kernels', for all contexts; else they are functions', of one.
     pub(super) is_kernel: AtomicU32,
+    /// What counts its launches.
+    pub(super) kernel: AtomicU32,
 }
 
 // SAFETY: atomics.
@@ -68,6 +78,7 @@ pub(super) struct New {
     pub(super) is_refused: bool,
     pub(super) takes_more: bool,
     pub(super) is_kernel: bool,
+    pub(super) kernel: KernelNumber,
 }
 
 /// Entries by key.
@@ -116,6 +127,7 @@ impl Table {
         entry.is_refused.store(new.is_refused.into(), Ordering::Release);
         entry.takes_more.store(new.takes_more.into(), Ordering::Release);
         entry.is_kernel.store(new.is_kernel.into(), Ordering::Release);
+        entry.kernel.store(new.kernel, Ordering::Release);
         entry.key.store(key.0, Ordering::Release);
         true
     }
@@ -150,8 +162,18 @@ mod tests {
     }
 
     #[test]
+    fn a_handle_has_an_entry_for_each_choice() {
+        let table = Table::new().unwrap();
+        let key = Key::new(0x7f00_1234_5678, 3).unwrap();
+        (0..8).for_each(|it| assert!(table.insert(key.holding(it), to(0x10 + u64::from(it)))));
+        table.remove(key.holding(3));
+        let found = |it| table.find(key.holding(it)).map(|it| it.0);
+        assert_eq!([found(0), found(3), found(7)], [Some(0x10), None, Some(0x17)]);
+    }
+
+    #[test]
     fn what_is_no_handle_has_no_entry() {
-        for handle in [0, 1, 1 << 56, u64::MAX] {
+        for handle in [0, 1, 1 << 48, u64::MAX] {
             assert_eq!(Key::new(handle, 0), None, "{handle:#x}");
         }
         assert_ne!(Key::new(2, 15), Key::anywhere(2));

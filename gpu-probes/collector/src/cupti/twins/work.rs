@@ -5,7 +5,9 @@ use super::super::driver::function_attribute as attribute;
 use super::super::others::{OTHER, OURS};
 use super::super::{CuptiBackend, Handle, Run, SUCCESS};
 use super::calls::{Origin, watched};
+use super::choosing::{KernelNumber, Off};
 use super::code::{Answer, Failure, KernelHandle};
+use super::contexts::ContextState;
 use super::lease::{GONE, Lease};
 use super::table::{Key, New};
 use super::{TWINS, Twins};
@@ -16,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use xputrace_wire::device::{
-    BLOCK_VARIABLE, ENABLED, Extent, GLOBALS_VARIABLE, ImageOutcome, MOST_CONTEXTS, NAMES_VARIABLE, Twin, twin_symbol,
+    BLOCK_VARIABLE, Choice, Extent, GLOBALS_VARIABLE, ImageOutcome, MOST_CONTEXTS, NAMES_VARIABLE, Twin, twin_symbol,
 };
 use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
@@ -47,7 +49,8 @@ pub(super) struct Image {
     pub(super) code: usize,
     /// The context of a module.
     pub(super) context: Option<Context>,
-    contents: Arc<Contents>,
+    /// Of each of its twins.
+    contents: Arc<[Contents]>,
     /// Its entries; those of any context are beyond the slots.
     pub(super) entries: Vec<ImageEntry>,
 }
@@ -65,7 +68,7 @@ pub(super) struct ImageEntry {
     pub(super) back: Option<Key>,
 }
 
-/// What does not change of it.
+/// What does not change of one of its twins.
 #[derive(Debug)]
 struct Contents {
     /// `CUlibrary` of the twin.
@@ -76,12 +79,20 @@ struct Contents {
     names: Vec<u64>,
 }
 
+/// A twin's variable for the block, which switches its handlers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Switch {
+    pub(super) slot: usize,
+    address: u64,
+    bytes: usize,
+}
+
 /// An image that is being prepared.
 struct Woven {
     origin: Origin,
     /// `CUmodule` or `CUlibrary` of the program.
     code: usize,
-    contents: Arc<Contents>,
+    contents: Arc<[Contents]>,
 }
 
 /// A kernel, and its twin as `CUkernel`.
@@ -90,13 +101,30 @@ struct Pair {
     /// `CUkernel` or, of a module, `CUfunction`.
     original: u64,
     twin: u64,
+    /// At which launches it runs.
+    choice: Choice,
+    /// What counts the launches of the original.
+    kernel: KernelNumber,
 }
 
 /// An entry to be.
 #[derive(Clone, Copy, Debug)]
 struct Swap {
     original: u64,
+    /// As in [`Choice`].
+    holding: u8,
     new: New,
+}
+
+/// Adds entries for launches at which no condition holds, where there is no twin for those: they run the original.
+fn with_originals(mut swaps: Vec<Swap>) -> Vec<Swap> {
+    for Swap { original, new, .. } in swaps.clone() {
+        if !swaps.iter().any(|it| it.original == original && it.holding == 0) {
+            let new = New { other: 0, kernel: new.kernel, ..New::default() };
+            swaps.push(Swap { original, holding: 0, new });
+        }
+    }
+    swaps
 }
 
 impl Run {
@@ -113,11 +141,11 @@ impl Run {
     fn load_twin(&self, twins: &'static Twins, loaded: Loaded, from: CodeAt) -> Result<(), ImageOutcome> {
         let (backend, agent) = (self.backend, self.agent);
         let until = Instant::now() + TWIN_WITHIN;
-        let twin = agent.ask_for_twin(from, until)?;
+        let made = agent.ask_for_twins(from, until)?;
         let result = Arc::new(OnceLock::new());
         let (of_worker, work) = (Arc::clone(&result), Work { backend, agent, loaded });
         let is_done = agent.work_in_time(until, move |is_given_up| {
-            let _ = of_worker.set(twins.load(work, &twin, is_given_up));
+            let _ = of_worker.set(twins.load(work, &made, is_given_up));
         });
         result.get().copied().filter(|_| is_done).unwrap_or(Err(ImageOutcome::NotLoaded))
     }
@@ -135,23 +163,29 @@ struct Work {
 }
 
 impl Twins {
-    /// Loads a twin, and prepares the context in which its original was loaded.
-    fn load(&self, work: Work, twin: &Twin, is_given_up: &AtomicBool) -> Result<(), ImageOutcome> {
+    /// Loads the twins of an image, and prepares the context in which that was loaded.
+    fn load(&self, work: Work, twins: &[Twin], is_given_up: &AtomicBool) -> Result<(), ImageOutcome> {
         let Work { backend, agent, loaded } = work;
         // Twins stay loaded, whatever becomes of their originals: graphs may have them.
-        if self.n_loaded.fetch_add(1, Ordering::Relaxed) >= MOST_TWINS {
+        if self.n_loaded.fetch_add(twins.len() as u32, Ordering::Relaxed) >= MOST_TWINS {
             return Err(ImageOutcome::TableFull);
         }
-        let contents = self.load_contents(work, twin, is_given_up).map_err(|_| ImageOutcome::NotLoaded)?;
+        let contents =
+            twins.iter().map(|it| self.load_contents(work, it, is_given_up)).collect::<Answer<Vec<Contents>>>();
+        let contents = self.numbered(contents.map_err(|_| ImageOutcome::NotLoaded)?).ok_or(ImageOutcome::TableFull)?;
         let number = self.newest.load(Ordering::Acquire) + 1;
         let context = loaded.context.filter(|_| loaded.origin == Origin::Module);
-        let kernels = contents.kernels.clone();
+        let swap = |it: &Pair| {
+            let new = New { other: it.twin, kernel: it.kernel, ..New::default() };
+            Swap { original: it.original, holding: it.choice.holding, new }
+        };
+        let swaps = with_originals(contents.iter().flat_map(|it| &it.kernels).map(swap).collect());
         let mut image = Image {
             number,
             origin: loaded.origin,
             code: loaded.code,
             context,
-            contents: Arc::new(contents),
+            contents: contents.into(),
             entries: vec![],
         };
         let slot = {
@@ -160,9 +194,10 @@ impl Twins {
             if is_given_up.load(Ordering::Acquire) {
                 return Err(ImageOutcome::NotLoaded);
             }
-            for Pair { original, twin } in kernels {
+            // Whether a launch has a twin at all is known by the entry for no condition.
+            for Swap { original, new, .. } in swaps.into_iter().filter(|it| it.holding == 0) {
                 let key = Key::anywhere(original).ok_or(ImageOutcome::NotLoaded)?;
-                if !self.twins.insert(key, New { other: twin, ..New::default() }) {
+                if !self.twins.insert(key, new) {
                     image.entries.iter().for_each(|it| self.twins.remove(it.key));
                     return Err(ImageOutcome::TableFull);
                 }
@@ -177,6 +212,17 @@ impl Twins {
         // From here on, launches in other contexts wait until those are prepared, too.
         self.newest.store(number, Ordering::Release);
         Ok(())
+    }
+
+    /// Numbers the kernels whose handlers have conditions; `None` if they are too many.
+    fn numbered(&self, mut contents: Vec<Contents>) -> Option<Vec<Contents>> {
+        let mut numbers: Vec<(u64, KernelNumber)> = Vec::new();
+        for pair in contents.iter_mut().flat_map(|it| &mut it.kernels) {
+            let known = numbers.iter().find(|it| it.0 == pair.original).map(|it| it.1);
+            pair.kernel = known.or_else(|| self.kernels.add(pair.choice))?;
+            numbers.push((pair.original, pair.kernel));
+        }
+        Some(contents)
     }
 
     /// Loads a twin and finds its kernels and their originals.
@@ -195,7 +241,7 @@ impl Twins {
         let lease = Lease::new(self).of_loading(loaded.code, is_given_up);
         let find_all = |lease: Lease<'_>| {
             let mut kernels = Vec::new();
-            for symbol in &twin.kernels {
+            for (symbol, choice) in twin.kernels.iter().zip(&twin.choices) {
                 // SAFETY: the library just loaded.
                 let twin = unsafe { code.kernel(library, &name(&twin_symbol(symbol))?)? };
                 let original = name(symbol)?;
@@ -207,7 +253,7 @@ impl Twins {
                     }
                 });
                 match original {
-                    Ok(original) => kernels.push(Pair { original, twin }),
+                    Ok(original) => kernels.push(Pair { original, twin, choice: *choice, kernel: 0 }),
                     Err(GONE) => return Err(GONE),
                     // One that the original lacks is never launched.
                     Err(_) => {}
@@ -333,20 +379,24 @@ impl Twins {
             Woven { origin: image.origin, code: image.code, contents: Arc::clone(&image.contents) }
         };
         let lease = Lease::new(self).in_context(slot).of_image(woven.code, number);
-        // SAFETY: in the context.
-        let swaps = unsafe { self.swaps(backend, lease, slot, &woven) };
+        let of_twins = woven.contents.iter().map(|it| {
+            // SAFETY: in the context.
+            unsafe { self.swaps(backend, lease, slot, &woven, it) }
+        });
+        let swaps = of_twins.collect::<Answer<Vec<Vec<Swap>>>>().map(|it| with_originals(it.concat()));
         let mut images = self.images();
         // It may have been unloaded, or the context ended, where the program did not wait.
         let image = images.all.iter_mut().find(|it| it.number == number);
         let Some(image) = image.filter(|_| self.contexts.state(slot).handle().is_some()) else { return Ok(()) };
-        for Swap { original, new } in swaps? {
-            let (Some(key), Some(back)) = (Key::new(original, slot), Key::anywhere(new.other)) else { continue };
+        for Swap { original, holding, new } in swaps? {
+            let Some(key) = Key::new(original, slot).map(|it| it.holding(holding)) else { continue };
             if !self.twins.insert(key, new) {
                 return Err(TABLE_FULL);
             }
-            image.entries.push(ImageEntry { slot, key, back: (!new.is_kernel).then_some(back) });
+            let back = Key::anywhere(new.other);
+            image.entries.push(ImageEntry { slot, key, back: back.filter(|_| !new.is_kernel) });
             // Only for the program's questions: without room, it gets the twin.
-            self.originals.insert(back, New { other: original, ..New::default() });
+            back.iter().for_each(|it| _ = self.originals.insert(*it, New { other: original, ..New::default() }));
         }
         Ok(())
     }
@@ -355,20 +405,26 @@ impl Twins {
     ///
     /// # Safety
     /// The lease is of the code and of the current context, of this slot.
-    unsafe fn swaps(&self, backend: &CuptiBackend, lease: Lease<'_>, slot: usize, of: &Woven) -> Answer<Vec<Swap>> {
+    unsafe fn swaps(
+        &self,
+        backend: &CuptiBackend,
+        lease: Lease<'_>,
+        slot: usize,
+        of: &Woven,
+        contents: &Contents,
+    ) -> Answer<Vec<Swap>> {
         let (code, state) = (&backend.driver.code, self.contexts.state(slot));
-        let (library, stream) = (of.contents.library as Handle, state.stream.load(Ordering::Acquire));
+        let (library, stream) = (contents.library as Handle, state.stream.load(Ordering::Acquire));
         let device = state.device.load(Ordering::Acquire) as i32;
         // First what is asked of the program's code: our own may take longer to load.
         // SAFETY: the lease's code.
         let address = |it: &CString| lease.call(|| unsafe { code.variable(of.origin, of.code as Handle, it) });
-        let addresses =
-            of.contents.variables.iter().map(|it| address(it).map(|it| it.0)).collect::<Answer<Vec<u64>>>()?;
+        let addresses = contents.variables.iter().map(|it| address(it).map(|it| it.0)).collect::<Answer<Vec<u64>>>()?;
         // SAFETY: a kernel of the lease's code, or our own.
         let function = |kernel| lease.call(|| unsafe { code.function(kernel) }).map(KernelHandle::Function);
         let originals = match of.origin {
-            Origin::Module => of.contents.kernels.iter().map(|it| Ok(KernelHandle::Function(it.original))).collect(),
-            Origin::Library => of.contents.kernels.iter().map(|it| function(it.original)).collect::<Answer<Vec<_>>>(),
+            Origin::Module => contents.kernels.iter().map(|it| Ok(KernelHandle::Function(it.original))).collect(),
+            Origin::Library => contents.kernels.iter().map(|it| function(it.original)).collect::<Answer<Vec<_>>>(),
         };
         let set = |name: &str, values: &[u64]| {
             let name = CString::new(name).map_err(|_| INVALID)?;
@@ -383,24 +439,30 @@ impl Twins {
             // SAFETY: our own stream.
             lease.call(|| unsafe { code.wait_for(stream) })
         };
-        set(BLOCK_VARIABLE, &[state.block.load(Ordering::Acquire)])?;
+        let name = CString::new(BLOCK_VARIABLE).map_err(|_| INVALID)?;
+        // SAFETY: our library.
+        let (address, bytes) = lease.call(|| unsafe { code.variable(Origin::Library, library, &name) })?;
+        let switch = Switch { slot, address, bytes };
+        switch.set(backend, lease, state, self.off.get())?;
+        self.images().switches.push(switch);
         if !addresses.is_empty() {
             set(GLOBALS_VARIABLE, &addresses)?;
         }
-        if !of.contents.names.is_empty() {
-            set(NAMES_VARIABLE, &of.contents.names)?;
+        if !contents.names.is_empty() {
+            set(NAMES_VARIABLE, &contents.names)?;
         }
         let mut swaps = Vec::new();
-        for (Pair { original, twin }, of_context) in of.contents.kernels.iter().copied().zip(originals?) {
+        for (Pair { original, twin, choice, kernel }, of_context) in contents.kernels.iter().copied().zip(originals?) {
             let function = function(twin)?;
+            let for_choice = |new: Swap| Swap { holding: choice.holding, new: New { kernel, ..new.new }, ..new };
             if of.origin == Origin::Library {
                 let handle = |it| KernelHandle::Kernel(it, device);
                 // SAFETY: handles of loaded code.
-                swaps.push(unsafe { swap(backend, lease, handle(original), handle(twin)) });
+                swaps.push(for_choice(unsafe { swap(backend, lease, handle(original), handle(twin)) }));
             }
             // Of a library, the program may have asked for it.
             // SAFETY: as above.
-            swaps.push(unsafe { swap(backend, lease, of_context, function) });
+            swaps.push(for_choice(unsafe { swap(backend, lease, of_context, function) }));
         }
         Ok(swaps)
     }
@@ -433,34 +495,57 @@ impl Twins {
         })
     }
 
+    /// Copies so much of the blocks of all contexts. As often as it copies all, it switches what twins do in the program's graphs.
     pub(in super::super) fn copy_blocks(&self, backend: &CuptiBackend, agent: &Agent, extent: Extent) {
+        if let (Extent::Whole, Some(region)) = (extent, agent.device_region()) {
+            let wanted = self.images().wanted.look(region.control());
+            self.switch(backend, wanted);
+        }
         (0..MOST_CONTEXTS).for_each(|slot| _ = self.copy_block(backend, agent, slot, extent));
     }
 
     /// Copies all blocks for the last time.
     pub(in super::super) fn leave_blocks(&self, backend: &CuptiBackend, agent: &Agent, disables: bool) {
+        if disables {
+            self.switch(backend, Off::ALL);
+        }
         for slot in (0..MOST_CONTEXTS).filter(|it| self.has_block(*it)) {
-            if disables {
-                let _ = self.disable_block(backend, slot);
-            }
             if self.copy_block(backend, agent, slot, Extent::Whole).is_ok() {
                 agent.has_last_copy(slot);
             }
         }
     }
 
-    /// Has the twins that stay in the program do nothing.
-    fn disable_block(&self, backend: &CuptiBackend, slot: usize) -> Answer<()> {
-        let (code, state) = (&backend.driver.code, self.contexts.state(slot));
-        let (block, stream) = (state.block.load(Ordering::Acquire), state.stream.load(Ordering::Acquire));
-        let nothing = [0u8; 8];
-        let lease = Lease::new(self).in_context(slot);
-        lease.run(backend, || {
-            // SAFETY: a word of the block; in the context.
-            lease.call(|| unsafe { code.write(block + ENABLED as u64, nothing.as_ptr(), nothing.len(), stream) })?;
-            // SAFETY: our own stream.
-            lease.call(|| unsafe { code.wait_for(stream) })
-        })
+    /// Sets the switches of all twins.
+    fn switch(&self, backend: &CuptiBackend, off: Off) {
+        if self.off.get() == off {
+            return;
+        }
+        let switches = self.images().switches.clone();
+        for slot in 0..MOST_CONTEXTS {
+            let here: Vec<&Switch> = switches.iter().filter(|it| it.slot == slot).collect();
+            if here.is_empty() {
+                continue;
+            }
+            let (lease, state) = (Lease::new(self).in_context(slot), self.contexts.state(slot));
+            // A context that is gone has no twins.
+            let _ = lease.run(backend, || here.iter().try_for_each(|it| it.set(backend, lease, state, off)));
+        }
+        // Launches run twins again once those do something.
+        self.off.set(off);
+    }
+}
+
+impl Switch {
+    /// Sets it, in its context, which is current.
+    fn set(&self, backend: &CuptiBackend, lease: Lease<'_>, state: &ContextState, off: Off) -> Answer<()> {
+        let (code, stream) = (&backend.driver.code, state.stream.load(Ordering::Acquire));
+        let words = off.words(state.block.load(Ordering::Acquire));
+        let bytes = self.bytes.min(size_of_val(&words));
+        // SAFETY: a variable of ours with so many bytes.
+        lease.call(|| unsafe { code.write(self.address, words.as_ptr().cast(), bytes, stream) })?;
+        // SAFETY: our own stream.
+        lease.call(|| unsafe { code.wait_for(stream) })
     }
 }
 
@@ -489,6 +574,7 @@ unsafe fn swap(backend: &CuptiBackend, lease: Lease<'_>, original: KernelHandle,
     let most = |it| u32::try_from(get(twin, it).unwrap_or(0)).unwrap_or(0);
     Swap {
         original: original.raw(),
+        holding: 0,
         new: New {
             other: twin.raw(),
             most_shared: most(attribute::MOST_DYNAMIC_SHARED),
@@ -496,6 +582,7 @@ unsafe fn swap(backend: &CuptiBackend, lease: Lease<'_>, original: KernelHandle,
             is_refused,
             takes_more,
             is_kernel: matches!(twin, KernelHandle::Kernel(..)),
+            ..New::default()
         },
     }
 }

@@ -35,8 +35,8 @@ fn twin(plan: &Plan) -> Option<TwinText> {
     let text_bytes = LINES.len() as u64;
     let image = [Ptx { codec: Codec::Plain, portability: Portability::Later, sm: 90, text_bytes, stored }];
     let gpu = Gpu { capability: 90 };
-    let made = twins.making.maker.twin(&image, gpu, &mut |_| Some(Wanted { handlers: handlers.clone() }));
-    made.expect("the kernel takes them")
+    let made = twins.making.maker.twins(&image, gpu, &mut |_| Some(Wanted { handlers: handlers.clone() }));
+    made.expect("the kernel takes them").pop()
 }
 
 /// Assembles PTX with the `ptxas` that the variable PTXAS names, or that is on the PATH.
