@@ -12,6 +12,7 @@ None of them is changed. Their programs run until they are ended, one launch a s
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from h200 import BIN, OUT, XPUTRACE
@@ -23,19 +24,17 @@ class Run:
     """What a run printed: maps, records, lines, and how often the program launched its kernel."""
 
     def __init__(self, directory, name, *options, command=None):
-        program = directory / "bin" / name / "vec_add"
+        place = directory
         if command is None:
-            program.parent.mkdir(parents=True, exist_ok=True)
-            if not program.exists():
-                source = directory / f"{name}.cu"
-                subprocess.run(["nvcc", "-cudart", "shared", "-arch=sm_90", "-w", "-g", "-o", program, source], check=True)
+            place = program(directory, name).parent
             command = ["timeout", "-s", "INT", str(SECONDS), "stdbuf", "-oL", "./vec_add"]
         out = OUT / f"bpftime-{name}.json"
         line = [XPUTRACE, "run", directory / f"{name}.bpf.o", "-f", "json", "-o", out, *options, "--", *command]
-        done = subprocess.run(line, cwd=program.parent if program.exists() else directory, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(line, cwd=place, capture_output=True, text=True, timeout=60)
         self.objects = [json.loads(it) for it in out.read_text().splitlines()] if out.exists() else []
         self.said, self.printed = done.stderr, done.stdout
         out.unlink(missing_ok=True)
+        assert not any(it in self.said for it in ("did not run", "do not run", "cannot attach")), self.said[-1500:]
 
     def map(self, name):
         found = [it["data"][name] for it in self.objects if it["type"] == "map" and name in it["data"]]
@@ -61,8 +60,10 @@ def threadhist_shared(run):
 
 def kernelretsnoop(run):
     records, launches = run.records("rb"), run.results("C[0] = ")
-    assert len(records) == 5 * launches, (len(records), launches, run.said[-800:])
-    return f"{len(records)} records of {launches} launches; the first: {str(records[0])[:80]}"
+    threads = sorted(it["x"] for it in records)
+    assert threads == sorted(list(range(5)) * launches), (threads, launches, run.said[-800:])
+    assert all(it["timestamp"] for it in records), records
+    return f"{len(records)} records of {launches} launches; the first: {records[0]}"
 
 
 def kernel_trace(run):
@@ -124,9 +125,13 @@ def options(name, directory):
             return ["--unsafe", "--set", "partition_num_map[0]=2", "--set", "partition_index_map[0]=1"]
         case "launchlate" | "launchlate-kernel-gpu-shared-map":
             real, mono = clocks()
-            program = directory / "bin" / name / "vec_add"
-            function = "_Z16cudaLaunchKernelIcE9cudaErrorPT_4dim3S3_PPvmP11CUstream_st"
-            return ["--set", f"clock_offset[0]={real - mono}", "--attach", f"uprobe_cuda_launch=uprobe/{program}:{function}"]
+            place = f"{program(directory, name)}:{launching(directory, name)}"
+            return ["--set", f"clock_offset[0]={real - mono}", "--attach", f"uprobe_cuda_launch=uprobe/{place}"]
+        case "threadhist-gpu-kernel-shared-map":
+            place = f"{program(directory, name)}:{launching(directory, name)}"
+            return ["--attach", f"launch_kernel_ret_probe=uretprobe/{place}"]
+        case "kernelretsnoop":
+            return ["--poll", "rb=data"]
         case "directly_run_on_gpu":
             a, b = directory / "a.bin", directory / "b.bin"
             a.write_bytes(b"".join(i.to_bytes(4, "little") for i in (1, 2, 3, 4)))
@@ -135,9 +140,25 @@ def options(name, directory):
     return []
 
 
-def clocks():
-    import time
+def program(directory, name):
+    """Returns the path of an example's program for the GPU, which is compiled if it isn't there."""
+    path = directory / "bin" / name / "vec_add"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        source = directory / f"{name}.cu"
+        subprocess.run(["nvcc", "-cudart", "shared", "-arch=sm_90", "-w", "-g", "-o", path, source], check=True)
+    return path
 
+
+def launching(directory, name):
+    """Returns the function of a program that launches its kernel: CUDA 13's headers have another one than those of CUDA 12, whose
+    name the objects have."""
+    symbols = subprocess.run(["nm", program(directory, name)], capture_output=True, text=True, check=True).stdout.split()
+    known = [it for it in symbols if it.startswith("_Z16cudaLaunchKernelIc") or "__cudaLaunchKernel_helper" in it]
+    return min(known, key=lambda it: "helper" in it)
+
+
+def clocks():
     return time.clock_gettime_ns(time.CLOCK_REALTIME), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 

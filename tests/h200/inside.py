@@ -77,7 +77,8 @@ def tool(*words):
     assert done.returncode == 0, f"{' '.join(line)}\n{done.stderr[-3000:]}"
     objects = [json.loads(it) for it in out.read_text().splitlines()]
     expect(f"losses of {words[0]}", bad(losses(objects), {"kernels_only"}), {})
-    return maps(objects), account(done)
+    shown = [it["data"] for it in objects if it["type"] in ("map", "hist", "stats")]
+    return {name: rows for it in shown for name, rows in it.items()}, account(done)
 
 
 def of_lines(found, access):
@@ -359,9 +360,11 @@ def by_ncu(program, metrics):
     """What Nsight Compute counts in the only kernel of a program, by metric."""
     line = ["ncu", "--csv", "--metrics", ",".join(metrics), *map(str, program)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120)
-    rows = [row for row in csv.reader(done.stdout.splitlines()) if len(row) > 2]
+    rows = list(csv.reader(done.stdout.splitlines()))
+    # The program prints, too.
+    rows = rows[next(at for at, row in enumerate(rows) if "Metric Name" in row):]
     name, value = (rows[0].index(it) for it in ("Metric Name", "Metric Value"))
-    return {row[name]: float(row[value].replace(",", "")) for row in rows[1:]}
+    return {row[name]: float(row[value].replace(",", "")) for row in rows[1:] if len(row) == len(rows[0])}
 
 
 @case("sectors that warps access, against Nsight Compute", needs="ncu", cases=CASES)

@@ -29,7 +29,14 @@ int cuda__end(void *ctx) {
   __u64 *from = bpf_map_lookup_elem(&started, &pid);
   if (!from) return 0;
   __u64 took = gpu_time() - *from;
-  add(&total_ns, pid, took);
+  __u64 *total = bpf_map_lookup_elem(&total_ns, &pid);
+  // Both become one call, whose value is in the map on one path and on the stack on the other.
+  if (total) {
+    *total += took;
+    bpf_map_update_elem(&total_ns, &pid, total, BPF_EXIST);
+  } else {
+    bpf_map_update_elem(&total_ns, &pid, &took, BPF_NOEXIST);
+  }
   return 0;
 }
 

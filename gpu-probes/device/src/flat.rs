@@ -169,7 +169,20 @@ pub(crate) enum Op {
 pub(crate) fn flatten(program: &Program, n_maps: usize) -> Result<Flat, Refusal> {
     let mut flattener = Flattener { program, n_maps, nodes: Vec::new(), n_frames: 1 };
     flattener.function(0, 0, None)?;
-    Ok(Flat { nodes: flattener.nodes, n_frames: flattener.n_frames })
+    let mut nodes = flattener.nodes;
+    call_in_place_of_jumps(&mut nodes);
+    Ok(Flat { nodes, n_frames: flattener.n_frames })
+}
+
+/// Puts helper calls in the place of jumps to them. Compilers let paths meet at a call that passes an address in the stack on
+/// one of them, and in a map on the other: with a call of its own, each path knows which.
+fn call_in_place_of_jumps(nodes: &mut [Node]) {
+    for at in 0..nodes.len() {
+        let Node { op: Op::Jump, next, .. } = nodes[at] else { continue };
+        if let op @ Op::Call(_) = nodes[next].op {
+            nodes[at] = Node { frame: nodes[at].frame, op, ..nodes[next] };
+        }
+    }
 }
 
 struct Flattener<'a> {
