@@ -1,19 +1,21 @@
 //! What is patched, and what launches give to patches.
 //!
 //! A module's thread waits for the tracer's answer; launches look their function up, and take no lock that is held in a call
-//! of the API. The API wants patching done by one thread at a time: that is what `at_a_time` is for.
+//! of the API. The API wants patching done by one thread at a time: that is what `at_a_time` is for. And a context ends once the
+//! worker does not use it (`in_use`).
 
 use super::functions::{Functions, LaunchData, ModuleData, SUCCESS, instruction};
 use super::launches::{Launching, context_of};
 use crate::agent::Agent;
-use crate::agent::device::{CodeAt, TWIN_WITHIN};
+use crate::agent::device::{CodeAt, LAST_COPY_WITHIN, LOOKS_EVERY, TWIN_WITHIN};
 use crate::cupti::Handle;
 use crate::cupti::driver::Driver;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::thread::sleep;
 use std::time::Instant;
 use xputrace_wire::device::{
     ENABLED, Extent, ImageOutcome, MOST_CONTEXTS, PatchedKernel, Patches, Unprobed, kernel_words, twin_symbol,
@@ -28,6 +30,8 @@ const MOST_KERNELS: usize = 16_384;
 pub(super) struct Patching {
     is_off: AtomicBool,
     at_a_time: Mutex<()>,
+    /// Held by whoever uses a context from another thread than those of its launches, or ends it. Taken before `state`.
+    in_use: Mutex<()>,
     state: Mutex<State>,
     /// The kernels that were launched, by `CUfunction`.
     launched: RwLock<HashMap<usize, Kernel>>,
@@ -118,19 +122,35 @@ impl Patching {
         self.state().devices.get(&(context as usize)).copied()
     }
 
-    /// Copies the block of a context that is about to end.
+    /// Copies the block of a context that is about to end, unless the worker is stuck with it.
     pub(super) fn context_ends(&self, functions: &Functions, agent: &Agent, context: Handle) {
         let slot = self.state().contexts.iter().position(|it| it.context == context as usize);
+        self.state().devices.remove(&(context as usize));
         let Some(slot) = slot else { return };
+        let in_use = self.wait_until_unused();
         let stream = self.state().contexts[slot].default_stream;
-        if self.copy(functions, agent, slot, stream, Extent::Whole) {
+        if in_use.is_some() && self.copy(functions, agent, slot, stream, Extent::Whole) {
             agent.has_last_copy(slot);
         }
         let mut state = self.state();
         state.contexts[slot].context = 0;
-        state.devices.remove(&(context as usize));
+        // Modules that load later may have the handles of those that were in it.
+        state.modules.retain(|_, kernels| kernels.values().all(|it| it.slot != slot));
         drop(state);
         self.forget(|it| it.slot == slot);
+    }
+
+    /// Waits until the worker uses no context; `None` if it does not stop to. The program has no time limit of its own.
+    fn wait_until_unused(&self) -> Option<MutexGuard<'_, ()>> {
+        let until = Instant::now() + LAST_COPY_WITHIN;
+        loop {
+            match self.in_use.try_lock() {
+                Ok(unused) => return Some(unused),
+                Err(TryLockError::Poisoned(unused)) => return Some(unused.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+                Err(TryLockError::WouldBlock) => sleep(LOOKS_EVERY),
+            }
+        }
     }
 
     pub(super) fn module_ends(&self, module: Handle) {
@@ -197,20 +217,17 @@ impl Patching {
             return Err(ImageOutcome::TableFull);
         }
         let region = agent.device_region().ok_or(ImageOutcome::NotLoaded)?;
-        let allocate = |bytes: usize| {
-            let mut address = null_mut();
-            // SAFETY: a context that is alive, and a live pointer.
-            checked(unsafe { (functions.alloc)(context, &mut address, bytes) }).map(|()| address)
-        };
-        let (block, words) = (allocate(region.block_bytes())?, allocate(MOST_KERNELS * kernel_words::BYTES)?);
-        let mut stream: Handle = null_mut();
-        // SAFETY: as above.
-        checked(unsafe { (functions.stream_handle)(context, null_mut(), &mut stream) })?;
-        // SAFETY: the initial bytes are as long as the block.
+        let (mut stream, mut block): (Handle, Handle) = (null_mut(), null_mut());
+        // The kernels' words are behind the block.
+        let n_bytes = region.block_bytes() + MOST_KERNELS * kernel_words::BYTES;
+        // SAFETY: a context that is alive, and live pointers; the initial bytes are as long as the block.
         unsafe {
-            checked((functions.copy_to_device)(block, region.initial().cast(), region.block_bytes(), stream))?;
-            // The code is copied: it comes again with each module.
+            // The code is copied: it comes again with each module. First, since a context that refuses it is tried again with the
+            // next module, and nothing frees its memory.
             checked((functions.add_patches)(patches.code.as_ptr().cast(), context))?;
+            checked((functions.stream_handle)(context, null_mut(), &mut stream))?;
+            checked((functions.alloc)(context, &mut block, n_bytes))?;
+            checked((functions.copy_to_device)(block, region.initial().cast(), region.block_bytes(), stream))?;
             checked((functions.wait_for_stream)(stream))?;
         }
         let told = &region.control().slots[n_slots];
@@ -220,7 +237,7 @@ impl Patching {
         self.state().contexts.push(Patched {
             context: context as usize,
             block: block as u64,
-            words: words as u64,
+            words: block as u64 + region.block_bytes() as u64,
             n_kernels: 0,
             default_stream: stream as usize,
             own_stream: None,
@@ -376,16 +393,14 @@ impl Patching {
 
     /// Runs something of the worker's with a stream of ours, which waits for no other.
     fn in_context(&self, functions: &Functions, driver: &Driver, slot: usize, context: usize, run: impl FnOnce(usize)) {
-        // SAFETY: a context that was alive a moment ago; the driver checks its handle.
+        let _in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.state().contexts.get(slot).filter(|it| it.is_alive()).map(|it| it.own_stream);
+        let Some(own_stream) = known else { return };
+        // SAFETY: a context that is alive, and does not end meanwhile.
         if unsafe { driver.code.enter(context as Handle) }.is_err() {
             return;
         }
-        let known = self.state().contexts.get(slot).filter(|it| it.is_alive()).map(|it| it.own_stream);
-        let stream = match known {
-            Some(Some(stream)) => Some(stream),
-            Some(None) => self.make_stream(functions, driver, slot, context),
-            None => None,
-        };
+        let stream = own_stream.or_else(|| self.make_stream(functions, driver, slot, context));
         if let Some(stream) = stream {
             run(stream);
         }

@@ -41,7 +41,7 @@ use xputrace_wire::message::{IMAGE, Message, demand};
 /// How long a thread of the program waits for a twin, or for its context to be prepared.
 pub const TWIN_WITHIN: Duration = Duration::from_secs(10);
 /// How long the end of a run, of the program or of a context waits for the last copy of its blocks.
-const LAST_COPY_WITHIN: Duration = Duration::from_secs(2);
+pub const LAST_COPY_WITHIN: Duration = Duration::from_secs(2);
 /// How often the courier tries to send where the tracer does not read.
 const SENDS_EVERY: Duration = Duration::from_millis(1);
 /// The driver compiles PTX on the worker.
