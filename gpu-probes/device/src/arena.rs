@@ -389,14 +389,14 @@ impl RingReader {
             match self.slot(ring) {
                 Slot::Record(record, n_slots) => {
                     f(record);
-                    self.position += n_slots;
+                    self.advance(n_slots);
                 }
-                Slot::Discarded(n_slots) => self.position += n_slots,
+                Slot::Discarded(n_slots) => self.advance(n_slots),
                 Slot::Dropped => self.pass_drops(1),
                 Slot::Unwritten if !at_end => return,
                 Slot::Unwritten | Slot::Damaged => {
-                    self.unwritten_slots += 1;
-                    self.position += 1;
+                    self.unwritten_slots = self.unwritten_slots.saturating_add(1);
+                    self.advance(1);
                 }
             }
         }
@@ -410,7 +410,7 @@ impl RingReader {
         match (all_dropped, at_end) {
             (true, _) => self.pass_drops(rest),
             (false, true) => {
-                self.unwritten_slots += rest;
+                self.unwritten_slots = self.unwritten_slots.saturating_add(rest);
                 self.position = ring.head;
             }
             (false, false) => {}
@@ -439,8 +439,13 @@ impl RingReader {
             let index = self.index(ahead);
             self.passed[index] = self.passed[index].wrapping_add((n_slots - ahead).div_ceil(capacity));
         }
-        self.dropped_slots += n_slots;
-        self.position += n_slots;
+        self.dropped_slots = self.dropped_slots.saturating_add(n_slots);
+        self.advance(n_slots);
+    }
+
+    /// Moves on. The ring is the program's memory: what it has there may be any number.
+    fn advance(&mut self, n_slots: u64) {
+        self.position = self.position.saturating_add(n_slots);
     }
 
     fn slot<'a>(&self, ring: RingBytes<'a>) -> Slot<'a> {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use common::map;
 use proptest::prelude::*;
 use xputrace_device::arena::{Arena, ArenaError, HashBytes, MapBytes, Needs, RingBytes, RingReader};
+use xputrace_device::layout::ring;
 use xputrace_device::{DeviceMap, Kind, Scope};
 
 fn any_map() -> impl Strategy<Value = DeviceMap> {
@@ -133,4 +134,24 @@ fn memory_that_cannot_be_is_refused() {
     assert_eq!(Arena::new(needs(3, 1)), Err(ArenaError::RingSlots(3)));
     assert_eq!(Arena::new(needs(0, u64::MAX)), Err(ArenaError::TooLarge));
     assert_eq!(Arena::new(needs(0, 1 << 40)), Err(ArenaError::TooLarge));
+}
+
+#[test]
+fn a_record_at_the_last_position_there_is_ends_the_reading() {
+    const RING_SLOTS: u64 = 16;
+    let last = u64::MAX - 1;
+    let index = (last % RING_SLOTS) as usize;
+    let mut slots = vec![0; 64 * ring::SLOT_BYTES as usize];
+    let mut marks = vec![0; RING_SLOTS as usize * ring::MARK_BYTES as usize];
+    let mut reader = RingReader::new(RING_SLOTS as u32);
+    reader.read(RingBytes { marks: &marks, slots: &slots, head: last }, true, |_| panic!("nothing is written"));
+    assert_eq!(reader.position(), last);
+    let put = |bytes: &mut [u8], at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    let (slot, len) = (index * ring::SLOT_BYTES as usize, 200);
+    put(&mut slots, slot + ring::SITE as usize, len << 32);
+    put(&mut slots, slot + ring::POSITION as usize, last);
+    put(&mut marks, index * ring::MARK_BYTES as usize + ring::WRITTEN as usize, last + 1);
+    let mut n = 0;
+    reader.read(RingBytes { marks: &marks, slots: &slots, head: u64::MAX }, true, |_| n += 1);
+    assert_eq!((n, reader.position()), (1, u64::MAX));
 }

@@ -53,7 +53,7 @@ impl DeviceRecords {
     /// Forgets a process, which writes no more.
     pub(crate) fn end(&mut self, process: ProcessIndex) {
         let mut ended = self.readers.extract_if((process, 0)..=(process, usize::MAX), |_, _| true);
-        let n_unfinished = ended.by_ref().fold(0, |all, (_, it)| all + it.unwritten_slots);
+        let n_unfinished = ended.by_ref().fold(0u64, |all, (_, it)| all.saturating_add(it.unwritten_slots));
         self.n_unfinished = self.n_unfinished.saturating_add(n_unfinished);
     }
 

@@ -80,9 +80,10 @@ impl Launches {
 }
 
 impl Sampled {
+    /// Adds counts, which may be from memory that the program can write.
     fn add(&mut self, other: Sampled) {
-        self.met += other.met;
-        self.chosen += other.chosen;
+        self.met = self.met.saturating_add(other.met);
+        self.chosen = self.chosen.saturating_add(other.chosen);
     }
 }
 
