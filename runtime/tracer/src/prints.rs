@@ -48,6 +48,13 @@ pub(crate) fn record(
     }
 }
 
+/// Like [`record`], for a record from memory that the program can write: it prints or ends the run. What else handlers
+/// ask of the tracer, device code does not.
+pub(crate) fn record_of_gpu(plan: &Plan, names: &Names, data: &[u8], sink: &mut dyn Sink) -> bool {
+    let is_known = [record::PRINT, record::EXIT].into_iter().any(|it| record::is_of(data, it));
+    is_known && record(plan, names, &mut |_, _, _| (), data, sink)
+}
+
 fn action(word: u64) -> MapAction {
     match word {
         record::CLEAR => MapAction::Clear,
@@ -113,5 +120,36 @@ fn value(arg: &Arg, names: &Names, data: &[u8]) -> Value {
     match arg.present_at {
         Some(at) if word(data, at) == 0 => Value::Missing,
         _ => decode_scalar(arg.kind, data, arg.at, names),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::State;
+    use xputrace_model::context::GpuContext;
+    use xputrace_model::plan::ProbeId;
+
+    /// The codes that the run was ended with.
+    struct Exits(Vec<i64>);
+
+    impl Sink for Exits {
+        fn output(&mut self, _: Output) {}
+        fn interpret(&mut self, _: ProbeId, _: &GpuContext, _: &mut State) {}
+        fn map(&mut self, _: TableId, _: MapAction) {}
+        fn exit(&mut self, code: i64) {
+            self.0.push(code);
+        }
+    }
+
+    #[test]
+    fn a_record_that_device_code_does_not_write_is_refused() {
+        let (plan, names, mut exits) = (Plan::default(), Names::default(), Exits(Vec::new()));
+        let mut is_known = |kind: u32| {
+            let data: Vec<u8> = [kind.into(), 1, 0_u64].iter().flat_map(|it| it.to_le_bytes()).collect();
+            record_of_gpu(&plan, &names, &data, &mut exits)
+        };
+        assert_eq!([record::SWITCH, record::EXIT].map(&mut is_known), [false, true]);
+        assert_eq!(exits.0, [1]);
     }
 }

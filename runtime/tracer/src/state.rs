@@ -349,7 +349,7 @@ impl State {
         copies: &[DeviceCopy],
         sink: &mut dyn Sink,
     ) -> Vec<RingRead> {
-        let State { plan, names, switches, device, .. } = self;
+        let State { plan, names, device, .. } = self;
         let Some((layout, records)) = device.records_mut() else { return Vec::new() };
         let mut handle = |site: u32, data: &[u8]| {
             // What comes after an `exit` comes after the end.
@@ -361,7 +361,7 @@ impl State {
                 Some(object) if object.with_context.is_empty() => {
                     device_records::shown(object, kind, data).into_iter().for_each(|it| sink.output(it));
                 }
-                _ => _ = prints::record(plan, names, &mut |it, on, at| switches.turn(it, on, at), data, sink),
+                _ => _ = prints::record_of_gpu(plan, names, data, sink),
             }
         };
         copies.iter().map(|it| records.read(&layout, process, it, |it| handle(it.site, it.data))).collect()
