@@ -81,9 +81,6 @@ impl Twins {
                 handlers.len()
             );
         }
-        if plan.device_way == DeviceWay::Patch && !conditions.is_empty() {
-            bail!("patches of machine code run at every launch: leave out `every`, `tag`, `enable()` and `disable()`");
-        }
         plan.object.iter().try_for_each(|it| objects::check(it, plan))?;
         let allows_exit = plan.object.as_ref().map(|it| it.allows_exit);
         let is_of_script =
@@ -103,6 +100,10 @@ impl Twins {
                 }
                 other => anyhow!("the script's device handlers can't run on a GPU: {other}"),
             })?;
+        let n_shared = maker.arrays().len();
+        if n_shared > MOST_ARRAYS {
+            bail!("{n_shared} arrays are shared by a GPU and Linux: {MOST_ARRAYS} can be");
+        }
         let place = |handler: usize, insn| match &plan.object {
             Some(_) => objects::line(&plan.image.programs[programs[handler]], insn),
             None => sites[handler],
@@ -138,20 +139,16 @@ impl Twins {
     /// Returns what device memory is like at first; `linux` has the maps that programs there share.
     ///
     /// # Errors
-    /// More arrays are shared than a process takes, or the system gives no descriptor.
+    /// An array that is shared is not there, or the system gives no descriptor.
     pub fn block(&self, linux: Option<&Linux>) -> Result<DeviceBlock> {
         let maker = &self.making.maker;
         let mut initial = maker.initial(clock_offset());
         self.object.iter().for_each(|it| objects::fill(it, &self.layout, &mut initial));
-        let shared = maker.arrays();
-        if shared.len() > MOST_ARRAYS {
-            bail!("{} arrays are shared by a GPU and Linux: {MOST_ARRAYS} can be", shared.len());
-        }
         let array = |(map, place): (BpfMapId, ArrayPlace)| {
             let map = linux.and_then(|it| it.map(map)).context("an array that a GPU shares with Linux is not there")?;
             Ok((place, map.try_clone_fd()?))
         };
-        let arrays = shared.into_iter().map(array).collect::<Result<Vec<_>>>()?;
+        let arrays = maker.arrays().into_iter().map(array).collect::<Result<Vec<_>>>()?;
         Ok(DeviceBlock { initial, ring: maker.ring(), arrays, conditions: self.conditions.clone() })
     }
 

@@ -10,7 +10,7 @@ use crate::handler::{Handler, Staged};
 use xputrace_model::context::device::{MOST_CONDITIONS, launch_word};
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{DeviceWay, Place, Plan};
+use xputrace_model::plan::{DeviceWay, LaunchFilter, Place, Plan};
 use xputrace_model::schema::{DeviceEvent, Event};
 use xputrace_model::table::Scalar;
 
@@ -40,6 +40,10 @@ pub(super) fn check_way(staged: &Staged) -> Vec<Diagnostic> {
             error(it, "patches of machine code don't know source lines".to_owned())
                 .help("`device_line` needs a twin: leave `via` out, and compile with `nvcc -lineinfo`"),
         ),
+        Event::Device(_) if way == DeviceWay::Patch && runs_at_some_launches(staged, it) => Some(
+            error(it, "handlers run at all launches where kernels are patched".to_owned())
+                .help("`every`, `tag`, `enable()` and `disable()` need twins: leave `via` out"),
+        ),
         event if way == DeviceWay::Patch && is_recorded(event) => Some(
             error(
                 it,
@@ -51,6 +55,13 @@ pub(super) fn check_way(staged: &Staged) -> Vec<Diagnostic> {
         _ => None,
     });
     mistakes.collect()
+}
+
+/// Whether a handler asks for some launches, or can be enabled and disabled.
+fn runs_at_some_launches(staged: &Staged, handler: &Handler) -> bool {
+    let is_held = staged.handlers.iter().any(|it| it.holds.contains(&handler.declared));
+    let begins_on = staged.probes.get(handler.declared as usize).is_none_or(|it| it.begins_on);
+    handler.options.launches() != LaunchFilter::ALL || is_held || !begins_on
 }
 
 /// Whether collectors record an event, which they do with CUPTI.
