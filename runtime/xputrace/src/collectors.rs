@@ -81,7 +81,6 @@ pub struct Collectors {
     has_switches: bool,
     /// If the script has device handlers.
     twins: Option<Twins>,
-    /// When device memory was last looked at.
     /// Totals of processes that have ended.
     totals: Vec<CollectorTotals>,
     rings: Vec<Vec<u8>>,
