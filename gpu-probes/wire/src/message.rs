@@ -39,7 +39,7 @@ pub const HELLO: u32 = 1;
 /// Words: the demand ([`demand`]) with everything that may be asked for during the run, number of rings, bytes per ring, milliseconds between flushes,
 /// index of this process in the run, when to record ([`window`]), what to do when another tool in the
 /// process uses CUPTI ([`conflict`]), the bits of the demand to record at first. Descriptors: the region, then the tag array if the demand has
-/// [`demand::MARKER`], then the device region if it has [`demand::DEVICE`]. Text: four lines: the functions whose calls
+/// [`demand::MARKER`], then the device region if it has [`demand::DEVICE`]. Text: five lines: the functions whose calls
 /// may be `api` events ([`xputrace_cuda_calls::Functions`]); the GPUs whose launches are recorded, separated by commas,
 /// each as [`crate::record::Gpu::is_called`] reads it, empty for all; the functions whose calls are `api` events at first;
 /// with [`demand::DEVICE`] what blocks are like ([`crate::device::Shape::to_text`]); likewise, the arrays of Linux that device
@@ -74,8 +74,8 @@ pub const SWITCH: u32 = 12;
 /// was loaded from.
 pub const IMAGE: u32 = 13;
 /// What runs in place of the image's kernels, or in them. Words: the number of the image, a [`crate::device::twin_status`], size of
-/// the memory. Descriptor, if it is woven: a memfd of that size, sealed against shrinking, with a
-/// [`crate::device::Twin`] or [`crate::device::Patches`]. Text: empty.
+/// the memory. Descriptor, if there is anything: a memfd of that size, sealed against shrinking, with what the status says.
+/// Text: empty.
 pub const TWIN: u32 = 14;
 /// Copy the blocks of all contexts into the device region. Words: a number, which
 /// [`answered`](crate::device::Control::answered) is set to when that is done, and a [`crate::device::Extent`]. Text: empty.

@@ -23,7 +23,8 @@ pub struct OuterArray {
     pub bytes: usize,
 }
 
-// SAFETY: shared memory; the control page is used through atomics, and each copy is written by the worker alone.
+// SAFETY: shared memory; the control page is used through atomics, and each copy is written by one thread at a time: the worker,
+// or the one that ends the context while the worker does not use it.
 unsafe impl Send for DeviceRegion {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceRegion {}
@@ -88,7 +89,8 @@ impl DeviceRegion {
         self.shape.ring.map(|it| (it.tail, read.load(Ordering::Acquire).to_le_bytes()))
     }
 
-    /// Has the copy for a slot written, which readers see as a whole or not at all. Called by one thread for a slot at a time.
+    /// Has the copy for a slot written; readers see nothing of it meanwhile. If that fails midway, they see what there is: pieces of
+    /// it and of the one before. Called by one thread for a slot at a time.
     pub fn write_copy<T>(&self, slot: usize, write: impl FnOnce(*mut u8) -> T) -> T {
         let generation = &self.control().slots[slot].generation;
         let before = generation.load(Ordering::Relaxed);
