@@ -356,6 +356,38 @@ def objects():
     return f"{len(places)} records; {len(runs)} elements of threads, {beyond} look-ups beyond their room; {len(said)} lines of helper 6"
 
 
+def vectors(script, *options):
+    """Runs `vectors` under a script: its maps, threads of a launch, and what the run says."""
+    objects, done = trace(script, [BIN / "vectors", 100_000, 100], *options)
+    own = account(done)
+    expect("the program's result", (own["wrong"], own["error"]), (0, "no error"))
+    expect("losses", bad(losses(objects), {"kernels_only"}), {})
+    return maps(objects), own["threads"], done.stderr
+
+
+@case("handlers that run at some launches", cases=CASES)
+def some_launches():
+    found, threads, said = vectors("""
+        device_exit("vectorAdd", #{every: 10}, |t| @tenth.count());
+        device_entry("vectorAdd", #{every: 7}, |t| @seventh.count());
+        device_exit("vectorAdd", |t| @all.count());
+    """)
+    wanted = {"@tenth": 10 * threads, "@seventh": 15 * threads, "@all": 100 * threads}
+    expect("threads", found, wanted)
+    found, threads, said = vectors('device_exit("*", #{every: 10}, |t| @n[t.kernel].count());')
+    expect("threads by kernel", found["@n"], {"vectorAdd": 10 * threads, "scale<float>": threads})
+    assert "at 11 of 102 launches" in said, said
+    found, threads, said = vectors("""
+        launch(|l| l.tag = l.grid.x);
+        device_exit("vectorAdd", #{tag: 391}, |t| @tagged.count());
+        device_exit("vectorAdd", #{tag: 390}, |t| @others.count());
+    """)
+    expect("threads by tag", (found.get("@tagged"), found.get("@others")), (100 * threads, None))
+    found, threads, said = vectors('let d = device_exit("vectorAdd", |t| @n.count()); d.disable();')
+    expect("threads while it is off", found.get("@n"), None)
+    return f"{wanted}"
+
+
 def by_ncu(program, metrics):
     """What Nsight Compute counts in the only kernel of a program, by metric."""
     line = ["ncu", "--csv", "--metrics", ",".join(metrics), *map(str, program)]
