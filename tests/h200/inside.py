@@ -362,7 +362,7 @@ def vectors(script, *options):
     own = account(done)
     expect("the program's result", (own["wrong"], own["error"]), (0, "no error"))
     expect("losses", bad(losses(objects), {"kernels_only"}), {})
-    return maps(objects), own["threads"], done.stderr
+    return maps(objects), own["threads"], f"{objects}{done.stderr}"
 
 
 @case("handlers that run at some launches", cases=CASES)

@@ -403,7 +403,9 @@ impl Maker {
         let (first_site, allow_exit) = (self.first_sites[handler], self.origin.allows_exit());
         let options = Options { first_site, allow_exit, architecture, table, ..Options::default() };
         let program = &self.handlers[handler].program;
-        Ok(translate(Request { program, maps: &self.maps, context, options: &options })?.text)
+        let text = translate(Request { program, maps: &self.maps, context, options: &options })?.text;
+        // Threads that a handler ends don't come together again.
+        Ok(if allow_exit { text } else { together_again(&text) })
     }
 }
 
@@ -524,6 +526,15 @@ impl Parameter {
             bits => format!("{{ .reg .b16 %narrow; ld.param.u{bits} %narrow, [{name}]; cvt.u64.u16 {{d}}, %narrow; }}"),
         }
     }
+}
+
+/// Has the threads of a warp that came to a handler together go on together. The compiler lets them go on alone where a handler
+/// has branches, and then the next one would see a warp's threads in several groups. (PTX ISA, "bar.warp.sync": all threads of
+/// the mask must come to it, as they do.)
+fn together_again(handler: &str) -> String {
+    format!(
+        "{{\n    .reg .b32 %xpt_there;\n    activemask.b32 %xpt_there;\n{handler}    bar.warp.sync %xpt_there;\n}}\n"
+    )
 }
 
 /// PTX that sets `{d}` to 1 in the last of the threads of a warp that are there, and to 0 in the others.
