@@ -38,7 +38,7 @@ fn run(shell: &[&str], script: &str, arguments: &[&str]) -> Option<Vec<String>> 
 
 /// What is typed, and what any shell must offer for it.
 const TYPED: &[(&[&str], &[&str])] = &[
-    (&["check", "launch"], &["launchlat", "launchshape", "launchwhy"]),
+    (&["check", "launch"], &["launchlat", "launchlat-device", "launchshape", "launchwhy"]),
     (&["check", "--qu"], &["--quiet"]),
     (&["comp"], &["completions"]),
     (&["completions", ""], &["bash", "fish", "zsh"]),
