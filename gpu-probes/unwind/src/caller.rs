@@ -25,6 +25,26 @@ macro_rules! push_registers {
     };
 }
 
+/// Declares a function that C calls with four words. It calls `target` with them and, as the fifth, the address of a [`Pushed`]
+/// with the registers at C's call: a stack walk starts from them.
+#[macro_export]
+macro_rules! with_registers {
+    ($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) => $target:ident) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name($($argument: $kind),*) {
+            core::arch::naked_asm!(
+                $crate::push_registers!(),
+                "mov r8, rsp",
+                "call {}",
+                "add rsp, 56",
+                "ret",
+                sym $target
+            )
+        }
+    };
+}
+
 const _: () = assert!(size_of::<Pushed>() == 56);
 
 impl Pushed {

@@ -15,24 +15,15 @@ use crate::agent::host_call::is_unseen;
 use crate::agent::resources::{ContextChange, ModuleChange};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
-use xputrace_unwind::{Pushed, push_registers};
+use xputrace_unwind::{Pushed, with_registers};
 use xputrace_wire::record::Node;
 
 /// The subscriber's callback.
 pub(super) const CALLBACK: CallbackFunction = callback;
 
-/// Calls [`on_callback`] with the registers at CUPTI's call as the fifth argument. A stack walk
-/// starts from them.
-#[unsafe(naked)]
-unsafe extern "C" fn callback(user_data: *mut c_void, domain: u32, id: u32, data: *const CallbackData) {
-    core::arch::naked_asm!(
-        push_registers!(),
-        "mov r8, rsp",
-        "call {}",
-        "add rsp, 56",
-        "ret",
-        sym on_callback
-    )
+with_registers! {
+    /// Calls [`on_callback`].
+    fn callback(user_data: *mut c_void, domain: u32, id: u32, data: *const CallbackData) => on_callback
 }
 
 /// Handles a callback of ours, then calls that of another user who shares the subscription. Its

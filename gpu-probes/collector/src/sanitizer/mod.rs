@@ -24,7 +24,7 @@ use patching::{Launched, Patching};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use xputrace_unwind::{Pushed, push_registers};
+use xputrace_unwind::{Pushed, with_registers};
 use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
 use xputrace_wire::record::{Gpu, GpuLimits};
 
@@ -84,17 +84,9 @@ impl SanitizerBackend {
     }
 }
 
-/// Calls [`on_callback`] with the registers at the API's call as the fifth argument. A stack walk starts from them.
-#[unsafe(naked)]
-unsafe extern "C" fn callback(user_data: *mut c_void, of: u32, id: u32, data: *const c_void) {
-    core::arch::naked_asm!(
-        push_registers!(),
-        "mov r8, rsp",
-        "call {}",
-        "add rsp, 56",
-        "ret",
-        sym on_callback
-    )
+with_registers! {
+    /// Calls [`on_callback`].
+    fn callback(user_data: *mut c_void, of: u32, id: u32, data: *const c_void) => on_callback
 }
 
 unsafe extern "C" fn on_callback(
