@@ -179,8 +179,9 @@ pub(crate) fn flatten(program: &Program, n_maps: usize) -> Result<Flat, Refusal>
 fn call_in_place_of_jumps(nodes: &mut [Node]) {
     for at in 0..nodes.len() {
         let Node { op: Op::Jump, next, .. } = nodes[at] else { continue };
-        if let op @ Op::Call(_) = nodes[next].op {
-            nodes[at] = Node { frame: nodes[at].frame, op, ..nodes[next] };
+        // Jumps stay within a function, and so within its frame.
+        if matches!(nodes[next].op, Op::Call(_)) {
+            nodes[at] = nodes[next];
         }
     }
 }

@@ -110,14 +110,14 @@ impl Default for TableAt {
 }
 
 impl TableAt {
-    /// Returns PTX that sets a 64-bit register to the address.
-    pub fn statement(&self, register: &str) -> String {
+    /// Returns the instruction that sets a 64-bit register to the address.
+    fn load(&self, register: &str) -> String {
         match self {
-            TableAt::Variable { switch: 0 } => format!("ld.global.nc.u64 {register}, [{}];", layout::VARIABLE),
+            TableAt::Variable { switch: 0 } => format!("ld.global.nc.u64 {register}, [{}]", layout::VARIABLE),
             TableAt::Variable { switch } => {
-                format!("ld.global.nc.u64 {register}, [{}+{}];", layout::VARIABLE, switch * size_of::<u64>())
+                format!("ld.global.nc.u64 {register}, [{}+{}]", layout::VARIABLE, switch * size_of::<u64>())
             }
-            TableAt::Register(from) => format!("mov.b64 {register}, {from};"),
+            TableAt::Register(from) => format!("mov.b64 {register}, {from}"),
         }
     }
 }

@@ -10,7 +10,7 @@ use xputrace_bytecode::{BpfMapId, helper};
 use super::memory::{Memory, Reached, Space, descriptor_at};
 use super::{Emitter, RESULT, put};
 use crate::analyse::State;
-use crate::layout::{HASH_MULTIPLIER, Kind, MAX_PROBES, MAX_RETRIES, Scope, descriptor, state as slot_state};
+use crate::layout::{HASH_MULTIPLIER, Kind, MAX_PROBES, MAX_RETRIES, Scope, TABLE, descriptor, state as slot_state};
 use crate::value::Value;
 use crate::{DeviceMap, Refusal};
 
@@ -38,7 +38,7 @@ impl Target {
 
     /// Returns the operand for a word of the map's descriptor.
     fn counter(&self, offset: i64) -> String {
-        format!("[%xpt_table+{}]", descriptor_at(self.map) + offset)
+        format!("[{TABLE}+{}]", descriptor_at(self.map) + offset)
     }
 }
 

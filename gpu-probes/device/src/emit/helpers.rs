@@ -6,7 +6,7 @@ use super::memory::Reached;
 use super::{Emitter, RESULT, put};
 use crate::Refusal;
 use crate::analyse::State;
-use crate::layout::{header, key_words};
+use crate::layout::{TABLE, header, key_words};
 use crate::value::{Place, Value};
 
 /// Special registers of PTX by axis (sections 10.1 to 10.6).
@@ -64,7 +64,7 @@ impl Emitter<'_> {
                 put!(self, "add.s64 {RESULT}, {RESULT}, {offset}");
             }
             id::GET_GLOBALTIMER => put!(self, "mov.u64 {RESULT}, %globaltimer"),
-            id::GET_CURRENT_PID_TGID => put!(self, "ld.global.nc.u64 {RESULT}, [%xpt_table+{}]", header::PID_TGID),
+            id::GET_CURRENT_PID_TGID => put!(self, "ld.global.nc.u64 {RESULT}, [{TABLE}+{}]", header::PID_TGID),
             id::GET_SM_ID | id::GET_SMP_PROCESSOR_ID => self.special("%smid"),
             id::GET_WARP_ID => self.special("%warpid"),
             id::GET_LANE_ID => self.special("%laneid"),

@@ -179,14 +179,14 @@ impl<'a> Emitter<'a> {
     /// Returns a register with a word of the table's header that doesn't change while a kernel runs.
     fn header(&mut self, offset: i64) -> String {
         let value = self.long();
-        put!(self, "ld.global.nc.u64 {value}, [%xpt_table+{offset}]");
+        put!(self, "ld.global.nc.u64 {value}, [{TABLE}+{offset}]");
         value
     }
 
     /// Returns a register with the address of what is at an offset that the table tells.
     fn address(&mut self, offset: i64) -> String {
         let address = self.header(offset);
-        put!(self, "add.s64 {address}, {address}, %xpt_table");
+        put!(self, "add.s64 {address}, {address}, {TABLE}");
         address
     }
 
@@ -356,13 +356,12 @@ impl<'a> Emitter<'a> {
     fn setup(&mut self) {
         let none = self.predicate();
         put!(self, "mov.b64 {RESULT}, 0");
-        let table = self.request.options.table.statement(TABLE);
-        put!(self, "{}", table.trim_end_matches(';'));
-        put!(self, "setp.eq.u64 {none}, %xpt_table, 0");
+        put!(self, "{}", self.request.options.table.load(TABLE));
+        put!(self, "setp.eq.u64 {none}, {TABLE}, 0");
         put!(self, "@{none} bra {END}");
         if let TableAt::Register(_) = self.request.options.table {
             let (off, enabled) = (self.predicate(), self.long());
-            put!(self, "ld.global.u64 {enabled}, [%xpt_table+{}]", header::ENABLED);
+            put!(self, "ld.global.u64 {enabled}, [{TABLE}+{}]", header::ENABLED);
             put!(self, "setp.eq.u64 {off}, {enabled}, 0");
             put!(self, "@{off} bra {END}");
         }
@@ -404,7 +403,7 @@ impl<'a> Emitter<'a> {
     fn declarations(&self, text: &mut String) {
         let n_frames = self.flat.n_frames;
         let Counts { longs, words, predicates, .. } = self.counts;
-        let _ = writeln!(text, "    .reg .b64 %xpt_table, %xpt_r<11>;");
+        let _ = writeln!(text, "    .reg .b64 {TABLE}, %xpt_r<11>;");
         for frame in 1..n_frames {
             let names: Vec<String> = (6..=10).map(|it| format!("%xpt_f{frame}_r{it}")).collect();
             let _ = writeln!(text, "    .reg .b64 {};", names.join(", "));
