@@ -3,7 +3,7 @@
 use super::making::{Code, Compiled, WhyText};
 use crate::run::report::counted;
 use std::collections::BTreeMap;
-use xputrace_cubins::{Cubin, Usage};
+use xputrace_cubins::{Cubin, Ptxas, Usage};
 
 /// How the twins of a run were compiled.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl Tally {
 
     /// Counts patches, which are compiled once for all modules; returns what is to be said of them alone.
     pub fn add_patches(&mut self, Compiled { cubin, unkept }: &Compiled) -> Vec<String> {
-        let by = format!("ptxas {} ({})", cubin.by.version, cubin.by.path.display());
+        let by = called(&cubin.by);
         if self.patches_by.replace(by).is_some() {
             return Vec::new();
         }
@@ -49,7 +49,7 @@ impl Tally {
     }
 
     fn add_cubin(&mut self, Cubin { usage, by, is_kept, .. }: &Cubin) {
-        let of = self.cubins.entry(format!("ptxas {} ({})", by.version, by.path.display())).or_default();
+        let of = self.cubins.entry(called(by)).or_default();
         let most = |of: fn(&Usage) -> u32| usage.iter().map(of).max().unwrap_or(0);
         of.n += 1;
         of.n_kept += u64::from(*is_kept);
@@ -77,6 +77,11 @@ impl Tally {
     }
 }
 
+/// Returns what notes call a `ptxas`.
+fn called(ptxas: &Ptxas) -> String {
+    format!("ptxas {} ({})", ptxas.version, ptxas.path.display())
+}
+
 pub fn reason(why: &WhyText) -> String {
     match why {
         WhyText::Gpus => "the program's GPUs are of different kinds, or of an unknown one".into(),
@@ -102,7 +107,6 @@ fn failure(why: &WhyText, kernels: &[String]) -> Option<String> {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use xputrace_cubins::Ptxas;
 
     fn cubin(is_kept: bool, registers: u32, spill_load_bytes: u32) -> Code {
         let usage = vec![Usage { registers, spill_load_bytes, ..Usage::default() }];
