@@ -5,6 +5,7 @@
 
 import csv
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -307,6 +308,49 @@ def order():
     expect("blocks", len(times), own["blocks"])
     expect("blocks whose times go back", [block for block, it in times.items() if it != sorted(it)], [])
     return f"{len(lines)} lines of {len(times)} blocks"
+
+
+def said_within(stderr):
+    """How right times are, as a run says at its end, in nanoseconds."""
+    found = re.search(r"times inside kernels are right within ([0-9.]+) (ns|us|ms)", stderr)
+    assert found, stderr[-2000:]
+    return float(found[1]) * {"ns": 1, "us": 1e3, "ms": 1e6}[found[2]]
+
+
+def times_against_cupti(options, beside):
+    """Times in a kernel against the launch's, and against CUPTI's where that is: all within what the run says."""
+    script = f"""
+        map(#{{name: "first", size: 8192}}); map(#{{name: "start", size: 8192}}); map(#{{name: "end", size: 8192}}); map(#{{name: "last", size: 8192}});
+        device_entry("reduce", #{{{options}}}, |t| @first[t.launch.time].min(t.time));
+        device_exit("reduce", #{{{options}}}, |t| @last[t.launch.time].max(t.time));
+        {beside}
+    """
+    objects, done = trace(script, [BIN / "inside", 100_000, 3000])
+    found, within = maps(objects), said_within(done.stderr)
+    assert within < 50_000, f"within {within} ns"
+    first, last = found["@first"], found["@last"]
+    latencies = sorted(time - int(launched) for launched, time in first.items())
+    assert latencies[0] > -within and latencies[len(latencies) // 2] < 1e9, latencies[:3]
+    early = [first[it] - start for it, start in found.get("@start", {}).items()]
+    late = [last[it] - end for it, end in found.get("@end", {}).items()]
+    # CUPTI puts the GPU's times on CLOCK_REALTIME by a conversion of its own.
+    assert all(-within - 5_000 < it < within + 20_000 for it in early), sorted(early)[:3] + sorted(early)[-3:]
+    assert all(-within - 20_000 < it < within + 5_000 for it in late), sorted(late)[:3] + sorted(late)[-3:]
+    names = [it for it in objects if "xpt_timer" in json.dumps(it)]
+    expect("where our own kernel shows", names, [])
+    of_cupti = f"; entries {min(early)} to {max(early)} ns after CUPTI's starts" if early else ""
+    return f"within {within:.0f} ns; latencies from {latencies[0]} ns{of_cupti}"
+
+
+@case("times in kernels are on the CPU's clock", cases=CASES)
+def times():
+    kernels = "kernel(|k| { @kernels[k.name].count(); @start[k.launch.time].min(k.start); @end[k.launch.time].max(k.end); });"
+    return times_against_cupti("", kernels)
+
+
+@case("patches: times in kernels are on the CPU's clock", cases=CASES)
+def patched_times():
+    return times_against_cupti('via: "patch"', "")
 
 
 @case("more lines than the ring holds", cases=CASES)

@@ -100,10 +100,14 @@ impl Run {
 
     /// Likewise, with conditions that are set before the collector is armed.
     fn on(demand: u64, set: impl FnOnce(&[Condition])) -> Self {
-        Run::made(demand, &[], set)
+        Run::made(demand, &[], |it| set(&it.conditions))
     }
 
-    fn made(demand: u64, arrays: &[(ArrayPlace, OwnedFd)], set: impl FnOnce(&[Condition])) -> Self {
+    fn of_handlers_that_read_times(demand: u64) -> Self {
+        Run::made(demand, &[], |it| it.reads_clock.store(1, SeqCst))
+    }
+
+    fn made(demand: u64, arrays: &[(ArrayPlace, OwnedFd)], set: impl FnOnce(&device::Control)) -> Self {
         let listener = listen();
         let address = listener.address.clone();
         let memory = memory(BLOCK.size(), true);
@@ -114,7 +118,7 @@ impl Run {
         let block = mapped(&memory, BLOCK.size());
         let mapped_arrays = arrays.iter().map(|it| mapped(&it.1, PAGE).cast_const()).collect();
         unsafe { block.add(BLOCK.initial_offset()).cast::<[u64; 3]>().write([1, 0, 77]) };
-        set(unsafe { &(*block.cast::<device::Control>()).conditions });
+        set(unsafe { &*block.cast() });
         let asked = demand | demand::DEVICE;
         let tracer = std::thread::scope(|scope| {
             let tracer = scope.spawn(|| arm(listener.accept(), asked, &BLOCK.to_text(), &memory, arrays));
@@ -413,6 +417,79 @@ fn what_is_recorded_is_what_the_program_did() {
     run.end();
     assert_eq!(run.tracer.control().totals.call(Call::Memcpy).made.load(SeqCst), 0);
     assert_eq!(run.tracer.lost(Lost::Unexpected), 0);
+}
+
+/// The word of the block that handlers add to the GPU's timer.
+fn clock_offset(block: u64) -> i64 {
+    code::word(block, device::CLOCK_OFFSET / 8) as i64
+}
+
+/// The kernel that reads the GPU's timer is nothing that the program did.
+#[test]
+fn handlers_add_what_the_gpus_timer_is_behind() {
+    let _alone = alone();
+    code::TIMER_BEHIND.store(1_000_000_000, SeqCst);
+    let all = demand::LAUNCHES | demand::KERNELS;
+    let mut run = Run::of_handlers_that_read_times(all);
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let kernel = code::kernel(library, "scale").unwrap();
+    assert_ne!(launch(kernel), kernel);
+    let block = code::block(CONTEXT).unwrap();
+    let slot = &run.control().slots[0];
+    let (offset, error) = (slot.clock_offset.load(SeqCst) as i64, slot.clock_error.load(SeqCst));
+    assert!(error > 0 && offset.abs_diff(1_000_000_000) <= error, "{offset} {error}");
+    assert_eq!(clock_offset(block), offset);
+    assert_eq!(code::KERNELS_RUN.load(SeqCst), 8);
+    run.read_device();
+    assert_eq!(run.copied(0, 2) as i64, offset);
+    cupti::push_kernel(3, c"xpt_timer", 0);
+    cupti::put_last_kernel_in(5, code::timer_stream(CONTEXT) as u32 + 100);
+    cupti::push_kernel(2, c"scale$xpt", 0);
+    run.tracer.until("the kernel", |it| !it.kernels().is_empty());
+    let names: Vec<_> = run.tracer.kernels().iter().map(|it| run.tracer.name(it.symbol).unwrap()).collect();
+    assert_eq!((names, run.tracer.launches().len()), (vec!["scale$xpt".to_owned()], 1));
+    run.end();
+    assert_eq!((run.swapped(), run.tracer.lost(Lost::Unexpected)), (1, 0));
+}
+
+#[test]
+fn nobody_waits_for_a_gpu_that_is_busy_to_tell_its_time() {
+    let _alone = alone();
+    code::IS_BUSY.store(true, SeqCst);
+    code::TIMER_BEHIND.store(7_000_000_000, SeqCst);
+    let mut run = Run::of_handlers_that_read_times(demand::LAUNCHES);
+    let library = run.load(Origin::Library, &["scale"], &[]);
+    let kernel = code::kernel(library, "scale").unwrap();
+    assert_ne!(launch(kernel), kernel);
+    let block = code::block(CONTEXT).unwrap();
+    let guess = clock_offset(block);
+    assert!(guess < 0, "less than CLOCK_REALTIME");
+    run.read_device();
+    run.read_device();
+    let error = |run: &Run| run.control().slots[0].clock_error.load(SeqCst);
+    assert_eq!((clock_offset(block), error(&run), code::KERNELS_RUN.load(SeqCst)), (guess, 0, 0));
+    code::end_of_busyness();
+    assert_eq!(code::KERNELS_RUN.load(SeqCst), 1, "there was one");
+    run.read_device();
+    let offset = clock_offset(block);
+    assert!(offset.abs_diff(7_000_000_000) < error(&run), "{offset}");
+    assert!(offset.abs_diff(guess) < error(&run), "a launch had the guess");
+    run.end();
+}
+
+#[test]
+fn a_timer_that_can_not_be_read_is_no_matter() {
+    for function in ["create_urgent_stream", "register_memory", "launch_kernel"] {
+        let _alone = alone();
+        code::FAILS_IN.lock().unwrap().push(function);
+        let mut run = Run::of_handlers_that_read_times(demand::LAUNCHES);
+        let library = run.load(Origin::Library, &["scale"], &[]);
+        let kernel = code::kernel(library, "scale").unwrap();
+        assert_ne!(launch(kernel), kernel);
+        run.read_device();
+        assert_eq!(run.control().slots[0].clock_error.load(SeqCst), 0, "{function}");
+        run.end();
+    }
 }
 
 /// The driver loads code when it is first needed, which is in a call of ours then.

@@ -112,6 +112,7 @@ pub struct Maker {
     sites: Vec<HandlerSite>,
     maps: Vec<DeviceMap>,
     arena: Arena,
+    reads_clock: bool,
     pub(crate) texts: Texts,
 }
 
@@ -168,12 +169,13 @@ impl Maker {
         let maps = maps.iter().map(|it| it.map_or(Ok(NOWHERE), device_map)).collect::<Result<Vec<_>, _>>()?;
         let texts = Texts::new(string_id);
         let context = origin.context(&Spot::ANY, &texts);
-        let (mut first_sites, mut sites) = (Vec::new(), Vec::new());
+        let (mut first_sites, mut sites, mut reads_clock) = (Vec::new(), Vec::new(), false);
         for (handler, Handler { program, .. }) in handlers.iter().enumerate() {
             let first_site = sites.len() as u32;
             let options = Options { first_site, allow_exit: origin.allows_exit(), ..Options::default() };
             let block = translate(Request { program, maps: &maps, context: &context, options: &options })
                 .map_err(|refusal| MakerError::Handler { handler, refusal })?;
+            reads_clock |= block.text.contains(TIMER);
             first_sites.push(first_site);
             sites.extend(block.sites.into_iter().map(|it| HandlerSite::new(handler, it)));
         }
@@ -184,7 +186,7 @@ impl Maker {
             n_threads: threads_with_room(&maps),
             maps: maps.clone(),
         })?;
-        Ok(Maker { origin, handlers, first_sites, sites, maps, arena, texts })
+        Ok(Maker { origin, handlers, first_sites, sites, maps, arena, reads_clock, texts })
     }
 
     /// Returns how the memory is laid out.
@@ -217,10 +219,14 @@ impl Maker {
             .collect()
     }
 
-    /// Returns the memory as it is at first. `clock_offset_nanos` is added to the GPU's timer.
-    pub fn initial(&self, clock_offset_nanos: i64) -> Vec<u8> {
+    /// Whether any handler reads the GPU's timer.
+    pub fn reads_clock(&self) -> bool {
+        self.reads_clock
+    }
+
+    /// Returns the memory as it is at first.
+    pub fn initial(&self) -> Vec<u8> {
         let mut memory = self.arena.table();
-        memory[header::CLOCK_OFFSET_NS as usize..][..8].copy_from_slice(&clock_offset_nanos.to_le_bytes());
         memory.resize(self.arena.n_bytes() as usize, 0);
         memory
     }
@@ -606,6 +612,7 @@ impl Target {
 // What this crate's parts say of each other's symbols.
 const _: () = assert!(header::ENABLED as usize == xputrace_wire::device::ENABLED);
 const _: () = assert!(header::PID_TGID as usize == xputrace_wire::device::PID_TGID);
+const _: () = assert!(header::CLOCK_OFFSET_NS as usize == xputrace_wire::device::CLOCK_OFFSET);
 
 /// Returns the kernels of a module that get anything.
 fn chosen(module: &Module, wanted: &mut dyn FnMut(&str) -> Option<Wanted>) -> BTreeMap<String, Wanted> {
@@ -669,11 +676,14 @@ fn device_map(GpuMap { spec, has_parts, is_outer }: GpuMap<'_>) -> Result<Device
 /// Returns PTX that sets `{d}` to the GPU's time on the host's clock.
 pub(crate) fn clock() -> String {
     format!(
-        "{{ .reg .b64 %offset; ld.global.u64 %offset, [{TABLE}+{}]; mov.u64 {{d}}, %globaltimer; \
+        "{{ .reg .b64 %offset; ld.global.u64 %offset, [{TABLE}+{}]; mov.u64 {{d}}, {TIMER}; \
          add.s64 {{d}}, {{d}}, %offset; }}",
         header::CLOCK_OFFSET_NS
     )
 }
+
+/// The GPU's timer, in nanoseconds.
+const TIMER: &str = "%globaltimer";
 
 /// Returns PTX that sets `{d}` to the id of the process.
 pub(crate) fn process_id() -> String {

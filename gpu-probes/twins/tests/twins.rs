@@ -121,7 +121,7 @@ fn handlers_that_write_records_have_a_ring() {
     let sites: Vec<_> = maker.sites().iter().map(|it| (it.handler, it.insn, it.record)).collect();
     assert_eq!(sites, [(0, 8, Some(RecordKind::Data(BpfMapId(1))))]);
     let ring = maker.ring().unwrap();
-    let shape = Shape { block_bytes: maker.initial(0).len() as u64, ring: Some(ring) };
+    let shape = Shape { block_bytes: maker.initial().len() as u64, ring: Some(ring) };
     assert!(shape.is_sound(), "{shape:?}");
     let (slots, marks) = maker.arena().ring_parts();
     let (head, tail) = maker.arena().ring_words();
@@ -158,8 +158,8 @@ fn an_array_of_linux_takes_a_word_that_says_where_it_is() {
     let (outer, own) = (of(true), of(false));
     let [(id, place)] = outer.arrays()[..] else { panic!("{:?}", outer.arrays()) };
     assert_eq!((id, place.bytes, own.arrays().len()), (BpfMapId(0), 4800, 0));
-    assert_eq!(own.initial(0).len() - outer.initial(0).len(), 4864, "its values");
-    assert!(place.is_sound(outer.initial(0).len() as u64));
+    assert_eq!(own.initial().len() - outer.initial().len(), 4864, "its values");
+    assert!(place.is_sound(outer.initial().len() as u64));
     let mut wanted = |_: &str| Some(Wanted { handlers: vec![0] });
     let twin = outer.twins(&image(FIRST), H100, &mut wanted).unwrap().pop().unwrap();
     assert!(twin.text.contains("red.relaxed.sys.global.add"), "the host sees it: {}", twin.text);

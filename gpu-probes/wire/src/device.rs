@@ -51,6 +51,9 @@ pub const GLOBALS_VARIABLE: &str = "xpt_globals";
 pub const NAMES_VARIABLE: &str = "xpt_names";
 /// Offset in the block of the word with the process id in its upper half, and the same id in the lower one.
 pub const PID_TGID: usize = 8;
+/// Offset in the block of the word that handlers add to `%globaltimer`, so that it is CLOCK_MONOTONIC in nanoseconds. Only the
+/// collector writes it.
+pub const CLOCK_OFFSET: usize = 16;
 /// Offset in the block of the word that says whether patches do anything: 1, or 0 for nothing. The tracer's initial bytes set
 /// it. Twins have [`BLOCK_VARIABLE`] for that.
 pub const ENABLED: usize = 0;
@@ -148,7 +151,8 @@ pub struct Control {
     pub answered: AtomicU64,
     /// Number of contexts that have had a block so far: the first of `slots` are theirs.
     pub contexts: AtomicU32,
-    unused: u32,
+    /// 1 if handlers read the GPU's timer, from the tracer: then the collector measures what [`CLOCK_OFFSET`] is to be.
+    pub reads_clock: AtomicU32,
     /// Launches that ran the original, indexed by [`Unprobed`].
     pub unprobed: [AtomicU64; Unprobed::COUNT],
     /// Images, indexed by [`ImageOutcome`].
@@ -221,6 +225,10 @@ pub struct Slot {
     unused: u32,
     /// How much of the ring the tracer has read: the word at [`RingPlace::tail`]. Only the tracer writes it.
     pub read: AtomicU64,
+    /// The word at [`CLOCK_OFFSET`], an `i64`.
+    pub clock_offset: AtomicU64,
+    /// How far handlers' times were from CLOCK_MONOTONIC at most, in nanoseconds; 0 if that was not measured.
+    pub clock_error: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Control>() <= PAGE);

@@ -364,7 +364,8 @@ impl Collectors {
         if let Some(device) = device {
             twins::read(&device, Extent::Whole, process, running);
             running.state().pipeline.state_mut().end_device_memory(process);
-            twins::account(&device, target.peer.pid, running);
+            let clocks = twins::account(&device, target.peer.pid, running);
+            self.twins.iter_mut().for_each(|it| it.add_clocks(clocks));
         }
         if is_armed && running.state().pipeline.may_lack_activities(process) {
             running.state().losses.add(Loss::NoLastFlush, 1);
@@ -395,7 +396,7 @@ impl Collectors {
         while !self.targets.is_empty() {
             self.part_with(0, running);
         }
-        self.twins.iter().for_each(|it| it.account_for_compiling(running));
+        self.twins.iter().for_each(|it| it.account_for_all(running));
     }
 }
 

@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod bundled;
+mod clocks;
 mod making;
 mod objects;
 mod tally;
@@ -25,12 +26,12 @@ use std::sync::atomic::Ordering;
 use tally::Tally;
 use workshop::Workshop;
 use xputrace_bytecode::{BpfMapId, Home, MapKind};
-use xputrace_linux::{Linux, monotonic_nanos};
+use xputrace_linux::Linux;
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::Loss;
 use xputrace_model::object::{Object, ObjectHome};
 use xputrace_model::plan::{Condition, DeviceWay, Plan};
-use xputrace_tracer::rendezvous::{ConditionCounts, DeviceBlock, DeviceCounts, DeviceRegion, Image, Woven};
+use xputrace_tracer::rendezvous::{Clocks, ConditionCounts, DeviceBlock, DeviceCounts, DeviceRegion, Image, Woven};
 use xputrace_tracer::{DeviceLayout, DeviceSite, ProcessIndex, Turned};
 use xputrace_twins::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin};
 use xputrace_wire::device::{
@@ -44,6 +45,7 @@ pub struct Twins {
     layout: Arc<DeviceLayout>,
     conditions: Vec<Condition>,
     tally: Tally,
+    clocks: Clocks,
     object: Option<Arc<Object>>,
     caution: Option<String>,
 }
@@ -121,7 +123,16 @@ impl Twins {
         let object = plan.object.clone();
         let caution = object.as_ref().and_then(|it| objects::changed_on_both_sides(it, plan));
         let layout = Arc::new(layout);
-        Ok(Some(Twins { making, workshop, layout, conditions, tally: Tally::default(), object, caution }))
+        Ok(Some(Twins {
+            making,
+            workshop,
+            layout,
+            conditions,
+            tally: Tally::default(),
+            clocks: Clocks::default(),
+            object,
+            caution,
+        }))
     }
 
     /// Says to a process which handlers are enabled now.
@@ -142,14 +153,15 @@ impl Twins {
     /// An array that is shared is not there, or the system gives no descriptor.
     pub fn block(&self, linux: Option<&Linux>) -> Result<DeviceBlock> {
         let maker = &self.making.maker;
-        let mut initial = maker.initial(clock_offset());
+        let mut initial = maker.initial();
         self.object.iter().for_each(|it| objects::fill(it, &self.layout, &mut initial));
         let array = |(map, place): (BpfMapId, ArrayPlace)| {
             let map = linux.and_then(|it| it.map(map)).context("an array that a GPU shares with Linux is not there")?;
             Ok((place, map.try_clone_fd()?))
         };
         let arrays = maker.arrays().into_iter().map(array).collect::<Result<Vec<_>>>()?;
-        Ok(DeviceBlock { initial, ring: maker.ring(), arrays, conditions: self.conditions.clone() })
+        let (ring, reads_clock, conditions) = (maker.ring(), maker.reads_clock(), self.conditions.clone());
+        Ok(DeviceBlock { initial, ring, arrays, reads_clock, conditions })
     }
 
     /// Returns what the user should know of what runs in kernels, if anything.
@@ -202,9 +214,16 @@ impl Twins {
         Woven::Twins(made.into_iter().map(twin).collect())
     }
 
-    /// Says how twins were compiled.
-    pub fn account_for_compiling(&self, running: &mut Running) {
-        self.tally.notes().iter().for_each(|it| running.report().note(it));
+    /// Adds what is known of a process's clocks.
+    pub fn add_clocks(&mut self, clocks: Clocks) {
+        self.clocks = self.clocks.and(clocks);
+    }
+
+    /// Says how twins were compiled, and how right the times are that they have read.
+    pub fn account_for_all(&self, running: &mut Running) {
+        let clocks = if self.making.maker.reads_clock() { self.clocks } else { Clocks::default() };
+        let of_clocks = clocks::notes(clocks, self.object.is_some());
+        self.tally.notes().iter().chain(&of_clocks).for_each(|it| running.report().note(it));
     }
 }
 
@@ -252,11 +271,6 @@ fn maps(plan: &Plan) -> Vec<Option<GpuMap<'_>>> {
     maps.map(|it| (it.1.home == Home::Gpu || is_outer(it.0)).then(|| of(it))).collect()
 }
 
-/// Returns what CLOCK_MONOTONIC is more than CLOCK_REALTIME, in nanoseconds. The GPU's timer is close to the latter.
-fn clock_offset() -> i64 {
-    monotonic_nanos() as i64 - crate::machine::realtime_nanos()
-}
-
 /// What a site counts and writes. Handlers of scripts count in a map what their ring had no room for.
 fn device_site(site: &HandlerSite, origin: Origin, at: Site) -> DeviceSite {
     let loss = match (site.record, origin) {
@@ -296,10 +310,11 @@ fn take(region: &DeviceRegion, extent: Extent, process: ProcessIndex, running: &
 }
 
 /// Says what became of a process's images and launches, where handlers could not run, and counts contexts of which the end
-/// was not read.
-pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) {
+/// was not read. Returns what is known of its clocks.
+pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) -> Clocks {
     let way = running.plan().device_way;
-    let Ok(DeviceCounts { swapped, n_unfinished, unprobed, images, conditions, .. }) = region.counts() else { return };
+    let Ok(counts) = region.counts() else { return Clocks::default() };
+    let DeviceCounts { swapped, n_unfinished, unprobed, images, clocks, conditions, .. } = counts;
     running.state().losses.add(Loss::DeviceCopyMissing, n_unfinished);
     for (condition, ConditionCounts { sampled, unprobed }) in conditions.into_iter().enumerate() {
         running.state().pipeline.add_sampled(condition, sampled, unprobed);
@@ -314,6 +329,7 @@ pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) {
     for (why, n) in Unprobed::ALL.iter().zip(unprobed).filter(|it| it.1 > 0) {
         note(format!("{n} launches ran without handlers: {}", ran_original(*why)));
     }
+    clocks
 }
 
 /// Says that no kernel of a process has handlers; `n_without_ptx` of its images have no PTX.

@@ -68,10 +68,14 @@ unsafe fn deliver_record(
     twins: Option<&Twins>,
     delivery: &mut Delivery<'_>,
 ) {
+    let is_ours = |context, stream| twins.is_some_and(|it| it.has_stream(context, stream));
     let convert = |time| scale.map_or(time, |it| it.realtime(time));
     // SAFETY: the caller's promise.
     unsafe {
         match records::read(record, extent) {
+            // Of a block, and of the GPU's timer.
+            Record::Memcpy(it) if is_ours(it.context, it.stream) => {}
+            Record::Kernel(it, _) if is_ours(it.context, it.stream) => {}
             Record::Kernel(mut it, name) => {
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 let known = |it: Realtime| if it.0 == 0 { it } else { convert(it) };
@@ -82,8 +86,6 @@ unsafe fn deliver_record(
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 delivery.activity(it);
             }
-            // Of a block.
-            Record::Memcpy(it) if twins.is_some_and(|twins| twins.has_stream(it.context, it.stream)) => {}
             Record::Memcpy(mut it) => {
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 delivery.activity(it);

@@ -107,6 +107,11 @@ code! {
     /// Where the current context has it.
     registered_address = c"cuMemHostGetDevicePointer_v2" (*mut u64, *mut c_void, u32);
     create_stream = c"cuStreamCreate" (*mut Handle, u32);
+    /// Flags and priority: the lower the number, the sooner its work begins.
+    create_urgent_stream = c"cuStreamCreateWithPriority" (*mut Handle, u32, i32);
+    /// Kernel, grid, block, dynamic shared memory, stream, pointers to the parameters, and other options.
+    launch_kernel = c"cuLaunchKernel"
+        (Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut *mut c_void, *mut *mut c_void);
     copy_to_device = c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle);
     copy_to_host = c"cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle);
     wait_for_stream = c"cuStreamSynchronize" (Handle);

@@ -127,7 +127,13 @@ impl Run {
                 (domain::RESOURCE, MODULE_LOADED) => {
                     let module = &*data.cast::<ModuleData>();
                     agent.count_image(match backend.patching.patch(&backend.functions, agent, module) {
-                        Ok(()) => ImageOutcome::Twinned,
+                        Ok(()) => {
+                            // Soon: nothing of the program's waits for it.
+                            agent.work_later(|| {
+                                backend.patching.set_clocks(&backend.functions, &backend.driver, agent);
+                            });
+                            ImageOutcome::Twinned
+                        }
                         Err(outcome) => outcome,
                     });
                 }

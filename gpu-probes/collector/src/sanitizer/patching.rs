@@ -10,11 +10,12 @@ use crate::agent::Agent;
 use crate::agent::device::{CodeAt, LAST_COPY_WITHIN, LOOKS_EVERY, TWIN_WITHIN};
 use crate::cupti::Handle;
 use crate::cupti::driver::Driver;
+use crate::cupti::twins::{Calls, GpuTimer};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::thread::sleep;
 use std::time::Instant;
 use xputrace_wire::device::{
@@ -80,11 +81,22 @@ struct Patched {
     default_stream: usize,
     /// Likewise ours, made by the worker.
     own_stream: Option<usize>,
+    /// Of its GPU; only the worker uses it.
+    timer: Arc<Mutex<GpuTimer>>,
 }
 
 impl Patched {
     fn is_alive(&self) -> bool {
         self.context != 0
+    }
+}
+
+/// Calls of the driver while a context is in use, and so stays.
+struct InUse;
+
+impl Calls for InUse {
+    fn call<T>(&self, call: impl FnOnce() -> Result<T, u32>) -> Result<T, u32> {
+        call()
     }
 }
 
@@ -230,6 +242,11 @@ impl Patching {
             checked((functions.copy_to_device)(block, region.initial().cast(), region.block_bytes(), stream))?;
             checked((functions.wait_for_stream)(stream))?;
         }
+        let mut timer = GpuTimer::new();
+        if let Some(at) = region.place_of_clock_offset() {
+            // SAFETY: a word of the block.
+            unsafe { write_word(functions, block as u64 + at, timer.guess().to_le_bytes(), stream as usize) };
+        }
         let told = &region.control().slots[n_slots];
         told.context.store(context_of(n_slots, context).id, Ordering::Release);
         told.device.store(device, Ordering::Release);
@@ -241,6 +258,7 @@ impl Patching {
             n_kernels: 0,
             default_stream: stream as usize,
             own_stream: None,
+            timer: Arc::new(Mutex::new(timer)),
         });
         Ok(n_slots)
     }
@@ -360,8 +378,40 @@ impl Patching {
 
     pub(super) fn copy_blocks(&self, functions: &Functions, driver: &Driver, agent: &Agent, extent: Extent) {
         self.each_alive(|slot, context| {
-            let copy = |stream| _ = self.copy(functions, agent, slot, stream, extent);
-            self.in_context(functions, driver, slot, context, copy);
+            self.in_context(functions, driver, slot, context, |stream| {
+                if extent == Extent::Whole {
+                    self.set_clock(functions, driver, agent, slot, stream);
+                }
+                self.copy(functions, agent, slot, stream, extent);
+            });
+        });
+    }
+
+    /// Measures the GPU's timer in the current context, if it is time to, and tells handlers and the tracer. The kernel that reads
+    /// it is loaded by the worker: a callback about a module can't load another.
+    fn set_clock(&self, functions: &Functions, driver: &Driver, agent: &Agent, slot: usize, stream: usize) {
+        let Some(region) = agent.device_region() else { return };
+        let Some(at) = region.place_of_clock_offset() else { return };
+        let Patched { block, timer, .. } = self.state().contexts[slot].clone();
+        let mut timer = timer.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the context is current.
+        timer.load(&driver.code, &InUse, || unsafe { driver.code.urgent_stream() });
+        if !timer.is_due() {
+            return;
+        }
+        let was_read = region.control().slots[slot].swapped.load(Ordering::Relaxed) > 0;
+        if let Ok(Some(offset)) = timer.measure(&driver.code, &InUse, was_read) {
+            // SAFETY: a word of the block.
+            unsafe { write_word(functions, block + at, offset.to_le_bytes(), stream) };
+        }
+        region.tell_clock(slot, timer.offset_nanos(), timer.error_nanos());
+    }
+
+    /// Measures the timers of the GPUs of all contexts, where it is time to.
+    pub(super) fn set_clocks(&self, functions: &Functions, driver: &Driver, agent: &Agent) {
+        self.each_alive(|slot, context| {
+            let set = |stream| self.set_clock(functions, driver, agent, slot, stream);
+            self.in_context(functions, driver, slot, context, set);
         });
     }
 

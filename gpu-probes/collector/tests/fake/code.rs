@@ -4,12 +4,12 @@
 //! A handle tells what it is: `LIBRARY + 0x10 * n` is a library's n-th kernel, and in a context the function
 //! `context << 32` beyond it.
 
-use crate::cupti::{self, DRIVER, Event};
+use crate::cupti::{self, DRIVER, Event, LaunchParams};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::cupti::Handle;
 use xputrace_collector::cupti::driver::{Code, Devices, Driver};
 
@@ -28,6 +28,8 @@ pub const REGISTERS: u32 = 4;
 pub static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
 /// Functions of the driver in which a call blocks while they are here.
 pub static BLOCKS_IN: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+/// Functions of the driver that fail while they are here.
+pub static FAILS_IN: Mutex<Vec<&str>> = Mutex::new(Vec::new());
 /// How many calls do at this moment.
 pub static BLOCKED: AtomicUsize = AtomicUsize::new(0);
 /// Calls that began with a context or library of the program's that it had ended.
@@ -74,6 +76,10 @@ pub fn reset() {
     COPIES_FAIL.store(false, SeqCst);
     MISUSES.store(0, SeqCst);
     BLOCKS_IN.lock().unwrap().clear();
+    FAILS_IN.lock().unwrap().clear();
+    IS_BUSY.store(false, SeqCst);
+    WAITING.lock().unwrap().clear();
+    KERNELS_RUN.store(0, SeqCst);
     LOADS.store(0, SeqCst);
     OCCUPANCY_QUESTIONS.store(0, SeqCst);
     CONTEXT_QUESTIONS.store(0, SeqCst);
@@ -96,6 +102,11 @@ fn begin(function: &'static str, handles: &[u64]) {
         }
         BLOCKED.fetch_sub(1, SeqCst);
     }
+}
+
+/// What a function answers that fails while it is to.
+fn answer(function: &str) -> u32 {
+    if FAILS_IN.lock().unwrap().contains(&function) { 999 } else { 0 }
 }
 
 /// The library of a kernel.
@@ -209,6 +220,8 @@ pub fn driver() -> Driver {
             register_memory: Some(register_memory),
             registered_address: Some(registered_address),
             create_stream: Some(create_stream),
+            create_urgent_stream: Some(create_urgent_stream),
+            launch_kernel: Some(launch_kernel),
             copy_to_device: Some(copy_to_device),
             copy_to_host: Some(copy_to_host),
             wait_for_stream: Some(wait_for_stream),
@@ -218,8 +231,8 @@ pub fn driver() -> Driver {
 }
 
 /// Tells the collector of a call, as CUPTI does of its own calls too.
-fn told<R>(id: u32, name: &CStr, params: &[u64], call: impl FnOnce() -> R) -> R {
-    let params = params.as_ptr().cast();
+fn told<R>(id: u32, name: &CStr, params: *const u64, call: impl FnOnce() -> R) -> R {
+    let params = params.cast();
     let correlation = cupti::next_correlation();
     let event = Event { domain: DRIVER, id, name, symbol: None, params, correlation, result: 0 };
     cupti::fire(event, 0);
@@ -270,7 +283,7 @@ unsafe extern "C" fn load_library(
     _: *const c_void,
     _: u32,
 ) -> u32 {
-    told(678, c"cuLibraryLoadData", &[library as u64, code as u64], || {
+    told(678, c"cuLibraryLoadData", [library as u64, code as u64].as_ptr(), || {
         while IS_BLOCKED.load(SeqCst) {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -365,7 +378,7 @@ unsafe extern "C" fn occupancy(blocks: *mut i32, kernel: Handle, threads: i32, _
 unsafe extern "C" fn alloc(address: *mut u64, bytes: usize) -> u32 {
     let context = current();
     begin("alloc", &[]);
-    told(243, c"cuMemAlloc_v2", &[address as u64, bytes as u64], || {
+    told(243, c"cuMemAlloc_v2", [address as u64, bytes as u64].as_ptr(), || {
         *address = Vec::leak(vec![0u64; bytes / 8]).as_ptr() as u64;
         with(|state| state.blocks.push((context, *address)));
         0
@@ -384,6 +397,74 @@ unsafe extern "C" fn create_stream(out: *mut Handle, flags: u32) -> u32 {
     0
 }
 
+/// The handle of the stream in a context in which we read the GPU's timer.
+pub fn timer_stream(context: u64) -> u64 {
+    0x6000 + context
+}
+
+unsafe extern "C" fn create_urgent_stream(out: *mut Handle, flags: u32, priority: i32) -> u32 {
+    assert!(flags == 1 && priority < 0, "it waits for no other, and others wait for it");
+    begin("create_urgent_stream", &[]);
+    *out = timer_stream(current()) as Handle;
+    answer("create_urgent_stream")
+}
+
+/// What the GPU's timer is behind CLOCK_MONOTONIC.
+pub static TIMER_BEHIND: AtomicI64 = AtomicI64::new(0);
+/// While set, kernels that are launched wait for a place on the GPU.
+pub static IS_BUSY: AtomicBool = AtomicBool::new(false);
+/// Kernels that were launched, and have run.
+pub static KERNELS_RUN: AtomicUsize = AtomicUsize::new(0);
+/// Addresses that kernels which wait store the timer to.
+static WAITING: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
+/// Lets kernels run that waited for a place on the GPU.
+pub fn end_of_busyness() {
+    IS_BUSY.store(false, SeqCst);
+    WAITING.lock().unwrap().drain(..).for_each(store_timer);
+}
+
+fn store_timer(address: u64) {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    let timer = now.tv_sec * 1_000_000_000 + now.tv_nsec - TIMER_BEHIND.load(SeqCst);
+    set_word(address - ELSEWHERE, 0, timer as u64);
+    KERNELS_RUN.fetch_add(1, SeqCst);
+}
+
+/// Runs the only kernel of ours that we launch.
+unsafe extern "C" fn launch_kernel(
+    function: Handle,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared: u32,
+    in_stream: Handle,
+    parameters: *mut *mut c_void,
+    _: *mut *mut c_void,
+) -> u32 {
+    assert_eq!(in_stream as u64, timer_stream(current()));
+    assert_eq!((grid_x, grid_y, grid_z, block_x, block_y, block_z, shared), (1, 1, 1, 1, 1, 1, 0));
+    begin("launch_kernel", &[library_of(function as u64)]);
+    if answer("launch_kernel") != 0 {
+        return answer("launch_kernel");
+    }
+    let mut params = LaunchParams { function: function as u64, ..cupti::launch_params(in_stream as u64) };
+    told(307, c"cuLaunchKernel", (&raw mut params).cast::<u64>(), || {
+        assert_eq!(params.function, function as u64, "it has no twin");
+        let address = (*parameters).cast::<u64>().read();
+        if IS_BUSY.load(SeqCst) {
+            WAITING.lock().unwrap().push(address)
+        } else {
+            store_timer(address)
+        }
+        0
+    })
+}
+
 /// What the GPU adds to addresses of the process's memory.
 pub const ELSEWHERE: u64 = 1 << 50;
 
@@ -391,7 +472,7 @@ unsafe extern "C" fn register_memory(memory: *mut c_void, bytes: usize, flags: u
     begin("register_memory", &[]);
     assert_eq!((bytes % 4096, flags), (0, 3), "in all contexts, and mapped");
     let is_new = with(|state| state.registered.insert(memory as u64));
-    if is_new { 0 } else { 712 }
+    if is_new { answer("register_memory") } else { 712 }
 }
 
 unsafe extern "C" fn registered_address(out: *mut u64, memory: *mut c_void, flags: u32) -> u32 {
@@ -404,7 +485,7 @@ unsafe extern "C" fn registered_address(out: *mut u64, memory: *mut c_void, flag
 unsafe extern "C" fn copy_to_device(to: u64, from: *const c_void, bytes: usize, in_stream: Handle) -> u32 {
     assert_eq!(in_stream as u64, stream(current()));
     begin("copy_to_device", &[]);
-    told(277, c"cuMemcpyHtoDAsync_v2", &[to, from as u64, bytes as u64, in_stream as u64], || {
+    told(277, c"cuMemcpyHtoDAsync_v2", [to, from as u64, bytes as u64, in_stream as u64].as_ptr(), || {
         (to as *mut u8).copy_from(from.cast(), bytes);
         0
     })
@@ -413,7 +494,7 @@ unsafe extern "C" fn copy_to_device(to: u64, from: *const c_void, bytes: usize, 
 unsafe extern "C" fn copy_to_host(to: *mut c_void, from: u64, bytes: usize, in_stream: Handle) -> u32 {
     assert_eq!(in_stream as u64, stream(current()));
     begin("copy_to_host", &[]);
-    told(279, c"cuMemcpyDtoHAsync_v2", &[to as u64, from, bytes as u64, in_stream as u64], || {
+    told(279, c"cuMemcpyDtoHAsync_v2", [to as u64, from, bytes as u64, in_stream as u64].as_ptr(), || {
         if COPIES_FAIL.load(SeqCst) {
             return 700;
         }

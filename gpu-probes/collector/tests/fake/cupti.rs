@@ -439,6 +439,15 @@ pub fn push_kernel(correlation: u32, symbol: &CStr, graph_node: u64) {
     }
 }
 
+/// Puts the newest kernel into a context's stream, by their ids.
+pub fn put_last_kernel_in(context: u32, stream: u32) {
+    let mut state = STATE.lock().unwrap();
+    let record = state.kernels.last_mut().unwrap();
+    let mut put = |at: usize, word: u32| record[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    put(offset::CONTEXT, context);
+    put(offset::STREAM, stream);
+}
+
 /// Adds a memset for the next flush to deliver, in newer CUPTI's larger records.
 pub fn push_memset(correlation: u32, bytes: u64, graph_node: u64) {
     let mut record = [0u8; RECORD_BYTES];

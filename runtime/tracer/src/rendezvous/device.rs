@@ -30,6 +30,8 @@ pub struct DeviceBlock {
     pub ring: Option<RingPlace>,
     /// Arrays of Linux that device code uses where they are; at most [`MOST_ARRAYS`](xputrace_wire::device::MOST_ARRAYS).
     pub arrays: Vec<(ArrayPlace, OwnedFd)>,
+    /// Whether handlers read GPUs' timers.
+    pub reads_clock: bool,
     /// What decides at launches: [`xputrace_model::plan::Plan::conditions`].
     pub conditions: Vec<Condition>,
 }
@@ -54,8 +56,32 @@ pub struct DeviceCounts {
     pub unprobed: [u64; Unprobed::COUNT],
     /// Images, by [`ImageOutcome`].
     pub images: [u64; ImageOutcome::COUNT],
+    /// What is known of the clocks of contexts in which twins ran.
+    pub clocks: Clocks,
     /// Launches, by condition.
     pub conditions: [ConditionCounts; MOST_CONDITIONS],
+}
+
+/// How GPUs' timers were put on the tracer's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clocks {
+    /// How far times were from CLOCK_MONOTONIC at most, in nanoseconds, where that was measured; 0 if it wasn't anywhere.
+    pub most_error_nanos: u64,
+    /// What was added to the timer of one of them last, in nanoseconds.
+    pub offset_nanos: i64,
+    /// In how many contexts the GPU's timer could not be measured.
+    pub n_unmeasured: u64,
+}
+
+impl Clocks {
+    /// Returns those of both.
+    pub fn and(self, other: Clocks) -> Clocks {
+        Clocks {
+            most_error_nanos: self.most_error_nanos.max(other.most_error_nanos),
+            offset_nanos: if other.most_error_nanos > 0 { other.offset_nanos } else { self.offset_nanos },
+            n_unmeasured: self.n_unmeasured + other.n_unmeasured,
+        }
+    }
 }
 
 /// What a collector has counted for a condition.
@@ -71,13 +97,14 @@ impl DeviceRegion {
     ///
     /// # Errors
     /// The block is too large, or the memory cannot be had.
-    pub fn new(DeviceBlock { initial, ring, conditions, .. }: &DeviceBlock, pid: u32) -> io::Result<Self> {
+    pub fn new(DeviceBlock { initial, ring, reads_clock, conditions, .. }: &DeviceBlock, pid: u32) -> io::Result<Self> {
         let shape = Shape { block_bytes: initial.len() as u64, ring: *ring };
         if !shape.is_sound() {
             return Err(io::Error::other(format!("the script's maps on the GPU need {} bytes", initial.len())));
         }
         let file = File::from(sealed_memory(shape.size())?);
         file.write_all_at(&shape.block_bytes.to_le_bytes(), offset_of!(Control, block_bytes) as u64)?;
+        file.write_all_at(&u32::from(*reads_clock).to_le_bytes(), offset_of!(Control, reads_clock) as u64)?;
         file.write_all_at(initial, shape.initial_offset() as u64)?;
         if initial.len() >= PID_TGID + size_of::<u64>() {
             let id = [pid.to_le_bytes(); 2].concat();
@@ -132,7 +159,14 @@ impl DeviceRegion {
         let swapped = (0..MOST_CONTEXTS).map(|it| word(offset_in(it, offset_of!(Slot, swapped))));
         // The word has nothing else in it.
         let has_last = (0..MOST_CONTEXTS).map(|it| word(offset_in(it, offset_of!(Slot, is_last))) as u32 != 0);
+        let clock = |slot: usize| {
+            let most_error_nanos = word(offset_in(slot, offset_of!(Slot, clock_error)));
+            let offset_nanos = word(offset_in(slot, offset_of!(Slot, clock_offset))) as i64;
+            Clocks { most_error_nanos, offset_nanos, n_unmeasured: u64::from(most_error_nanos == 0) }
+        };
+        let ran = (0..MOST_CONTEXTS).zip(swapped.clone()).filter(|it| it.1 > 0);
         Ok(DeviceCounts {
+            clocks: ran.fold(Clocks::default(), |all, it| all.and(clock(it.0))),
             answered: word(offset_of!(Control, answered)),
             swapped: swapped.clone().fold(0, u64::saturating_add),
             n_unfinished: swapped.zip(has_last).filter(|it| it.0 > 0 && !it.1).count() as u64,

@@ -3,7 +3,7 @@
 use crate::agent::region::{check, map};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{Ordering, fence};
-use xputrace_wire::device::{ArrayPlace, Control, Shape};
+use xputrace_wire::device::{ArrayPlace, CLOCK_OFFSET, Control, Shape};
 use xputrace_wire::region::PAGE;
 
 /// A mapped device region. Unmapped on drop.
@@ -87,6 +87,19 @@ impl DeviceRegion {
     pub fn read_of_ring(&self, slot: usize) -> Option<(u64, [u8; 8])> {
         let read = &self.control().slots[slot].read;
         self.shape.ring.map(|it| (it.tail, read.load(Ordering::Acquire).to_le_bytes()))
+    }
+
+    /// Returns where in the block the word is that handlers add to the GPU's timer; `None` if they don't read it.
+    pub fn place_of_clock_offset(&self) -> Option<u64> {
+        let is_read = self.control().reads_clock.load(Ordering::Relaxed) != 0;
+        (is_read && self.block_bytes() >= CLOCK_OFFSET + size_of::<u64>()).then_some(CLOCK_OFFSET as u64)
+    }
+
+    /// Tells the tracer what a slot's handlers add to the GPU's timer, and how wrong that was at most.
+    pub fn tell_clock(&self, slot: usize, offset_nanos: i64, error_nanos: u64) {
+        let told = &self.control().slots[slot];
+        told.clock_offset.store(offset_nanos as u64, Ordering::Relaxed);
+        told.clock_error.store(error_nanos, Ordering::Release);
     }
 
     /// Has the copy for a slot written; readers see nothing of it meanwhile. If that fails midway, they see what there is: pieces of

@@ -40,6 +40,9 @@ const MAPPED: u32 = 2;
 /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`: for another context.
 const ALREADY_REGISTERED: u32 = 712;
 
+/// Beyond the highest priority, which the driver takes then (CUDA Driver API, "cuStreamCreateWithPriority").
+const MOST_URGENT: i32 = -1000;
+
 fn checked(answer: u32) -> Answer<()> {
     if answer == SUCCESS { Ok(()) } else { Err(answer) }
 }
@@ -184,6 +187,24 @@ impl Code {
         // SAFETY: a live pointer.
         checked(unsafe { of(self.create_stream)?(&mut stream, STREAM_NON_BLOCKING) })?;
         Ok(stream)
+    }
+
+    /// Returns one whose kernels go before others that wait for a place on the GPU.
+    pub(crate) unsafe fn urgent_stream(&self) -> Answer<Handle> {
+        let mut stream = null_mut();
+        // SAFETY: a live pointer.
+        checked(unsafe { of(self.create_urgent_stream)?(&mut stream, STREAM_NON_BLOCKING, MOST_URGENT) })?;
+        Ok(stream)
+    }
+
+    /// Launches a kernel that has one parameter of 8 bytes, in one thread.
+    pub(super) unsafe fn launch_thread(&self, function: u64, mut parameter: u64, stream: Handle) -> Answer<()> {
+        let mut parameters = [(&raw mut parameter).cast::<c_void>()];
+        // SAFETY: the caller's promise; the driver copies the parameter before it returns.
+        checked(unsafe {
+            let launch = of(self.launch_kernel)?;
+            launch(function as Handle, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), null_mut())
+        })
     }
 
     /// Begins to copy to the GPU.

@@ -1,8 +1,10 @@
 //! The contexts that have a block: looked up at each launch, without a lock.
 
 use super::super::Handle;
+use super::timer::GpuTimer;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use xputrace_wire::device::MOST_CONTEXTS;
 use xputrace_wire::record::UNKNOWN;
 
@@ -23,6 +25,10 @@ pub(super) struct ContextState {
     /// Our stream, and its id in records.
     pub(super) stream: AtomicPtr<std::ffi::c_void>,
     pub(super) stream_id: AtomicU32,
+    /// The GPU's timer. The worker alone holds this lock.
+    timer: Mutex<GpuTimer>,
+    /// The id of the stream that it is read in.
+    pub(super) timer_stream_id: AtomicU32,
     /// The newest image that was prepared here, or could not be.
     pub(super) prepared: AtomicU32,
 }
@@ -38,6 +44,8 @@ impl ContextState {
             is_copied: AtomicBool::new(false),
             stream: AtomicPtr::new(null_mut()),
             stream_id: AtomicU32::new(UNKNOWN),
+            timer: Mutex::new(GpuTimer::new()),
+            timer_stream_id: AtomicU32::new(UNKNOWN),
             prepared: AtomicU32::new(0),
         }
     }
@@ -45,6 +53,10 @@ impl ContextState {
     /// `None` once it is gone.
     pub(super) fn handle(&self) -> Option<Handle> {
         Some(self.handle.load(Ordering::Acquire)).filter(|it| !it.is_null())
+    }
+
+    pub(super) fn timer(&self) -> MutexGuard<'_, GpuTimer> {
+        self.timer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn end(&self) {
@@ -104,6 +116,9 @@ impl Contexts {
 
     /// Whether this stream, by the ids in records, is one of ours.
     pub(super) fn has_stream(&self, context: u32, stream: u32) -> bool {
-        self.find(context).is_some_and(|it| self.states[it].stream_id.load(Ordering::Acquire) == stream)
+        self.find(context).is_some_and(|it| {
+            let ContextState { stream_id, timer_stream_id, .. } = &self.states[it];
+            [stream_id, timer_stream_id].into_iter().any(|it| it.load(Ordering::Acquire) == stream)
+        })
     }
 }

@@ -10,6 +10,7 @@
 
 mod calls;
 mod choosing;
+mod clocks;
 mod code;
 mod contexts;
 mod image;
@@ -17,10 +18,12 @@ mod lease;
 mod modules;
 mod streams;
 mod table;
+mod timer;
 mod work;
 
 pub use calls::{NodeLayout, Origin, Role, TWIN_IDS, offset};
 pub(crate) use image::find_code;
+pub(crate) use timer::{Calls, GpuTimer};
 
 use super::calls::read;
 use super::driver::function_attribute;

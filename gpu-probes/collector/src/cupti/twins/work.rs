@@ -302,6 +302,7 @@ impl Twins {
             self.has_unprepared.store(true, Ordering::Release);
         }
         self.contexts.state(slot).prepared.fetch_max(newest, Ordering::AcqRel);
+        self.begin_clock(backend, agent, slot);
     }
 
     /// Gives the current context its stream and its block, once.
@@ -330,6 +331,13 @@ impl Twins {
         let block = state.allocated.load(Ordering::Acquire);
         // SAFETY: as above; the initial bytes are as long as the block.
         lease.call(|| unsafe { code.write(block, region.initial(), region.block_bytes(), stream) })?;
+        if let Some(at) = region.place_of_clock_offset() {
+            let guess = state.timer().guess().to_le_bytes();
+            // SAFETY: a word of the block, and bytes that live until the copy is done.
+            lease.call(|| unsafe { code.write(block + at, guess.as_ptr(), guess.len(), stream) })?;
+            // SAFETY: our own stream.
+            lease.call(|| unsafe { code.wait_for(stream) })?;
+        }
         for array in region.arrays() {
             // SAFETY: memory that stays mapped.
             let address = lease.call(|| unsafe { code.register(array.address, array.bytes) })?;
@@ -358,13 +366,26 @@ impl Twins {
             return Ok(made);
         }
         // SAFETY: in the context.
-        let stream = lease.call(|| unsafe { backend.driver.code.stream() })?;
-        let context = Context { id: self.contexts.id(slot), handle: state.handle().ok_or(INVALID)? };
-        let id =
-            lease.call(|| Ok(backend.stream_of(context, Stream { handle: stream as usize, per_thread: false })))?;
-        state.stream_id.store(id.unwrap_or(UNKNOWN), Ordering::Release);
+        let (stream, id) = self.stream_with_id(backend, slot, lease, || unsafe { backend.driver.code.stream() })?;
+        state.stream_id.store(id, Ordering::Release);
         state.stream.store(stream, Ordering::Release);
         Ok(stream)
+    }
+
+    /// Makes a stream in the current context, and returns its id in records too, as far as that is known.
+    pub(super) fn stream_with_id(
+        &self,
+        backend: &CuptiBackend,
+        slot: usize,
+        lease: Lease<'_>,
+        make: impl FnOnce() -> Answer<Handle>,
+    ) -> Answer<(Handle, u32)> {
+        let stream = lease.call(make)?;
+        let context =
+            Context { id: self.contexts.id(slot), handle: self.contexts.state(slot).handle().ok_or(INVALID)? };
+        let id =
+            lease.call(|| Ok(backend.stream_of(context, Stream { handle: stream as usize, per_thread: false })))?;
+        Ok((stream, id.unwrap_or(UNKNOWN)))
     }
 
     /// Makes an image's twins run in the current context, if its kernels can.
@@ -500,6 +521,7 @@ impl Twins {
         if let (Extent::Whole, Some(region)) = (extent, agent.device_region()) {
             let wanted = self.images().wanted.look(region.control());
             self.switch(backend, wanted);
+            (0..MOST_CONTEXTS).for_each(|slot| self.set_clock(backend, agent, slot));
         }
         (0..MOST_CONTEXTS).for_each(|slot| _ = self.copy_block(backend, agent, slot, extent));
     }

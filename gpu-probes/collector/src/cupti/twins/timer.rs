@@ -1,0 +1,252 @@
+//! The GPU's timer on the clock of the process: what handlers add to the one to have the other.
+//!
+//! ```text
+//! now() ── launch ──▶ a kernel of ours stores %globaltimer in memory of the process ── seen ──▶ now()
+//! ```
+//! The timer was read between two looks at the clock, so the middle of them is right within half of the time between. Of some
+//! such samples the shortest is taken.
+//!
+//! Nobody waits for the GPU: where it is busy, a sample is dropped after [`ANSWERS_WITHIN_NANOS`], and no other is begun before its
+//! kernel has run.
+
+use super::super::Handle;
+use super::super::driver::Code;
+use super::code::Answer;
+use crate::agent::clock::{now, realtime_now};
+use crate::agent::zeroed::Zeroed;
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicU64, Ordering};
+use xputrace_wire::region::PAGE;
+
+/// The kernel. It has a twin's variable, by which its module is known as ours.
+const TIMER_PTX: &str = "\
+.version 6.3
+.target sm_70
+.address_size 64
+.visible .global .align 8 .u64 xpt_device[1];
+.visible .entry xpt_timer(.param .u64 at)
+{
+	.reg .b64 %at, %time;
+	ld.param.u64 %at, [at];
+	mov.u64 %time, %globaltimer;
+	st.volatile.u64 [%at], %time;
+	ret;
+}
+\0";
+
+/// How often the timer is measured.
+const MEASURES_EVERY_NANOS: u64 = 1_000_000_000;
+/// Samples of a measurement. Each takes some 10 us.
+const SAMPLES: usize = 8;
+/// How long a sample waits for its kernel.
+const ANSWERS_WITHIN_NANOS: u64 = 2_000_000;
+/// By how much the clocks drift at most, in parts per million, as far as it is assumed: only to choose between an older sample
+/// and a longer one. (1.9 were seen.)
+const DRIFT_PPM: u64 = 5;
+
+/// Makes calls of the driver in a context.
+pub(crate) trait Calls {
+    /// Makes one, if the context is there still.
+    fn call<T>(&self, call: impl FnOnce() -> Answer<T>) -> Answer<T>;
+}
+
+/// One reading of the GPU's timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sample {
+    /// What is to be added to the timer.
+    offset_nanos: i64,
+    /// By how much that may be wrong.
+    error_nanos: u64,
+    /// When it was taken.
+    at: u64,
+}
+
+impl Sample {
+    /// Of a timer that was read between two times.
+    fn between(before: u64, timer: u64, after: u64) -> Self {
+        let error_nanos = after.saturating_sub(before).div_ceil(2);
+        let at = before + error_nanos;
+        Sample { offset_nanos: at.wrapping_sub(timer) as i64, error_nanos, at }
+    }
+
+    /// Whether it is as good as an older one, whose error has grown since.
+    fn is_as_good_as(&self, older: &Sample) -> bool {
+        let drift = self.at.saturating_sub(older.at) / 1_000_000 * DRIFT_PPM;
+        self.error_nanos <= older.error_nanos + drift
+    }
+}
+
+/// The timer of a context's GPU. One thread uses it, which works with the driver.
+#[derive(Debug)]
+pub(crate) struct GpuTimer {
+    /// `None` before it is loaded, and where that failed.
+    kernel: Option<TimerKernel>,
+    was_tried: bool,
+    /// When it was measured last, whether it answered or not.
+    tried_at: u64,
+    /// Where the offset comes from.
+    sample: Option<Sample>,
+    offset_nanos: i64,
+    /// By how much times have been wrong at most.
+    error_nanos: u64,
+}
+
+impl GpuTimer {
+    pub(crate) const fn new() -> Self {
+        GpuTimer { kernel: None, was_tried: false, tried_at: 0, sample: None, offset_nanos: 0, error_nanos: 0 }
+    }
+
+    /// Returns what is added until it is measured: as if it were CLOCK_REALTIME, which it is close to (0.05 and 0.5 ms were seen).
+    pub(crate) fn guess(&mut self) -> i64 {
+        self.offset_nanos = now().wrapping_sub(realtime_now().0) as i64;
+        self.offset_nanos
+    }
+
+    /// Loads its kernel into the current context, for a stream that is used for nothing else. Tries it once.
+    pub(crate) fn load(&mut self, code: &Code, calls: &impl Calls, stream: impl FnOnce() -> Answer<Handle>) {
+        if !std::mem::replace(&mut self.was_tried, true) {
+            self.kernel = stream().and_then(|it| TimerKernel::load(code, calls, it)).ok();
+        }
+    }
+
+    /// Whether it is loaded, and time to measure it.
+    pub(crate) fn is_due(&self) -> bool {
+        self.kernel.is_some() && (self.sample.is_none() || now() - self.tried_at >= MEASURES_EVERY_NANOS)
+    }
+
+    /// Measures it in the current context. `was_read` says whether handlers may have read it already. Returns what they add from
+    /// now on if that changes.
+    pub(crate) fn measure(&mut self, code: &Code, calls: &impl Calls, was_read: bool) -> Answer<Option<i64>> {
+        let Some(kernel) = &mut self.kernel else { return Ok(None) };
+        self.tried_at = now();
+        let best = kernel.best_of(SAMPLES, code, calls)?;
+        Ok(best.and_then(|it| self.take(it, was_read)))
+    }
+
+    /// Takes a sample over; returns the offset if that changes.
+    fn take(&mut self, new: Sample, was_read: bool) -> Option<i64> {
+        let moved = if was_read { new.offset_nanos.abs_diff(self.offset_nanos) } else { 0 };
+        self.error_nanos = self.error_nanos.max(new.error_nanos.saturating_add(moved));
+        if self.sample.is_some_and(|it| !new.is_as_good_as(&it)) {
+            return None;
+        }
+        self.sample = Some(new);
+        self.offset_nanos = new.offset_nanos;
+        Some(new.offset_nanos)
+    }
+
+    /// Returns what handlers add.
+    pub(crate) fn offset_nanos(&self) -> i64 {
+        self.offset_nanos
+    }
+
+    /// Returns by how much handlers' times have been wrong at most, in nanoseconds: drift included, up to the last sample. 0 before
+    /// the first.
+    pub(crate) fn error_nanos(&self) -> u64 {
+        self.error_nanos
+    }
+}
+
+/// Our kernel in a context.
+#[derive(Debug)]
+struct TimerKernel {
+    /// `CUfunction`.
+    function: u64,
+    stream: Handle,
+    /// What the kernel stores to, and where the GPU has it. It stays mapped, as the GPU may use it as long as the process lives.
+    word: &'static AtomicU64,
+    address: u64,
+    /// Whether a launch was not seen to run.
+    is_waiting: bool,
+}
+
+// SAFETY: the stream's handle is a name, which the driver checks.
+unsafe impl Send for TimerKernel {}
+
+impl TimerKernel {
+    fn load(code: &Code, calls: &impl Calls, stream: Handle) -> Answer<Self> {
+        const OUT_OF_MEMORY: u32 = 2;
+        // A page of its own: what registers it may end before other contexts do.
+        let page: &'static Zeroed<AtomicU64> =
+            Box::leak(Box::new(Zeroed::new(PAGE / size_of::<u64>()).map_err(|_| OUT_OF_MEMORY)?));
+        // SAFETY: the caller's context is current; text that ends with a 0, a kernel in it, and a page that stays.
+        unsafe {
+            let library = calls.call(|| code.load(TIMER_PTX.as_bytes()))?;
+            let kernel = calls.call(|| code.kernel(library, c"xpt_timer"))?;
+            let function = calls.call(|| code.function(kernel))?;
+            let address = calls.call(|| code.register(page.as_ptr().cast_mut().cast(), PAGE))?;
+            Ok(TimerKernel { function, stream, word: &page[0], address, is_waiting: false })
+        }
+    }
+
+    /// Returns the shortest of some samples; `None` if the GPU does not answer.
+    fn best_of(&mut self, n: usize, code: &Code, calls: &impl Calls) -> Answer<Option<Sample>> {
+        let mut best: Option<Sample> = None;
+        for _ in 0..n {
+            let Some(sample) = self.sample(code, calls)? else { break };
+            best = Some(best.filter(|it| it.error_nanos <= sample.error_nanos).unwrap_or(sample));
+        }
+        Ok(best)
+    }
+
+    fn sample(&mut self, code: &Code, calls: &impl Calls) -> Answer<Option<Sample>> {
+        if self.is_waiting && self.word.load(Ordering::Acquire) == 0 {
+            return Ok(None);
+        }
+        self.word.store(0, Ordering::SeqCst);
+        let before = now();
+        // SAFETY: our own kernel and stream, in the current context.
+        calls.call(|| unsafe { code.launch_thread(self.function, self.address, self.stream) })?;
+        self.is_waiting = true;
+        loop {
+            let timer = self.word.load(Ordering::Acquire);
+            let after = now();
+            if timer != 0 {
+                self.is_waiting = false;
+                return Ok(Some(Sample::between(before, timer, after)));
+            }
+            if after - before >= ANSWERS_WITHIN_NANOS {
+                return Ok(None);
+            }
+            spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(offset_nanos: i64, error_nanos: u64, at: u64) -> Sample {
+        Sample { offset_nanos, error_nanos, at }
+    }
+
+    #[test]
+    fn a_sample_is_right_within_half_of_its_time() {
+        assert_eq!(Sample::between(1000, 7_000_000, 1007), sample(1004 - 7_000_000, 4, 1004));
+        assert_eq!(Sample::between(7_000_000, 1000, 7_000_000), sample(6_999_000, 0, 7_000_000));
+    }
+
+    #[test]
+    fn the_error_is_that_of_all_times_that_were_read() {
+        let mut timer = GpuTimer::new();
+        timer.offset_nanos = -500_000;
+        assert_eq!((timer.take(sample(-20, 4000, 0), false), timer.error_nanos()), (Some(-20), 4000));
+        // It drifted by 2 us.
+        assert_eq!((timer.take(sample(-2020, 3000, 1 << 30), true), timer.error_nanos()), (Some(-2020), 5000));
+        assert_eq!((timer.take(sample(-2030, 3500, 2 << 30), true), timer.error_nanos()), (Some(-2030), 5000));
+
+        let mut late = GpuTimer::new();
+        late.offset_nanos = -500_000;
+        assert_eq!((late.take(sample(0, 4000, 0), true), late.error_nanos()), (Some(0), 504_000));
+    }
+
+    #[test]
+    fn a_long_sample_replaces_none_that_is_better_still() {
+        let mut timer = GpuTimer::new();
+        let second = 1_000_000_000;
+        assert_eq!(timer.take(sample(0, 4000, 0), false), Some(0));
+        assert_eq!((timer.take(sample(-9000, 9001, second), true), timer.error_nanos()), (None, 18_001));
+        assert_eq!(timer.take(sample(-9000, 9001, 2 * second), true), Some(-9000));
+    }
+}
