@@ -70,9 +70,21 @@ fn alone() -> MutexGuard<'static, ()> {
     guard
 }
 
-fn world() -> World {
+fn backend() -> CuptiBackend {
     let table = Cupti { get_context_id: Some(cupti::context_id), ..cupti::table() };
-    let backend = CuptiBackend::new(table, code::driver(), false);
+    CuptiBackend::new(table, code::driver(), false)
+}
+
+fn world() -> World {
+    world_of(backend())
+}
+
+/// Where the program has loaded code before.
+fn late_world() -> World {
+    world_of(backend().may_be_used(false))
+}
+
+fn world_of(backend: CuptiBackend) -> World {
     World { backend: Some(Box::new(backend)), library: "/fake/libcupti.so.13".into(), ..World::default() }
 }
 
@@ -90,24 +102,34 @@ unsafe impl Sync for Run {}
 
 impl Run {
     fn new(demand: u64) -> Self {
-        Run::made(demand, &[], |_| ())
+        Run::made(demand, &[], |_| (), world)
+    }
+
+    /// Likewise, in a program that has loaded code before.
+    fn late(demand: u64) -> Self {
+        Run::made(demand, &[], |_| (), late_world)
     }
 
     /// Likewise, with memory in place of arrays of Linux.
     fn with_arrays(demand: u64, arrays: &[(ArrayPlace, OwnedFd)]) -> Self {
-        Run::made(demand, arrays, |_| ())
+        Run::made(demand, arrays, |_| (), world)
     }
 
     /// Likewise, with conditions that are set before the collector is armed.
     fn on(demand: u64, set: impl FnOnce(&[Condition])) -> Self {
-        Run::made(demand, &[], |it| set(&it.conditions))
+        Run::made(demand, &[], |it| set(&it.conditions), world)
     }
 
     fn of_handlers_that_read_times(demand: u64) -> Self {
-        Run::made(demand, &[], |it| it.reads_clock.store(1, SeqCst))
+        Run::made(demand, &[], |it| it.reads_clock.store(1, SeqCst), world)
     }
 
-    fn made(demand: u64, arrays: &[(ArrayPlace, OwnedFd)], set: impl FnOnce(&device::Control)) -> Self {
+    fn made(
+        demand: u64,
+        arrays: &[(ArrayPlace, OwnedFd)],
+        set: impl FnOnce(&device::Control),
+        world: impl Fn() -> World,
+    ) -> Self {
         let listener = listen();
         let address = listener.address.clone();
         let memory = memory(BLOCK.size(), true);
@@ -123,7 +145,7 @@ impl Run {
         let tracer = std::thread::scope(|scope| {
             let tracer = scope.spawn(|| arm(listener.accept(), asked, &BLOCK.to_text(), &memory, arrays));
             // The run before may be about to end.
-            let arm = || xputrace_collector::arm(&address, Trust::RootAndThisUser, world);
+            let arm = || xputrace_collector::arm(&address, Trust::RootAndThisUser, &world);
             std::iter::repeat_with(arm).find(|it| *it != Err(Dormant::AlreadyArmed)).unwrap().unwrap();
             tracer.join().unwrap()
         });
@@ -156,7 +178,7 @@ impl Run {
         self.tracer.socket.as_ref().unwrap()
     }
 
-    /// Waits for an image; returns its number and its only PTX; of a cubin the message's text and the cubin.
+    /// Waits for an image; returns its number and its only PTX; of a cubin the message's text and the cubin, of a kernel its symbol.
     fn image(&self) -> (u64, Vec<u8>) {
         let Received::Message(message, memory) = self.socket().receive(Duration::from_secs(120)) else {
             panic!("no image")
@@ -169,6 +191,9 @@ impl Run {
             assert!(seals & libc::F_SEAL_WRITE != 0 && seals & libc::F_SEAL_SHRINK != 0);
             let n = libc::pread(memory[0].as_raw_fd(), contents.as_mut_ptr().cast(), contents.len(), 0);
             assert_eq!(n as u64, bytes);
+        }
+        if message.words[5] == image_kind::KERNEL {
+            return (number, contents);
         }
         if message.words[5] == image_kind::CUBIN {
             return (number, [message.text.as_bytes(), b"\n", &contents].concat());
@@ -261,7 +286,7 @@ fn text(text: &str) -> Vec<u8> {
 fn twin_of(kernels: &[&str], variables: &[&str]) -> Twin {
     let mut text = ".version 8.0\n.global .u64 xpt_device;\n.global .u64 xpt_globals[2];\n".to_owned();
     text += ".global .u64 xpt_names[2];\n";
-    kernels.iter().for_each(|it| text += &format!(".entry {}() {{ ret; }}\n", twin_symbol(it)));
+    kernels.iter().for_each(|it| text += &format!(".entry {}({}) {{ ret; }}\n", twin_symbol(it), parameters(it)));
     let owned = |all: &[&str]| all.iter().map(|it| it.to_string()).collect();
     Twin {
         code: text.into_bytes(),
@@ -270,6 +295,11 @@ fn twin_of(kernels: &[&str], variables: &[&str]) -> Twin {
         names: vec![71; kernels.len()],
         choices: vec![Choice::default(); kernels.len()],
     }
+}
+
+/// The parameters of a kernel of [`PTX`].
+fn parameters(kernel: &str) -> &'static str {
+    if kernel == "scale" { ".param .u64 p" } else { "" }
 }
 
 /// The twins of kernels whose handlers have two conditions, and perhaps others without one.
@@ -1421,4 +1451,146 @@ fn a_device_region_that_is_not_as_it_should_be_is_refused() {
         thread.join().unwrap();
         assert!(matches!(dormant, Dormant::Refused(_)));
     }
+}
+
+/// Takes the request for a kernel's twin.
+fn asked(run: &Run, symbol: &str) -> u64 {
+    let (number, asked) = run.image();
+    assert_eq!(String::from_utf8(asked).unwrap(), symbol);
+    number
+}
+
+/// Launches until something else is launched, and returns that.
+fn until_twin(handle: u64) -> u64 {
+    let until = Instant::now() + Duration::from_secs(120);
+    loop {
+        let launched = launch(handle);
+        if launched != handle {
+            return launched;
+        }
+        assert!(Instant::now() < until, "no twin");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn kernels_that_were_loaded_before_get_their_twins_while_originals_run() {
+    let _alone = alone();
+    let library = code::load(PTX);
+    let kernel = code::kernel(library, "scale").unwrap();
+    let mut run = Run::late(demand::LAUNCHES | demand::KERNELS);
+    assert_eq!([launch(kernel), launch(kernel)], [kernel; 2], "nobody waits");
+    run.answer(asked(&run, "scale"), &twin_of(&["scale"], &["table"]));
+    let twin = until_twin(kernel);
+    assert_eq!(twin, code::kernel(twins_library(library), "scale$xpt").unwrap());
+    let of_context = |it| code::function(it, CONTEXT);
+    assert_eq!(launch(of_context(kernel)), of_context(twin), "and its function");
+    assert!(run.unprobed(Unprobed::NotReady) >= 2);
+    assert_eq!((run.images(ImageOutcome::Twinned), run.swapped()), (1, 2));
+    let variable = |library, name| code::variable(library, CONTEXT, name).unwrap();
+    assert_eq!(code::word(variable(twins_library(library), "xpt_globals"), 0), variable(library, "table"));
+    both(680, c"cuLibraryUnload", &[library]);
+    assert_eq!(launch(kernel), kernel, "the handle may be another kernel's");
+    run.answer_with(asked(&run, "scale"), twin_status::NOTHING);
+    run.end();
+    assert_eq!(code::MISUSES.load(SeqCst), 0);
+}
+
+#[test]
+fn a_function_that_was_got_before_has_a_twin_until_any_library_is_unloaded() {
+    let _alone = alone();
+    let (library, other) = (code::load(PTX), code::load(PTX));
+    let function = code::function(code::kernel(library, "scale").unwrap(), CONTEXT);
+    let mut run = Run::late(0);
+    for n in 1..3 {
+        assert_eq!(launch(function), function);
+        run.answer(asked(&run, "scale"), &twin_of(&["scale"], &[]));
+        let launched = until_twin(function);
+        let twin = code::kernel(other + 0x1000 * n, "scale$xpt").unwrap();
+        assert_eq!(launched, code::function(twin, CONTEXT));
+        // Of which library a module is that the driver has made is not known.
+        both(680, c"cuLibraryUnload", &[other]);
+    }
+    assert_eq!(launch(function), function);
+    run.answer_with(asked(&run, "scale"), twin_status::NOTHING);
+    run.end();
+}
+
+#[test]
+fn launches_of_kernels_without_a_twin_are_counted_by_why() {
+    let _alone = alone();
+    let library = code::load(PTX);
+    let kernel = code::kernel(library, "scale").unwrap();
+    for (status, why) in [
+        (twin_status::NOT_IN_FILES, Unprobed::NotInFiles),
+        (twin_status::NO_PTX, Unprobed::NoPtx),
+        (twin_status::OLDER_PTX, Unprobed::OlderPtx),
+        (twin_status::AMBIGUOUS, Unprobed::Ambiguous),
+        (twin_status::FAILED, Unprobed::NoTwin),
+    ] {
+        let mut run = Run::late(0);
+        launch(kernel);
+        run.answer_with(asked(&run, "scale"), status);
+        run.tracer.until("the reason", |_| run_unprobed(run.block, why) == 1);
+        (0..3).for_each(|_| assert_eq!(launch(kernel), kernel));
+        assert_eq!(run.unprobed(why), 4, "{why:?}");
+        assert_eq!(run.control().unprobed.iter().map(|it| it.load(SeqCst)).sum::<u64>(), 4);
+        run.end();
+    }
+}
+
+fn run_unprobed(block: *mut u8, why: Unprobed) -> u64 {
+    unsafe { &*block.cast::<device::Control>() }.unprobed[why as usize].load(SeqCst)
+}
+
+#[test]
+fn a_twin_with_other_parameters_does_not_run() {
+    let _alone = alone();
+    let library = code::load(PTX);
+    let kernel = code::kernel(library, "scale").unwrap();
+    let mut run = Run::late(0);
+    launch(kernel);
+    let text = ".version 8.0\n.global .u64 xpt_device;\n.entry scale$xpt(.param .u64 p, .param .u64 q) { ret; }\n";
+    let twin = Twin { code: text.into(), names: vec![], ..twin_of(&["scale"], &[]) };
+    run.answer(asked(&run, "scale"), &twin);
+    run.tracer.until("the reason", |_| run_unprobed(run.block, Unprobed::Unlike) == 1);
+    assert_eq!(launch(kernel), kernel);
+    assert_eq!((run.unprobed(Unprobed::Unlike), run.images(ImageOutcome::Unlike)), (2, 0));
+    run.end();
+}
+
+#[test]
+fn kernels_that_no_handler_names_are_asked_for_once_and_not_counted() {
+    let _alone = alone();
+    let library = code::load(PTX);
+    let [scale, other] = ["scale", "other"].map(|it| code::kernel(library, it).unwrap());
+    let mut run = Run::late(0);
+    (0..3).for_each(|_| assert_eq!([launch(scale), launch(other)], [scale, other]));
+    run.answer_with(asked(&run, "scale"), twin_status::NOTHING);
+    run.answer(asked(&run, "other"), &twin_of(&["other"], &[]));
+    until_twin(other);
+    // What the program loads from now on is known, and never asked for by name.
+    let later = run.load(Origin::Library, &["other"], &[]);
+    let of_later = code::kernel(later, "scale").unwrap();
+    (0..3).for_each(|_| assert_eq!([launch(scale), launch(of_later)], [scale, of_later]));
+    assert!(run.unprobed(Unprobed::NotReady) >= 3);
+    run.socket().send(&Message::new(READ_DEVICE, &[1], ""));
+    run.end();
+}
+
+/// The program may unload a kernel's code before there is an answer.
+#[test]
+fn an_answer_that_comes_too_late_is_dropped() {
+    let _alone = alone();
+    let library = code::load(PTX);
+    let kernel = code::kernel(library, "scale").unwrap();
+    let mut run = Run::late(0);
+    launch(kernel);
+    let number = asked(&run, "scale");
+    both(680, c"cuLibraryUnload", &[library]);
+    code::end(library);
+    run.answer(number, &twin_of(&["scale"], &["table"]));
+    run.read_device();
+    assert_eq!((code::MISUSES.load(SeqCst), run.images(ImageOutcome::Twinned)), (0, 0));
+    run.end();
 }

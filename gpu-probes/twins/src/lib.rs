@@ -8,19 +8,23 @@
 //!
 //! For kernels without PTX it makes patches of the same handlers: functions that their machine code is made to call.
 //!
+//! It also finds the code for GPUs in programs and libraries on disk.
+//!
 //! It knows nothing of scripts: which handlers a kernel gets is asked of the caller, by the kernel's symbol. It knows
 //! nothing of processes: an image is bytes, and so is a twin.
 #![forbid(unsafe_code)]
 
 mod maker;
 mod patches;
+mod program;
 mod text;
 
 use xputrace_wire::device::MOST_KERNEL_CONDITIONS;
 
 pub use maker::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin, TwinText, Wanted};
 pub use patches::{NoCode, PatchesText, kernels_of};
-pub use text::{Gpu, TextError, best};
+pub use program::{Images, ReadError, cubin_in, entries_of, images_of, ptx_in};
+pub use text::{Gpu, TextError, best, text};
 pub use xputrace_device::RecordKind;
 
 /// Why an image has no twin, although handlers want some of its kernels.

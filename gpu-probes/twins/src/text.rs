@@ -12,11 +12,11 @@ pub struct Gpu {
 /// PTX that could not be decompressed.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    #[error("decompressing its PTX: {0}")]
+    #[error("decompressing its code: {0}")]
     Lz4(#[from] lz4_flex::block::DecompressError),
-    #[error("decompressing its PTX: {0}")]
+    #[error("decompressing its code: {0}")]
     Zstd(#[from] std::io::Error),
-    #[error("its PTX says that it has {0} bytes, more than the {MOST_IMAGE_BYTES} that are read")]
+    #[error("its code says that it has {0} bytes, more than the {MOST_IMAGE_BYTES} that are read")]
     TooLarge(u64),
     #[error("its PTX is not text in UTF-8")]
     NotText(#[from] std::string::FromUtf8Error),
@@ -41,16 +41,21 @@ fn runs_on(ptx: &Ptx<'_>, Gpu { capability }: Gpu) -> bool {
 /// # Errors
 /// It is not what its codec makes, too large, or not text.
 pub fn text(ptx: &Ptx<'_>) -> Result<String, TextError> {
-    if ptx.text_bytes > MOST_IMAGE_BYTES {
-        return Err(TextError::TooLarge(ptx.text_bytes));
-    }
-    let mut bytes = match ptx.codec {
-        Codec::Plain => ptx.stored.to_vec(),
-        Codec::Lz4 => lz4_flex::block::decompress(&ptx.stored, ptx.text_bytes as usize)?,
-        Codec::Zstd => from_zstd(&ptx.stored)?,
-    };
+    let mut bytes = contents(ptx.codec, &ptx.stored, ptx.text_bytes)?;
     bytes.truncate(bytes.iter().position(|it| *it == 0).unwrap_or(bytes.len()));
     Ok(String::from_utf8(bytes)?)
+}
+
+/// Returns code as it was before it was stored; it has so many bytes.
+pub(crate) fn contents(codec: Codec, stored: &[u8], bytes: u64) -> Result<Vec<u8>, TextError> {
+    if bytes > MOST_IMAGE_BYTES {
+        return Err(TextError::TooLarge(bytes));
+    }
+    Ok(match codec {
+        Codec::Plain => stored.to_vec(),
+        Codec::Lz4 => lz4_flex::block::decompress(stored, bytes as usize)?,
+        Codec::Zstd => from_zstd(stored)?,
+    })
 }
 
 fn from_zstd(stored: &[u8]) -> Result<Vec<u8>, TextError> {

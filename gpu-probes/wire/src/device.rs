@@ -25,6 +25,9 @@
 //! ```
 //! All are set in each context before a twin is launched there.
 //!
+//! Code that was loaded before the collector came is asked for by the symbols of its kernels, at the first launch of each
+//! ([`image_kind::KERNEL`]); nobody waits for the answer.
+//!
 //! A *patch* is for kernels without PTX: functions that NVIDIA's Sanitizer API has a kernel's machine code call. The tracer answers
 //! with [`Patches`] then. A launch gives them the address of its kernel's words ([`kernel_words`]), or 0 if they are to do
 //! nothing.
@@ -110,6 +113,18 @@ counted! {
         /// The twin may not fit on the GPU as a whole where the original does: blocks that wait for each other would never
         /// end.
         MayNotFit,
+        /// Its code was loaded before we came, and no file of the program has it.
+        NotInFiles,
+        /// Likewise, and its file has machine code of it alone.
+        NoPtx,
+        /// Likewise, and the PTX that its file has is not that of its code.
+        OlderPtx,
+        /// Likewise, and files have different kernels of its name.
+        Ambiguous,
+        /// Likewise, and the kernel of its name has other parameters, or the driver does not tell them.
+        Unlike,
+        /// Likewise, and its twin could not be made or loaded.
+        NoTwin,
     }
 }
 
@@ -138,6 +153,12 @@ counted! {
         TableFull,
         /// It has PTX, but its code for this GPU was made from other PTX.
         OlderPtx,
+        /// Of a kernel alone: no file of the program has it.
+        NotInFiles,
+        /// Likewise: the program's files have different ones of its name.
+        Ambiguous,
+        /// Likewise: that of the twin has other parameters, or the driver does not tell them.
+        Unlike,
     }
 }
 
@@ -404,6 +425,12 @@ pub mod twin_status {
     pub const NO_PTX: u64 = 3;
     /// The descriptor is a memfd with [`Patches`](super::Patches).
     pub const PATCHES: u64 = 4;
+    /// The kernel's PTX in the program's files is not that of its code. No descriptor.
+    pub const OLDER_PTX: u64 = 5;
+    /// The program's files have different kernels of this name. No descriptor.
+    pub const AMBIGUOUS: u64 = 6;
+    /// No file of the program has a kernel of this name. No descriptor.
+    pub const NOT_IN_FILES: u64 = 7;
 }
 
 /// What the memory that an IMAGE comes with has.
@@ -412,6 +439,8 @@ pub mod image_kind {
     pub const PTX: u64 = 0;
     /// Machine code alone, an ELF file: somebody may have kept its PTX.
     pub const CUBIN: u64 = 1;
+    /// The symbol of a kernel whose code was loaded before the collector came: the program's files may have its PTX.
+    pub const KERNEL: u64 = 2;
 }
 
 /// A place in machine code that a patch's function can be called at. Its function's parameters are the Sanitizer API's

@@ -16,6 +16,7 @@ pub mod answer;
 pub mod calls;
 pub mod cupti;
 pub mod device;
+pub mod fatbin;
 pub mod limits;
 pub mod maps;
 pub mod marker;
@@ -30,7 +31,7 @@ pub use xputrace_cuda_calls as cuda_calls;
 pub use xputrace_events as events;
 
 /// Changes with every layout in this crate; each side refuses a peer of another version.
-pub const VERSION: u32 = 22;
+pub const VERSION: u32 = 23;
 
 /// Environment variable that names the tracer's sockets: `@NAME` in the abstract namespace, a path, or both as
 /// `@NAME:PATH`.

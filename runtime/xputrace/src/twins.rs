@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod bundled;
 mod clocks;
+mod files;
 mod making;
 mod objects;
 mod tally;
@@ -195,6 +196,9 @@ impl Twins {
             }
             Ok(Outcome::Nothing) => return Woven::Nothing,
             Ok(Outcome::NoPtx) => return Woven::NoPtx,
+            Ok(Outcome::OlderPtx) => return Woven::OlderPtx,
+            Ok(Outcome::Ambiguous) => return Woven::Ambiguous,
+            Ok(Outcome::NotInFiles) => return Woven::NotInFiles,
             Err(error) => {
                 note(&format!("process {}: device handlers do not run in some kernels: {error:#}", asker.pid));
                 return Woven::Failed;
@@ -323,7 +327,9 @@ pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) -> Clocks
     for (outcome, n) in ImageOutcome::ALL.iter().zip(images).filter(|it| it.1 > 0) {
         missed(*outcome).into_iter().for_each(|what| note(format!("{n} of its images {what}")));
     }
-    if swapped == 0 && images[ImageOutcome::Twinned as usize] == 0 {
+    // What follows says it of kernels that were loaded before.
+    let has_reasons = unprobed.iter().any(|it| *it > 0);
+    if swapped == 0 && images[ImageOutcome::Twinned as usize] == 0 && !has_reasons {
         note(none_probed(way, images[ImageOutcome::NoPtx as usize]));
     }
     for (why, n) in Unprobed::ALL.iter().zip(unprobed).filter(|it| it.1 > 0) {
@@ -352,6 +358,8 @@ fn none_probed(way: DeviceWay, n_without_ptx: u64) -> String {
 fn missed(outcome: ImageOutcome) -> Option<&'static str> {
     Some(match outcome {
         ImageOutcome::Twinned | ImageOutcome::NothingToProbe | ImageOutcome::NoPtx => return None,
+        // Of a kernel alone, which is said of its launches.
+        ImageOutcome::NotInFiles | ImageOutcome::Ambiguous | ImageOutcome::Unlike => return None,
         ImageOutcome::TooLarge => "had more PTX than is read",
         ImageOutcome::Unreadable => "could not be read",
         ImageOutcome::NotWoven => "could not be given handlers",
@@ -372,5 +380,28 @@ fn ran_original(why: Unprobed) -> &'static str {
         Unprobed::AttributeRefused => "with an attribute that their twin did not take",
         Unprobed::BlockTooLarge => "with more threads a block than their twin has registers for",
         Unprobed::MayNotFit => "with a grid that the GPU runs all at once, as it may not run their twin's",
+        Unprobed::NotInFiles => {
+            "their kernels were loaded before xputrace attached, and no file that the process has mapped has them: they were \
+             compiled while it ran, as Triton's are. Start the program under xputrace"
+        }
+        Unprobed::NoPtx => {
+            "their kernels were loaded before xputrace attached, and their file has no PTX of them: start the program under \
+             xputrace, and let the handlers have #{via: \"patch\"}"
+        }
+        Unprobed::OlderPtx => {
+            "their kernels were loaded before xputrace attached, and the PTX in their file is not that of their code, which may \
+             do other things"
+        }
+        Unprobed::Ambiguous => {
+            "their kernels were loaded before xputrace attached, and files of the process have different kernels of their name: \
+             start the program under xputrace"
+        }
+        Unprobed::Unlike => {
+            "their kernels were loaded before xputrace attached, and take other parameters than those of their name in the \
+             process's files: start the program under xputrace"
+        }
+        Unprobed::NoTwin => {
+            "their kernels were loaded before xputrace attached, and their twin could not be made or loaded"
+        }
     }
 }

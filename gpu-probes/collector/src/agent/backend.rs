@@ -6,10 +6,11 @@
 //! backend ── launch::enter / exit, deliver ──▶ agent        (launch path: direct calls)
 //! ```
 
-use super::device::{ImageCode, Memory};
+use super::device::ImageCode;
 use super::{Agent, Flushing, Order};
 use std::ffi::c_void;
 use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
+use xputrace_wire::fatbin::Memory;
 use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// A library's layer in the GPU software stack: determines which frames of a launch stack belong to

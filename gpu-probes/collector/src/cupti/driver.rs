@@ -32,6 +32,7 @@ pub struct Driver {
     pub child_graph: Option<AskHandle>,
     pub devices: Devices,
     pub code: Code,
+    pub handles: Handles,
 }
 
 /// Driver functions about the GPUs of a process, which need no context; a missing function is `None`.
@@ -51,16 +52,16 @@ pub struct Devices {
     pub memory: Option<unsafe extern "C" fn(*mut usize, i32) -> u32>,
 }
 
-/// Lists driver functions about code and memory once, with the symbols that have these signatures.
-macro_rules! code {
-    ($($(#[$doc:meta])* $field:ident = $symbol:literal ($($argument:ty),*);)*) => {
-        /// Driver functions that twins need; a missing function is `None`.
+/// Lists driver functions once, with the symbols that have these signatures.
+macro_rules! functions {
+    ($(#[$of:meta])* struct $Name:ident; $($(#[$doc:meta])* $field:ident = $symbol:literal ($($argument:ty),*);)*) => {
+        $(#[$of])*
         #[derive(Clone, Copy, Debug, Default)]
-        pub struct Code {
+        pub struct $Name {
             $($(#[$doc])* pub $field: Option<unsafe extern "C" fn($($argument),*) -> u32>,)*
         }
 
-        impl Code {
+        impl $Name {
             /// Whether there are all of them.
             pub fn is_complete(&self) -> bool {
                 $(self.$field.is_some())&&*
@@ -70,13 +71,29 @@ macro_rules! code {
             /// The library is the driver, and stays open.
             unsafe fn of(library: *mut c_void) -> Self {
                 // SAFETY: the caller's promise, and the driver's own signatures.
-                unsafe { Code { $($field: find(library, $symbol),)* } }
+                unsafe { $Name { $($field: find(library, $symbol),)* } }
             }
         }
     };
 }
 
-code! {
+functions! {
+    /// Driver functions that say what code a kernel is of; a missing function is `None`.
+    struct Handles;
+
+    kernel_library = c"cuKernelGetLibrary" (*mut Handle, Handle);
+    kernel_name = c"cuKernelGetName" (*mut *const c_char, Handle);
+    /// A parameter's offset and size, by its index.
+    kernel_parameter = c"cuKernelGetParamInfo" (Handle, usize, *mut usize, *mut usize);
+    function_module = c"cuFuncGetModule" (*mut Handle, Handle);
+    function_name = c"cuFuncGetName" (*mut *const c_char, Handle);
+    function_parameter = c"cuFuncGetParamInfo" (Handle, usize, *mut usize, *mut usize);
+}
+
+functions! {
+    /// Driver functions that twins need; a missing function is `None`.
+    struct Code;
+
     /// Of the calling thread.
     set_context = c"cuCtxSetCurrent" (Handle);
     /// Of the current context.
@@ -305,6 +322,7 @@ pub(crate) fn find_driver() -> Driver {
                 memory: find(library, c"cuDeviceTotalMem_v2"),
             },
             code: Code::of(library),
+            handles: Handles::of(library),
         }
     }
 }

@@ -29,7 +29,7 @@ mod yielding;
 
 pub use functions::*;
 
-use crate::agent::device::{ImageCode, Memory};
+use crate::agent::device::ImageCode;
 use crate::agent::host_call;
 use crate::agent::presence::Held;
 use crate::agent::resources::ContextIds;
@@ -46,6 +46,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 use twins::Twins;
 use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
 use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
+use xputrace_wire::fatbin::Memory;
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, GpuLimits};
 use yielding::Sharing;
@@ -61,6 +62,8 @@ pub struct CuptiBackend {
     may_be_used: bool,
     /// Whether we came before any graph could be made.
     is_first: bool,
+    /// Whether the program may have loaded code before we came.
+    is_late: bool,
     /// Whether graphs are recorded as a whole.
     whole_graphs: AtomicBool,
     subscriber: AtomicPtr<c_void>,
@@ -121,6 +124,7 @@ impl CuptiBackend {
             is_chained,
             may_be_used: false,
             is_first: false,
+            is_late: false,
             whole_graphs: AtomicBool::new(false),
             subscriber: AtomicPtr::default(),
             open_captures: AtomicU32::new(0),
@@ -137,10 +141,10 @@ impl CuptiBackend {
         }
     }
 
-    /// Says that the program had loaded it before we came.
+    /// Says that the program runs CUDA already; `it` says that it had loaded CUPTI before we came.
     #[must_use]
     pub fn may_be_used(self, it: bool) -> Self {
-        CuptiBackend { may_be_used: it, ..self }
+        CuptiBackend { may_be_used: it, is_late: true, ..self }
     }
 
     /// Says that we came before the program could make a graph.

@@ -11,7 +11,7 @@ mod launches;
 mod locate;
 mod patching;
 
-use crate::agent::device::{ImageCode, Memory};
+use crate::agent::device::ImageCode;
 use crate::agent::host_call::{is_unseen, unseen};
 use crate::agent::{Agent, Backend, Context, Flushing, Layer, Order, Refusal, Stream, StreamKind};
 use crate::cupti::driver::{Driver, find_driver};
@@ -26,6 +26,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use xputrace_unwind::{Pushed, with_registers};
 use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
+use xputrace_wire::fatbin::Memory;
 use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// What is watched.

@@ -225,7 +225,7 @@ impl Patching {
             return Ok(slot);
         }
         if n_slots == MOST_CONTEXTS {
-            agent.count_unprobed(Unprobed::NoContext);
+            agent.count_unprobed(Unprobed::NoContext, 1);
             return Err(ImageOutcome::TableFull);
         }
         let region = agent.device_region().ok_or(ImageOutcome::NotLoaded)?;
@@ -321,7 +321,7 @@ impl Patching {
             return None;
         }
         if answer != SUCCESS {
-            agent.count_unprobed(Unprobed::AttributeRefused);
+            agent.count_unprobed(Unprobed::AttributeRefused, 1);
             return None;
         }
         agent.device_region()?.control().slots[kernel.slot].swapped.fetch_add(1, Ordering::Relaxed);

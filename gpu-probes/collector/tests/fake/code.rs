@@ -7,11 +7,11 @@
 use crate::cupti::{self, DRIVER, Event, LaunchParams};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::cupti::Handle;
-use xputrace_collector::cupti::driver::{Code, Devices, Driver};
+use xputrace_collector::cupti::driver::{Code, Devices, Driver, Handles};
 
 const NOT_FOUND: u32 = 500;
 const FIRST_LIBRARY: u64 = 0x10_0000;
@@ -226,6 +226,14 @@ pub fn driver() -> Driver {
             copy_to_host: Some(copy_to_host),
             wait_for_stream: Some(wait_for_stream),
         },
+        handles: Handles {
+            kernel_library: Some(kernel_library),
+            kernel_name: Some(name_of),
+            kernel_parameter: Some(parameter),
+            function_module: Some(function_module),
+            function_name: Some(name_of),
+            function_parameter: Some(parameter),
+        },
         ..Driver::default()
     }
 }
@@ -324,6 +332,48 @@ unsafe extern "C" fn kernel_function(out: *mut Handle, kernel: Handle) -> u32 {
     load_lazily(library_of(kernel as u64), current());
     *out = function(kernel as u64, current()) as Handle;
     0
+}
+
+/// A function is of a context.
+fn is_function(handle: u64) -> bool {
+    handle >> 32 != 0
+}
+
+unsafe extern "C" fn kernel_library(out: *mut Handle, kernel: Handle) -> u32 {
+    if is_function(kernel as u64) {
+        return 400;
+    }
+    *out = library_of(kernel as u64) as Handle;
+    0
+}
+
+unsafe extern "C" fn function_module(out: *mut Handle, function: Handle) -> u32 {
+    *out = library_of(function as u64) as Handle;
+    if is_function(function as u64) { 0 } else { 400 }
+}
+
+/// Returns what a kernel is declared as: its name, then its parameters.
+fn declaration(handle: u64) -> Option<String> {
+    let library = library_of(handle);
+    with(|state| {
+        let text = state.libraries.get((library.checked_sub(FIRST_LIBRARY)? / LIBRARY_BYTES) as usize)?;
+        let at = (handle as u32 as u64 - library) / 0x10;
+        text.split(".entry ").nth(at as usize).filter(|_| at > 0).map(str::to_owned)
+    })
+}
+
+unsafe extern "C" fn name_of(out: *mut *const c_char, handle: Handle) -> u32 {
+    let Some(text) = declaration(handle as u64) else { return NOT_FOUND };
+    *out = CString::new(text.split('(').next().unwrap()).unwrap().into_raw();
+    0
+}
+
+/// Each has 8 bytes.
+unsafe extern "C" fn parameter(handle: Handle, index: usize, offset: *mut usize, bytes: *mut usize) -> u32 {
+    begin("parameter", &[library_of(handle as u64)]);
+    let n = declaration(handle as u64).map_or(0, |it| it.matches(".param").count());
+    (*offset, *bytes) = (index * 8, 8);
+    if index < n { 0 } else { 1 }
 }
 
 unsafe extern "C" fn library_global(address: *mut u64, bytes: *mut usize, library: Handle, name: *const c_char) -> u32 {

@@ -261,11 +261,13 @@ pub struct Image {
     text: String,
 }
 
-/// What a program has loaded.
+/// What a program has loaded, or launched.
 #[derive(Debug)]
 pub enum Loaded<'a> {
     Ptx(Vec<Ptx<'a>>),
     Cubin(Cubin<'a>),
+    /// A kernel that was loaded before the collector came, by its symbol.
+    Kernel(&'a str),
 }
 
 /// Machine code without its PTX, and what its process says of where that may be.
@@ -317,6 +319,7 @@ impl Image {
         let loaded = match self.kind {
             image_kind::PTX => decode_image(&bytes).map(Loaded::Ptx),
             image_kind::CUBIN => Some(Loaded::Cubin(Cubin::new(&bytes, &self.text))),
+            image_kind::KERNEL => std::str::from_utf8(&bytes).ok().map(Loaded::Kernel),
             _ => None,
         };
         Ok(f(&loaded.ok_or_else(|| io::Error::other("an image that is malformed"))?))

@@ -76,6 +76,12 @@ pub enum Woven {
     Failed,
     /// Its PTX was not found.
     NoPtx,
+    /// The kernel's PTX in the program's files is not that of its code.
+    OlderPtx,
+    /// The program's files have different kernels of this name.
+    Ambiguous,
+    /// No file of the program has a kernel of this name.
+    NotInFiles,
 }
 
 /// When collectors record; shared with the thread that arms them.
@@ -194,6 +200,9 @@ impl Target {
             Woven::Nothing => (twin_status::NOTHING, None),
             Woven::Failed => (twin_status::FAILED, None),
             Woven::NoPtx => (twin_status::NO_PTX, None),
+            Woven::OlderPtx => (twin_status::OLDER_PTX, None),
+            Woven::Ambiguous => (twin_status::AMBIGUOUS, None),
+            Woven::NotInFiles => (twin_status::NOT_IN_FILES, None),
             Woven::Twins(twins) => sent(twin_status::WOVEN, &encode_twins(twins)),
             Woven::Patches(patches) => sent(twin_status::PATCHES, &patches.encode()),
         };

@@ -1,5 +1,6 @@
 //! Makes a twin: what the threads do.
 
+use super::files::{Elsewhere, ProgramFiles};
 use super::triton::TritonCaches;
 use super::{tally, toolkit};
 use anyhow::{Context, Result, anyhow};
@@ -54,6 +55,12 @@ pub enum Outcome {
     Nothing,
     /// It has no PTX, and none was found.
     NoPtx,
+    /// The kernel's PTX in the process's files is not that of its code.
+    OlderPtx,
+    /// The process's files have different kernels of this name.
+    Ambiguous,
+    /// No file of the process has a kernel of this name.
+    NotInFiles,
 }
 
 /// A twin that lacks only what changes from run to run.
@@ -105,6 +112,7 @@ pub struct Making {
     kernels: Vec<KernelPattern>,
     compiler: Compiler,
     triton: TritonCaches,
+    files: ProgramFiles,
     /// Set when the run is over.
     pub is_over: AtomicBool,
 }
@@ -117,6 +125,7 @@ impl Making {
             kernels,
             compiler: Compiler::default(),
             triton: TritonCaches::default(),
+            files: ProgramFiles::default(),
             is_over: AtomicBool::new(false),
         }
     }
@@ -136,14 +145,18 @@ impl Making {
         let capabilities = image.capabilities;
         let gpu = Gpu { capability: capabilities.least };
         let woven = image.read(|loaded| match loaded {
-            Loaded::Ptx(modules) => Some(self.weave(modules, gpu)),
-            Loaded::Cubin(cubin) => self.triton.ptx_of(asker.pid, cubin).map(|it| self.weave(&[plain(&it)], gpu)),
+            Loaded::Ptx(modules) => Ok(Ok(self.weave(modules, gpu)?)),
+            Loaded::Cubin(cubin) => match self.triton.ptx_of(asker.pid, cubin) {
+                Some(ptx) => Ok(Ok(self.weave(&[plain(&ptx)], gpu)?)),
+                None => Ok(Err(Outcome::NoPtx)),
+            },
+            Loaded::Kernel(symbol) => self.weave_early(symbol, asker.pid, gpu),
         });
-        let Some(woven) = woven.context("reading what the program has loaded")? else { return Ok(Outcome::NoPtx) };
-        let texts = woven?;
-        if texts.is_empty() {
-            return Ok(Outcome::Nothing);
-        }
+        let texts = match woven.context("reading what the program has loaded")?? {
+            Ok(texts) if texts.is_empty() => return Ok(Outcome::Nothing),
+            Ok(texts) => texts,
+            Err(outcome) => return Ok(outcome),
+        };
         let made = texts.into_iter().map(|text| {
             let source = Source { text: &text.text, target: &text.target, purpose: Purpose::Module };
             let code = self.compile(source, capabilities, asker).map_or_else(Code::Text, Code::Cubin);
@@ -155,7 +168,7 @@ impl Making {
     fn patches(&self, image: Image, asker: Asker) -> Result<Outcome> {
         let capabilities = image.capabilities;
         let wanted = image.read(|loaded| match loaded {
-            Loaded::Ptx(_) => Ok(Vec::new()),
+            Loaded::Ptx(_) | Loaded::Kernel(_) => Ok(Vec::new()),
             Loaded::Cubin(cubin) => Ok(kernels_of(cubin.bytes)?.iter().filter_map(|it| self.patched(it)).collect()),
         });
         let kernels: Vec<(String, u64)> =
@@ -182,6 +195,28 @@ impl Making {
 
     fn weave(&self, modules: &[Ptx<'_>], gpu: Gpu) -> Result<Vec<TwinText>, NoTwin> {
         self.maker.twins(modules, gpu, &mut |it| self.wanted(it))
+    }
+
+    /// Weaves handlers into a kernel that was loaded before we came, or says why it gets none. Several files may have it: then
+    /// all of them must have the same.
+    fn weave_early(&self, symbol: &str, pid: u32, gpu: Gpu) -> Result<Result<Vec<TwinText>, Outcome>> {
+        let Some(wanted) = self.wanted(symbol) else { return Ok(Err(Outcome::Nothing)) };
+        let found = self.files.find(pid, symbol, gpu, &|it| self.wanted(it).is_some())?;
+        let mut different: Vec<Vec<TwinText>> = Vec::new();
+        for ptx in &found.ptx {
+            let of_it = |it: &str| (it == symbol).then(|| wanted.clone());
+            let texts = self.maker.twins(std::slice::from_ref(ptx), gpu, &mut { of_it })?;
+            if !texts.is_empty() && !different.contains(&texts) {
+                different.push(texts);
+            }
+        }
+        Ok(match (different.pop(), found.elsewhere) {
+            (Some(texts), None) if different.is_empty() => Ok(texts),
+            (Some(_), _) => Err(Outcome::Ambiguous),
+            (None, Some(Elsewhere::OlderPtx)) => Err(Outcome::OlderPtx),
+            (None, Some(Elsewhere::NoPtx)) => Err(Outcome::NoPtx),
+            (None, None) => Err(Outcome::NotInFiles),
+        })
     }
 
     /// Returns what a kernel gets, if anything.

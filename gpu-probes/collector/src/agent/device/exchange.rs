@@ -1,7 +1,8 @@
-//! Images that wait for their twins.
+//! Images and kernels that wait for their twins.
 
 use super::memory::CodeAt;
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xputrace_wire::device::{ImageOutcome, Patches, Twin};
@@ -17,26 +18,60 @@ pub(super) enum Made {
     Patches(Patches),
 }
 
+impl Made {
+    /// Returns the twins.
+    pub(super) fn twins(self) -> Result<Vec<Twin>, ImageOutcome> {
+        if let Made::Twins(twins) = self { Ok(twins) } else { Err(ImageOutcome::NoAnswer) }
+    }
+}
+
 /// What was made, or why nothing.
 pub(super) type Answer = Result<Made, ImageOutcome>;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Exchange {
     state: Mutex<State>,
     changed: Condvar,
 }
 
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exchange").finish_non_exhaustive()
+    }
+}
+
 /// Some code takes long to compile, while other twins are made.
 const MOST_LATE: usize = 4;
 
-#[derive(Debug, Default)]
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// The twins of an image.
+    Image(CodeAt),
+    /// The twin of a kernel that was loaded before we came, by its symbol.
+    Kernel(String),
+}
+
+/// What is done with an answer that nobody waits for.
+type Then = Box<dyn FnOnce(Answer) + Send>;
+
+/// Whoever wants an answer.
+enum Open {
+    /// A thread that waits for it.
+    Thread(Option<Answer>),
+    Nobody(Then),
+}
+
+#[derive(Default)]
 struct State {
     /// The number of the last image.
     last: u64,
     /// Numbers of images that are not sent yet, and where they are.
     asked: VecDeque<(u64, CodeAt)>,
-    /// Those that a thread waits for.
-    open: Vec<(u64, Option<Answer>)>,
+    /// Kernels that are not asked for yet. One is at a time: images, which threads wait for, come first.
+    kernels: VecDeque<(String, Then)>,
+    /// What has no answer yet, or one that is not taken yet.
+    open: Vec<(u64, Open)>,
     /// How many the tracer did not answer in time, without an answer to any since. With [`MOST_LATE`], nobody waits for it
     /// meanwhile.
     n_late: usize,
@@ -54,19 +89,18 @@ impl Exchange {
         if state.n_late >= MOST_LATE {
             return Err(ImageOutcome::NoAnswer);
         }
-        state.last += 1;
-        let number = state.last;
+        let number = state.next_number();
         state.asked.push_back((number, image));
-        state.open.push((number, None));
+        state.open.push((number, Open::Thread(None)));
         self.changed.notify_all();
         loop {
             let is_late = Instant::now() >= until;
             let is_over = is_late || state.is_closed || !may_wait();
             let at = state.open.iter().position(|it| it.0 == number);
-            if let Some(at) = at.filter(|at| is_over || state.open[*at].1.is_some()) {
+            if let Some(at) = at.filter(|at| is_over || matches!(state.open[*at].1, Open::Thread(Some(_)))) {
                 // The address means nothing once the thread goes on.
                 state.asked.retain(|it| it.0 != number);
-                let answer = state.open.swap_remove(at).1;
+                let Open::Thread(answer) = state.open.swap_remove(at).1 else { return Err(ImageOutcome::NoAnswer) };
                 state.n_late += usize::from(is_late && answer.is_none());
                 return answer.unwrap_or(Err(ImageOutcome::NoAnswer));
             }
@@ -74,25 +108,44 @@ impl Exchange {
         }
     }
 
-    /// Returns the next image's number, and where it is; waits for it. `None` once the exchange is closed.
-    pub(super) fn next(&self) -> Option<(u64, CodeAt)> {
+    /// Asks for the twin of a kernel that was loaded before we came. Whoever hands in the answer does `then`; nobody does if
+    /// the exchange is closed before.
+    pub(super) fn ask_for_kernel(&self, symbol: String, then: Then) {
+        self.state().kernels.push_back((symbol, then));
+        self.changed.notify_all();
+    }
+
+    /// Returns what to ask for next, with its number; waits for it. `None` once the exchange is closed.
+    pub(super) fn next(&self) -> Option<(u64, Asked)> {
         let mut state = self.state();
         while !state.is_closed {
-            if let Some(next) = state.asked.pop_front() {
-                return Some(next);
+            if let Some((number, image)) = state.asked.pop_front() {
+                return Some((number, Asked::Image(image)));
+            }
+            if let Some((symbol, then)) = state.next_kernel() {
+                let number = state.next_number();
+                state.open.push((number, Open::Nobody(then)));
+                return Some((number, Asked::Kernel(symbol)));
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         None
     }
 
-    /// Hands an answer to the thread that waits for it, if one does.
+    /// Hands an answer to the thread that waits for it, if one does, or does what is to be done with it.
     pub(super) fn answer(&self, number: u64, answer: Answer) {
         let mut state = self.state();
         state.n_late = 0;
-        if let Some(open) = state.open.iter_mut().find(|it| it.0 == number) {
-            open.1 = Some(answer);
-            self.changed.notify_all();
+        let Some(at) = state.open.iter().position(|it| it.0 == number) else { return };
+        if let Open::Thread(slot) = &mut state.open[at].1 {
+            *slot = Some(answer);
+            return self.changed.notify_all();
+        }
+        let (_, open) = state.open.swap_remove(at);
+        self.changed.notify_all();
+        drop(state);
+        if let Open::Nobody(then) = open {
+            then(answer);
         }
     }
 
@@ -100,6 +153,18 @@ impl Exchange {
     pub(super) fn close(&self) {
         self.state().is_closed = true;
         self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn next_kernel(&mut self) -> Option<(String, Then)> {
+        let is_open = self.open.iter().any(|it| matches!(it.1, Open::Nobody(_)));
+        if is_open { None } else { self.kernels.pop_front() }
     }
 }
 
@@ -129,7 +194,7 @@ mod tests {
             let mut asked: Vec<_> = (0..3).map(|_| exchange.next().unwrap()).collect();
             asked.reverse();
             for (number, image) in asked {
-                let CodeAt::Memory(image) = image else { panic!("a path") };
+                let Asked::Image(CodeAt::Memory(image)) = image else { panic!("{image:?}") };
                 let kernels = vec![image.to_string()];
                 exchange.answer(number, Ok(Made::Twins(vec![Twin { kernels, ..Twin::default() }])));
                 exchange.answer(number + 10, Err(ImageOutcome::NotWoven));
@@ -147,7 +212,11 @@ mod tests {
         assert_eq!(exchange.ask(at(2), soon(), || false), Err(ImageOutcome::NoAnswer));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| exchange.ask(at(3), soon(), || true));
-            assert_eq!(exchange.next().map(|it| it.1), Some(at(3)), "those before it are not sent any more");
+            assert_eq!(
+                exchange.next().map(|it| it.1),
+                Some(Asked::Image(at(3))),
+                "those before it are not sent any more"
+            );
             exchange.close();
             assert_eq!(waiting.join().unwrap(), Err(ImageOutcome::NoAnswer));
         });
@@ -165,9 +234,36 @@ mod tests {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| exchange.ask(at(3), soon(), || true));
             let (number, image) = exchange.next().unwrap();
-            assert_eq!((number, image), (MOST_LATE as u64 + 1, at(3)), "those before it are not sent any more");
+            assert_eq!(
+                (number, image),
+                (MOST_LATE as u64 + 1, Asked::Image(at(3))),
+                "those before it are not sent any more"
+            );
             exchange.answer(number, Ok(Made::Twins(vec![])));
             assert_eq!(waiting.join().unwrap(), Ok(Made::Twins(vec![])));
         });
+    }
+
+    #[test]
+    fn kernels_are_asked_for_one_after_another_behind_images() {
+        let (exchange, answers) = (Exchange::default(), std::sync::Arc::new(Mutex::new(Vec::new())));
+        for symbol in ["a", "b"] {
+            let answers = answers.clone();
+            exchange.ask_for_kernel(symbol.into(), Box::new(move |it| answers.lock().unwrap().push((symbol, it))));
+        }
+        let kernel = |symbol: &str| Asked::Kernel(symbol.into());
+        assert_eq!(exchange.next(), Some((1, kernel("a"))));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| exchange.ask(at(3), soon(), || true));
+            assert_eq!(exchange.next(), Some((2, Asked::Image(at(3)))), "the other kernel has to wait");
+            exchange.answer(1, Err(ImageOutcome::NoPtx));
+            assert_eq!(exchange.next(), Some((3, kernel("b"))));
+            exchange.answer(2, Ok(Made::Twins(vec![])));
+            assert_eq!(waiting.join().unwrap(), Ok(Made::Twins(vec![])));
+        });
+        exchange.answer(1, Ok(Made::Twins(vec![])));
+        exchange.answer(3, Err(ImageOutcome::NothingToProbe));
+        let expected = [("a", Err(ImageOutcome::NoPtx)), ("b", Err(ImageOutcome::NothingToProbe))];
+        assert_eq!(*answers.lock().unwrap(), expected);
     }
 }

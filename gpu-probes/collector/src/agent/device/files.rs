@@ -1,12 +1,13 @@
 //! What the program has outside of an image: the file that it was loaded from, and where its PTX may be.
 
-use super::memory::{Memory, text_at};
+use super::memory::text_at;
 use std::ffi::c_char;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::absolute;
 use xputrace_wire::device::{CACHE_VARIABLES, ImageOutcome, MOST_IMAGE_BYTES};
+use xputrace_wire::fatbin::Memory;
 
 unsafe extern "C" {
     /// The C library's (environ(7)).

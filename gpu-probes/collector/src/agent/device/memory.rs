@@ -2,26 +2,9 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use xputrace_wire::device::{Codec, ImageOutcome, MOST_IMAGE_BYTES, Portability, Ptx, PtxHead, padding_of};
+use xputrace_wire::device::{ImageOutcome, MOST_IMAGE_BYTES, Ptx, PtxHead, padding_of};
+use xputrace_wire::fatbin::{Memory, StoredAt};
 use zerocopy::IntoBytes;
-
-/// Memory that can be looked at.
-pub trait Memory {
-    /// Fills `into` from an address; returns false if not all of it is readable.
-    fn read(&mut self, address: u64, into: &mut [u8]) -> bool;
-}
-
-/// PTX in the program's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PtxAt {
-    pub codec: Codec,
-    pub portability: Portability,
-    pub sm: u32,
-    /// Size of the text when decompressed; 0 if it is not known.
-    pub text_bytes: u64,
-    pub address: u64,
-    pub stored_bytes: u64,
-}
 
 /// Where the driver was told to find code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +18,7 @@ pub enum CodeAt {
 /// The code in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageCode {
-    Ptx(Vec<PtxAt>),
+    Ptx(Vec<StoredAt>),
     /// Machine code alone.
     Cubin {
         address: u64,
@@ -100,8 +83,8 @@ impl ImageFile {
     }
 
     /// Copies PTX from the program's memory.
-    pub(super) fn add(&mut self, ptx: &PtxAt) -> Result<(), ImageOutcome> {
-        let PtxAt { codec, portability, sm, text_bytes, address, stored_bytes } = *ptx;
+    pub(super) fn add(&mut self, ptx: &StoredAt) -> Result<(), ImageOutcome> {
+        let StoredAt { codec, portability, sm, bytes: text_bytes, address, stored_bytes } = *ptx;
         if stored_bytes > MOST_IMAGE_BYTES.saturating_sub(self.bytes + size_of::<PtxHead>() as u64 + 8) {
             return Err(ImageOutcome::TooLarge);
         }
@@ -114,6 +97,11 @@ impl ImageFile {
     /// Copies a cubin from the program's memory, as it is.
     pub(super) fn add_cubin(&mut self, address: u64, bytes: u64) -> Result<(), ImageOutcome> {
         self.append(address, bytes)
+    }
+
+    /// Adds text of ours.
+    pub(super) fn add_text(&mut self, text: &str) -> Result<(), ImageOutcome> {
+        self.append(text.as_ptr() as u64, text.len() as u64)
     }
 
     fn append(&mut self, address: u64, bytes: u64) -> Result<(), ImageOutcome> {
@@ -164,7 +152,7 @@ fn write_from(file: &OwnedFd, address: u64, bytes: u64, offset: u64) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xputrace_wire::device::decode_image;
+    use xputrace_wire::device::{Codec, Portability, decode_image};
 
     /// Two pages, of which the second one cannot be read.
     fn half_mapped() -> *mut u8 {
@@ -178,8 +166,8 @@ mod tests {
         }
     }
 
-    fn ptx(address: u64, stored_bytes: u64) -> PtxAt {
-        PtxAt { codec: Codec::Plain, portability: Portability::Later, sm: 90, text_bytes: 0, address, stored_bytes }
+    fn ptx(address: u64, stored_bytes: u64) -> StoredAt {
+        StoredAt { codec: Codec::Plain, portability: Portability::Later, sm: 90, bytes: 0, address, stored_bytes }
     }
 
     #[test]

@@ -16,13 +16,13 @@ mod region;
 mod worker;
 
 pub use exchange::LOOKS_EVERY;
-pub use memory::{CodeAt, ImageCode, Memory, PtxAt};
+pub use memory::{CodeAt, ImageCode};
 pub use region::DeviceRegion;
 pub use worker::Job;
 
 use super::host_call::unseen;
 use super::{Agent, control};
-use exchange::{Answer, Exchange, Made};
+use exchange::{Answer, Asked, Exchange, Made};
 use files::{LoadedFile, places_of_ptx};
 use memory::{ImageFile, ProgramMemory};
 use std::io;
@@ -68,10 +68,10 @@ impl Agent {
         self.memory.device.as_ref()
     }
 
-    /// Counts a launch that ran the original though it has a twin.
-    pub fn count_unprobed(&self, why: Unprobed) {
+    /// Counts launches that ran the original though handlers name it.
+    pub fn count_unprobed(&self, why: Unprobed, n: u64) {
         if let Some(region) = self.device_region() {
-            region.control().unprobed[why as usize].fetch_add(1, Ordering::Relaxed);
+            region.control().unprobed[why as usize].fetch_add(n, Ordering::Relaxed);
         }
     }
 
@@ -110,13 +110,24 @@ impl Agent {
     /// # Errors
     /// Why it has none.
     pub fn ask_for_twins(&'static self, image: CodeAt, until: Instant) -> Result<Vec<Twin>, ImageOutcome> {
-        match self.device.exchange.ask(image, until, || self.may_wait())? {
-            Made::Twins(twins) => Ok(twins),
-            Made::Patches(_) => Err(ImageOutcome::NoAnswer),
-        }
+        self.device.exchange.ask(image, until, || self.may_wait())?.twins()
     }
 
-    /// Likewise, for the patches of a module.
+    /// Asks for the twin of a kernel that the program had loaded before we came, by its symbol. Nobody waits for it: the worker
+    /// does `then` with it, or with why there is none, unless the run ends before.
+    pub fn ask_for_kernel(
+        &'static self,
+        symbol: String,
+        then: impl FnOnce(Result<Vec<Twin>, ImageOutcome>) + Send + 'static,
+    ) {
+        let hand_over = move |answer: Answer| {
+            let twins = answer.and_then(Made::twins);
+            self.work_later(move || then(twins));
+        };
+        self.device.exchange.ask_for_kernel(symbol, Box::new(hand_over));
+    }
+
+    /// Asks the tracer for the patches of a module that the program has just loaded, and waits for them.
     ///
     /// # Errors
     /// Why it has none.
@@ -173,15 +184,26 @@ impl Agent {
     }
 
     fn carry_images(&'static self) {
-        while let Some((number, image)) = self.device.exchange.next() {
-            if let Err(outcome) = self.carry(number, image) {
+        while let Some((number, asked)) = self.device.exchange.next() {
+            let carried = match asked {
+                Asked::Image(image) => self.carry_image(number, image),
+                Asked::Kernel(symbol) => self.carry_kernel(number, &symbol),
+            };
+            if let Err(outcome) = carried {
                 self.device.exchange.answer(number, Err(outcome));
             }
         }
     }
 
+    /// Sends the symbol of a kernel.
+    fn carry_kernel(&self, number: u64, symbol: &str) -> Result<(), ImageOutcome> {
+        let mut file = ImageFile::new().map_err(|_| ImageOutcome::NoAnswer)?;
+        file.add_text(symbol)?;
+        self.send_image(number, file, Sent { kind: image_kind::KERNEL, n_modules: 0, text: String::new() })
+    }
+
     /// Sends the PTX of an image, or the cubin that it is.
-    fn carry(&self, number: u64, image: CodeAt) -> Result<(), ImageOutcome> {
+    fn carry_image(&self, number: u64, image: CodeAt) -> Result<(), ImageOutcome> {
         let mut memory = ProgramMemory::new().map_err(|_| ImageOutcome::Unreadable)?;
         let (loaded, address) = match image {
             CodeAt::Memory(address) => (None, address),
@@ -192,16 +214,22 @@ impl Agent {
             }
         };
         let mut file = ImageFile::new().map_err(|_| ImageOutcome::NoAnswer)?;
-        let (kind, n_modules, text) = match self.backend.code_in(address, &mut memory)? {
+        let sent = match self.backend.code_in(address, &mut memory)? {
             ImageCode::Ptx(all) => {
                 all.iter().try_for_each(|it| file.add(it))?;
-                (image_kind::PTX, all.len() as u64, String::new())
+                Sent { kind: image_kind::PTX, n_modules: all.len() as u64, text: String::new() }
             }
             ImageCode::Cubin { address, bytes } => {
                 file.add_cubin(address, bytes)?;
-                (image_kind::CUBIN, 0, places_of_ptx(loaded.as_ref(), &mut memory))
+                let text = places_of_ptx(loaded.as_ref(), &mut memory);
+                Sent { kind: image_kind::CUBIN, n_modules: 0, text }
             }
         };
+        self.send_image(number, file, sent)
+    }
+
+    fn send_image(&self, number: u64, file: ImageFile, sent: Sent) -> Result<(), ImageOutcome> {
+        let Sent { kind, n_modules, text } = sent;
         let (memory, bytes) = file.seal().map_err(|_| ImageOutcome::NoAnswer)?;
         let ComputeCapabilities { least, greatest } = self.backend.compute_capabilities();
         let words = [number, n_modules, bytes, least.into(), greatest.into(), kind];
@@ -248,6 +276,16 @@ impl Agent {
     }
 }
 
+/// What an IMAGE says of its memory.
+struct Sent {
+    /// One of [`image_kind`].
+    kind: u64,
+    /// Of PTX.
+    n_modules: u64,
+    /// Of a cubin.
+    text: String,
+}
+
 fn answer_of(status: u64, bytes: u64, memory: Option<&OwnedFd>) -> Answer {
     match status {
         twin_status::NOTHING => Err(ImageOutcome::NothingToProbe),
@@ -261,6 +299,9 @@ fn answer_of(status: u64, bytes: u64, memory: Option<&OwnedFd>) -> Answer {
         }
         twin_status::FAILED => Err(ImageOutcome::NotWoven),
         twin_status::NO_PTX => Err(ImageOutcome::NoPtx),
+        twin_status::OLDER_PTX => Err(ImageOutcome::OlderPtx),
+        twin_status::AMBIGUOUS => Err(ImageOutcome::Ambiguous),
+        twin_status::NOT_IN_FILES => Err(ImageOutcome::NotInFiles),
         _ => Err(ImageOutcome::NoAnswer),
     }
 }

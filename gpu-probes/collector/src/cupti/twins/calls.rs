@@ -7,7 +7,7 @@ use super::super::{RESOURCE_CONTEXT_DESTROYING, domain};
 use std::ffi::c_void;
 
 /// What kind of handle a program has of code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// `CUmodule`, of one context.
     Module,

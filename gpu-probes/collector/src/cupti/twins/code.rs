@@ -1,7 +1,7 @@
 //! The driver's functions for code and memory, as the worker calls them: results instead of out-parameters.
 
 use super::super::Handle;
-use super::super::driver::Code;
+use super::super::driver::{Code, Handles};
 use super::super::host_calls::STREAM_NON_BLOCKING;
 use super::calls::Origin;
 use std::ffi::{CStr, c_void};
@@ -42,6 +42,65 @@ const ALREADY_REGISTERED: u32 = 712;
 
 /// Beyond the highest priority, which the driver takes then (CUDA Driver API, "cuStreamCreateWithPriority").
 const MOST_URGENT: i32 = -1000;
+
+/// A kernel's code, as the driver tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KernelCode {
+    pub(super) origin: Origin,
+    /// `CUmodule` or `CUlibrary`.
+    pub(super) code: usize,
+    pub(super) symbol: String,
+}
+
+/// `CUDA_ERROR_INVALID_VALUE`: there is no such parameter.
+const INVALID_VALUE: u32 = 1;
+/// More than kernels have: a parameter has a byte at least (CUDA C++ Programming Guide, "Function Parameters": 32,764 bytes).
+const MOST_PARAMETERS: usize = 32_764;
+
+/// # Safety
+/// All handles are those of kernels and alive.
+impl Handles {
+    /// Returns which code a kernel is of, a `CUkernel` or a `CUfunction`.
+    pub(super) unsafe fn code_of(&self, kernel: u64) -> Answer<KernelCode> {
+        let (kernel, mut code, mut name) = (kernel as Handle, null_mut(), null());
+        // SAFETY: the caller's promise; live pointers. A function has no library, which the driver says.
+        let origin = unsafe {
+            if of(self.kernel_library)?(&mut code, kernel) == SUCCESS {
+                checked(of(self.kernel_name)?(&mut name, kernel))?;
+                Origin::Library
+            } else {
+                checked(of(self.function_module)?(&mut code, kernel))?;
+                checked(of(self.function_name)?(&mut name, kernel))?;
+                Origin::Module
+            }
+        };
+        if name.is_null() {
+            return Err(NOT_FOUND);
+        }
+        // SAFETY: the driver's text, which lives as long as the kernel.
+        let symbol = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| NOT_FOUND)?.to_owned();
+        Ok(KernelCode { origin, code: code as usize, symbol })
+    }
+
+    /// Returns offsets and sizes of the parameters of a `CUkernel` or, of a module, a `CUfunction`.
+    pub(super) unsafe fn parameters(&self, origin: Origin, kernel: u64) -> Answer<Vec<(usize, usize)>> {
+        let ask = of(match origin {
+            Origin::Library => self.kernel_parameter,
+            Origin::Module => self.function_parameter,
+        })?;
+        let mut all = Vec::new();
+        while all.len() < MOST_PARAMETERS {
+            let (mut offset, mut bytes) = (0, 0);
+            // SAFETY: the caller's promise; live integers.
+            match unsafe { ask(kernel as Handle, all.len(), &mut offset, &mut bytes) } {
+                SUCCESS => all.push((offset, bytes)),
+                INVALID_VALUE => return Ok(all),
+                failure => return Err(failure),
+            }
+        }
+        Err(INVALID_VALUE)
+    }
+}
 
 fn checked(answer: u32) -> Answer<()> {
     if answer == SUCCESS { Ok(()) } else { Err(answer) }

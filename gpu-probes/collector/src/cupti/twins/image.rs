@@ -1,39 +1,11 @@
-//! Finds the PTX in what a program gives to a module-load call.
-//!
-//! ```text
-//! wrapper  0x466243b1: u32 version, pointer to a container
-//! container 0xba55ed50: u16 version, u16 size of this header, u64 size of what follows: entries, one behind the other
-//! entry    u16 kind, u16 0x101, u32 size of this header, u64 size of the payload (padded), u32 its size if compressed, …,
-//!          u32 GPU at 28, …, u64 flags at 40, …, u64 size when decompressed at 56
-//! text     PTX that ends with a 0
-//! ```
-//! As `nvcc` and `fatbinary` of CUDA 13.0 write them. All of it is the program's memory: nothing is believed that could
-//! not be read.
+//! Finds the code in what a program gives to a module-load call: PTX as text, a container ([`xputrace_wire::fatbin`]) or a
+//! wrapper of one, or machine code alone. All of it is the program's memory: nothing is believed that could not be read.
 
-use crate::agent::device::{ImageCode, Memory, PtxAt};
+use crate::agent::device::ImageCode;
 use xputrace_wire::device::{Codec, ImageOutcome, MOST_IMAGE_BYTES, Portability};
+use xputrace_wire::fatbin::{Bytes, CONTAINER, Found, Memory, StoredAt, WRAPPER, in_container, read, word};
 
-const WRAPPER: u32 = 0x4662_43b1;
-const CONTAINER: u32 = 0xba55_ed50;
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
-const CONTAINER_BYTES: u64 = 16;
-/// What is read of an entry's header.
-const ENTRY_BYTES: u64 = 64;
-const MOST_ENTRY_HEADER_BYTES: u64 = 1 << 16;
-/// What the second word of each entry is.
-const ENTRY_MARK: u16 = 0x101;
-/// Entries of one container that are looked at.
-const MOST_ENTRIES: usize = 4096;
-const PTX: u16 = 1;
-const CUBIN: u16 = 2;
-
-/// Bits of an entry's flags.
-mod flag {
-    pub(super) const LZ4: u64 = 0x2000;
-    pub(super) const ZSTD: u64 = 0x8000;
-    pub(super) const EXACT: u64 = 0x10_0000;
-    pub(super) const FAMILY: u64 = 0x20_0000;
-}
 
 /// How much of a text is read at once: no more than to the next multiple of this, which may be mapped no more.
 const PAGE: u64 = 4096;
@@ -49,74 +21,14 @@ pub(crate) fn find_code(image: u64, capability: u32, memory: &mut dyn Memory) ->
 }
 
 /// Returns where the PTX is that GPUs of this compute capability would run.
-fn find_ptx(image: u64, capability: u32, memory: &mut dyn Memory) -> Result<Vec<PtxAt>, ImageOutcome> {
+fn find_ptx(image: u64, capability: u32, memory: &mut dyn Memory) -> Result<Vec<StoredAt>, ImageOutcome> {
     let found = match word(memory, image)? {
         ELF => return Err(ImageOutcome::NoPtx),
         CONTAINER => in_container(image, memory)?,
         WRAPPER => in_container(u64::from_le_bytes(read(memory, image.wrapping_add(8))?), memory)?,
-        _ => Found { ptx: vec![text(image, memory)?], cubins: Vec::new() },
+        _ => Found { ptx: vec![text(image, memory)?], ..Found::default() },
     };
     if found.ptx.is_empty() { Err(ImageOutcome::NoPtx) } else { found.of_what_runs(capability) }
-}
-
-/// What a container has.
-#[derive(Default)]
-struct Found {
-    ptx: Vec<PtxAt>,
-    /// What the machine code in it is for.
-    cubins: Vec<(u32, Portability)>,
-}
-
-impl Found {
-    /// Returns the PTX from which the code was made that the driver runs. PTX for older GPUs may be another program: sources
-    /// have code for newer ones only.
-    fn of_what_runs(self, capability: u32) -> Result<Vec<PtxAt>, ImageOutcome> {
-        let runs = |(sm, portability): &(u32, Portability)| match portability {
-            Portability::Later | Portability::Family => *sm <= capability && sm / 10 == capability / 10,
-            Portability::Exact => *sm == capability,
-        };
-        let newest = self.cubins.into_iter().filter(runs).max_by_key(|it| (it.0, it.1 != Portability::Later));
-        let Some(newest) = newest else { return Ok(self.ptx) };
-        let same: Vec<PtxAt> = self.ptx.into_iter().filter(|it| (it.sm, it.portability) == newest).collect();
-        if same.is_empty() { Err(ImageOutcome::OlderPtx) } else { Ok(same) }
-    }
-}
-
-fn read<const N: usize>(memory: &mut dyn Memory, address: u64) -> Result<[u8; N], ImageOutcome> {
-    let mut bytes = [0; N];
-    if memory.read(address, &mut bytes) { Ok(bytes) } else { Err(ImageOutcome::Unreadable) }
-}
-
-fn word(memory: &mut dyn Memory, address: u64) -> Result<u32, ImageOutcome> {
-    read(memory, address).map(u32::from_le_bytes)
-}
-
-fn in_container(container: u64, memory: &mut dyn Memory) -> Result<Found, ImageOutcome> {
-    let header = Bytes(read::<{ CONTAINER_BYTES as usize }>(memory, container)?);
-    let (header_bytes, bytes) = (u64::from(header.u16(6)), header.u64(8));
-    if header.u32(0) != CONTAINER || header_bytes < CONTAINER_BYTES {
-        return Err(ImageOutcome::Unreadable);
-    }
-    let (mut at, mut left, mut found) = (container.wrapping_add(header_bytes), bytes, Found::default());
-    for _ in 0..MOST_ENTRIES {
-        if left < ENTRY_BYTES {
-            break;
-        }
-        let entry = Entry(Bytes(read(memory, at)?));
-        let size = entry.size().filter(|it| *it <= left).ok_or(ImageOutcome::Unreadable)?;
-        if entry.is_ptx() {
-            let ptx = entry.ptx(at).ok_or(ImageOutcome::Unreadable)?;
-            if ptx.stored_bytes > MOST_IMAGE_BYTES {
-                return Err(ImageOutcome::TooLarge);
-            }
-            found.ptx.push(ptx);
-        } else if entry.is_cubin() {
-            found.cubins.push((entry.sm(), entry.portability()));
-        }
-        at = at.wrapping_add(size);
-        left -= size;
-    }
-    Ok(found)
 }
 
 /// Offsets in ELF's 64-bit headers, and sizes (elf(5)).
@@ -167,85 +79,8 @@ fn elf_bytes(image: u64, memory: &mut dyn Memory) -> Result<u64, ImageOutcome> {
     if end > MOST_IMAGE_BYTES { Err(ImageOutcome::TooLarge) } else { Ok(end) }
 }
 
-/// Little-endian numbers at offsets below its size.
-struct Bytes<const N: usize>([u8; N]);
-
-impl<const N: usize> Bytes<N> {
-    fn at<const M: usize>(&self, offset: usize) -> [u8; M] {
-        std::array::from_fn(|it| self.0[offset + it])
-    }
-
-    fn u16(&self, offset: usize) -> u16 {
-        u16::from_le_bytes(self.at(offset))
-    }
-
-    fn u32(&self, offset: usize) -> u32 {
-        u32::from_le_bytes(self.at(offset))
-    }
-
-    fn u64(&self, offset: usize) -> u64 {
-        u64::from_le_bytes(self.at(offset))
-    }
-}
-
-/// An entry's header.
-struct Entry(Bytes<{ ENTRY_BYTES as usize }>);
-
-impl Entry {
-    fn is_ptx(&self) -> bool {
-        self.0.u16(0) == PTX
-    }
-
-    fn is_cubin(&self) -> bool {
-        self.0.u16(0) == CUBIN
-    }
-
-    fn sm(&self) -> u32 {
-        self.0.u32(28)
-    }
-
-    fn portability(&self) -> Portability {
-        let flags = self.0.u64(40);
-        match (flags & flag::EXACT, flags & flag::FAMILY) {
-            (0, 0) => Portability::Later,
-            (0, _) => Portability::Family,
-            _ => Portability::Exact,
-        }
-    }
-
-    fn header_bytes(&self) -> u64 {
-        self.0.u32(4).into()
-    }
-
-    /// Returns the size of header and payload; `None` if it cannot be that.
-    fn size(&self) -> Option<u64> {
-        let is_sound =
-            self.0.u16(2) == ENTRY_MARK && (ENTRY_BYTES..=MOST_ENTRY_HEADER_BYTES).contains(&self.header_bytes());
-        self.header_bytes().checked_add(self.0.u64(8)).filter(|_| is_sound)
-    }
-
-    /// Describes the PTX in the entry at this address; `None` if its sizes are at odds.
-    fn ptx(&self, at: u64) -> Option<PtxAt> {
-        let (payload_bytes, packed_bytes, flags) = (self.0.u64(8), u64::from(self.0.u32(16)), self.0.u64(40));
-        let codec = match (flags & flag::ZSTD, flags & flag::LZ4) {
-            (0, 0) => Codec::Plain,
-            (0, _) => Codec::Lz4,
-            _ => Codec::Zstd,
-        };
-        let stored_bytes = if codec == Codec::Plain { payload_bytes } else { packed_bytes };
-        (stored_bytes <= payload_bytes).then(|| PtxAt {
-            codec,
-            portability: self.portability(),
-            sm: self.sm(),
-            text_bytes: if codec == Codec::Plain { payload_bytes } else { self.0.u64(56) },
-            address: at.wrapping_add(self.header_bytes()),
-            stored_bytes,
-        })
-    }
-}
-
 /// Describes PTX as text.
-fn text(address: u64, memory: &mut dyn Memory) -> Result<PtxAt, ImageOutcome> {
+fn text(address: u64, memory: &mut dyn Memory) -> Result<StoredAt, ImageOutcome> {
     let mut head = Vec::new();
     let mut bytes = 0;
     let mut page = [0; PAGE as usize];
@@ -276,7 +111,7 @@ fn text(address: u64, memory: &mut dyn Memory) -> Result<PtxAt, ImageOutcome> {
         return Err(ImageOutcome::NoPtx);
     }
     let (codec, portability) = (Codec::Plain, Portability::Later);
-    Ok(PtxAt { codec, portability, sm: 0, text_bytes: bytes, address, stored_bytes: bytes })
+    Ok(StoredAt { codec, portability, sm: 0, bytes, address, stored_bytes: bytes })
 }
 
 /// Comments of compilers may have names of files in any encoding.
@@ -315,7 +150,7 @@ mod tests {
     /// No cubin of those runs there.
     const NEWEST: u32 = 130;
 
-    fn found(bytes: &[u8]) -> Vec<PtxAt> {
+    fn found(bytes: &[u8]) -> Vec<StoredAt> {
         find_ptx(BASE, NEWEST, &mut At(BASE, bytes)).unwrap()
     }
 
@@ -339,7 +174,7 @@ mod tests {
         (16..=first).rev().find(|it| bytes[first - it..].starts_with(&[1, 0, 1, 1])).unwrap()
     }
 
-    fn stored<'a>(bytes: &'a [u8], ptx: &PtxAt) -> &'a [u8] {
+    fn stored<'a>(bytes: &'a [u8], ptx: &StoredAt) -> &'a [u8] {
         let from = (ptx.address - BASE) as usize;
         &bytes[from..from + ptx.stored_bytes as usize]
     }
@@ -356,7 +191,7 @@ mod tests {
             for it in &all {
                 assert_eq!((it.codec, it.portability), (codec, Portability::Later));
                 assert!(stored(bytes, it).starts_with(begins), "{it:?}");
-                assert!((668..=672).contains(&it.text_bytes), "{it:?}");
+                assert!((668..=672).contains(&it.bytes), "{it:?}");
             }
         }
         let [exact, family] = [EXACT, FAMILY].map(|it| (found(it)[0].sm, found(it)[0].portability));
@@ -438,7 +273,6 @@ mod tests {
                 }
                 bytes.truncate(if random() % 4 == 0 { random() % bytes.len() } else { bytes.len() });
                 if let Ok(all) = find_ptx(BASE, NEWEST, &mut At(BASE, &bytes)) {
-                    assert!(all.len() <= MOST_ENTRIES);
                     for it in all {
                         assert!(it.address > BASE && it.stored_bytes <= MOST_IMAGE_BYTES, "{it:?}");
                     }

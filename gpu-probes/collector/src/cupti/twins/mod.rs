@@ -4,6 +4,7 @@
 //! module load, EXIT ─▶ image ─▶ tracer ─▶ twin ─▶ worker: loads it, prepares the context     (waits)
 //! launch, ENTER ─▶ context prepared? ─▶ handle known there? ─▶ its twin fits? ─▶ `f` is the twin
 //! unload, ENTER ─▶ the image's handles are forgotten
+//! launch of a kernel that was loaded before we came ─▶ its name ─▶ tracer ─▶ twin ─▶ worker      (nobody waits: [`early`])
 //! ```
 //! A context is prepared on its first launch, or where a module is loaded: it gets a block, and the twins of all images
 //! that are loaded by then. Only that waits; other launches take no lock. What the worker does is in [`work`].
@@ -13,6 +14,7 @@ mod choosing;
 mod clocks;
 mod code;
 mod contexts;
+mod early;
 mod image;
 mod lease;
 mod modules;
@@ -40,9 +42,11 @@ use calls::{Kernel, MOST_NODE_BYTES, role_of};
 use choosing::{CHOICES, Kernels, SharedOff, Wanted};
 use code::KernelHandle;
 use contexts::Contexts;
+use early::{Early, EarlyKernel};
 use lease::InUse;
 use modules::OwnModules;
 use std::cell::UnsafeCell;
+use std::collections::HashSet;
 use std::ffi::c_void;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -79,6 +83,8 @@ pub(super) struct Twins {
     contexts: Contexts,
     modules: OwnModules,
     kernels: Kernels,
+    /// Kernels that were loaded before we came, where there may be any.
+    early: Option<Early>,
     /// What the switches of twins are set to.
     off: SharedOff,
     images: Mutex<Images>,
@@ -91,6 +97,10 @@ struct Images {
     all: Vec<Image>,
     /// The switches of all twins that contexts have, also of images that are forgotten: graphs may have them.
     switches: Vec<Switch>,
+    /// Kernels of code that was loaded before we came, as far as they were launched.
+    early: Vec<EarlyKernel>,
+    /// Code that was loaded since then, where that matters.
+    loaded: HashSet<(Origin, usize)>,
     wanted: Wanted,
     in_use: InUse,
     /// Nobody tells any more what the program ends: the worker uses nothing of it.
@@ -109,7 +119,8 @@ struct Found<'a> {
 }
 
 impl Twins {
-    pub(super) fn new() -> io::Result<Self> {
+    /// `is_late` says that the program may have loaded code before we came.
+    pub(super) fn new(is_late: bool) -> io::Result<Self> {
         Ok(Twins {
             is_on: AtomicBool::new(true),
             newest: AtomicU32::new(0),
@@ -120,6 +131,7 @@ impl Twins {
             contexts: Contexts::new(),
             modules: OwnModules::default(),
             kernels: Kernels::new()?,
+            early: is_late.then(Early::new).transpose()?,
             off: SharedOff::default(),
             images: Mutex::default(),
             released: Condvar::new(),
@@ -161,14 +173,20 @@ impl Twins {
 
     /// Forgets code that is about to be unloaded: its handles may be others' then.
     fn forget_code(&self, agent: &Agent, origin: Origin, code: usize) {
-        self.images().all.retain(|image| {
-            let is_it = (image.origin, image.code) == (origin, code);
+        let mut images = self.images();
+        images.loaded.remove(&(origin, code));
+        let ends = |it: (Origin, usize), is_early| it == (origin, code) || is_early && may_be_of(it.0, origin);
+        let mut codes = self.forget_early(&mut images, |it| ends((it.origin, it.code), true));
+        codes.push(code);
+        images.all.retain(|image| {
+            let is_it = ends((image.origin, image.code), image.is_early);
             if is_it {
                 self.forget(image, |_| true);
             }
             !is_it
         });
-        self.wait_while(agent, TWIN_WITHIN, |it| it.code == Some(code));
+        drop(images);
+        self.wait_while(agent, TWIN_WITHIN, |it| it.code.is_some_and(|it| codes.contains(&it)));
     }
 
     /// Forgets a context that is about to end.
@@ -183,6 +201,7 @@ impl Twins {
             !ends
         });
         images.switches.retain(|it| it.slot != slot);
+        self.forget_early(&mut images, |it| it.origin == Origin::Module && it.context == id);
         drop(images);
         self.wait_while(agent, LETS_GO_WITHIN, |it| it.slot == Some(slot));
         if self.contexts.state(slot).is_copied.load(Ordering::Acquire) {
@@ -274,7 +293,7 @@ impl Run {
                     if let Some(code) = code.as_ref().copied().filter(|it| *it != 0) {
                         let at = read(params, 8);
                         let from = if let Role::Load(_) = role { CodeAt::Memory(at) } else { CodeAt::Path(at) };
-                        self.on_load(twins, Loaded { origin, code, context: context(data) }, from);
+                        self.on_load(twins, Loaded { origin, code, context: context(data), kernel: None }, from);
                     }
                 }
                 Role::GetNode(layout) => twins.show_original(read(params, 8), layout),
@@ -302,10 +321,15 @@ impl Run {
     #[inline]
     fn twin_of(&self, twins: &'static Twins, current: Option<Context>, kernel: &Kernel) -> Option<u64> {
         let newest = twins.newest.load(Ordering::Acquire);
-        if newest == 0 || !twins.is_on.load(Ordering::Acquire) || !self.agent.runs_twins_now() {
+        let has_none = newest == 0 && twins.early.is_none();
+        if has_none || !twins.is_on.load(Ordering::Acquire) || !self.agent.runs_twins_now() {
             return None;
         }
         let context = self.context_of(twins, current, kernel);
+        if newest == 0 {
+            self.look_at_early(twins, context, kernel);
+            return None;
+        }
         let slot = match context.and_then(|it| twins.contexts.find(it.id)) {
             Some(slot) if twins.contexts.state(slot).prepared.load(Ordering::Acquire) >= newest => slot,
             _ => match self.prepare_now(twins, context, newest) {
@@ -321,6 +345,7 @@ impl Run {
             if twins.has_unprepared.load(Ordering::Acquire) {
                 self.count_if_known(twins, kernel, Unprobed::NotReady);
             }
+            self.look_at_early(twins, context, kernel);
             return None;
         };
         let control = self.agent.device_region()?.control();
@@ -443,7 +468,7 @@ impl Run {
     /// Counts a launch that runs the original although these conditions hold.
     #[cold]
     fn count_unprobed(&self, control: &Control, choice: Choice, why: Unprobed) {
-        self.agent.count_unprobed(why);
+        self.agent.count_unprobed(why, 1);
         choosing::count_unprobed(control, choice);
     }
 
@@ -540,6 +565,12 @@ impl Twins {
             }
         }
     }
+}
+
+/// Whether early code of this origin may be what is unloaded as the other: a library's functions in a context are those of a
+/// module, and the driver does not tell of which library that is.
+fn may_be_of(origin: Origin, unloaded: Origin) -> bool {
+    (origin, unloaded) == (Origin::Module, Origin::Library)
 }
 
 impl CuptiBackend {

@@ -27,6 +27,8 @@ use xputrace_wire::record::UNKNOWN;
 pub(super) const INVALID: Failure = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`: of our tables.
 const TABLE_FULL: Failure = 2;
+/// `CUDA_ERROR_INVALID_HANDLE`: the kernel is not the one that the twin was made of.
+const UNLIKE: Failure = 400;
 
 /// Code that the program has loaded.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +38,8 @@ pub(super) struct Loaded {
     pub(super) code: usize,
     /// In which it was loaded.
     pub(super) context: Option<Context>,
+    /// Of code that was loaded before we came: its only kernel that is to have a twin.
+    pub(super) kernel: Option<u64>,
 }
 
 // SAFETY: the context's handle is a name, which the driver checks.
@@ -49,6 +53,8 @@ pub(super) struct Image {
     pub(super) code: usize,
     /// The context of a module.
     pub(super) context: Option<Context>,
+    /// Whether it was loaded before we came: all that is known of it is a kernel.
+    pub(super) is_early: bool,
     /// Of each of its twins.
     contents: Arc<[Contents]>,
     /// Its entries; those of any context are beyond the slots.
@@ -131,6 +137,9 @@ impl Run {
     /// Handles code that the program has loaded from there: asks for its twin, and waits until that can run.
     #[cold]
     pub(super) fn on_load(&self, twins: &'static Twins, loaded: Loaded, from: CodeAt) {
+        if twins.early.is_some() {
+            twins.images().loaded.insert((loaded.origin, loaded.code));
+        }
         let outcome = match self.load_twin(twins, loaded, from) {
             Ok(()) => ImageOutcome::Twinned,
             Err(outcome) => outcome,
@@ -156,15 +165,15 @@ const MOST_TWINS: u32 = 4096;
 
 /// What a job of loading needs.
 #[derive(Clone, Copy)]
-struct Work {
-    backend: &'static CuptiBackend,
-    agent: &'static Agent,
-    loaded: Loaded,
+pub(super) struct Work {
+    pub(super) backend: &'static CuptiBackend,
+    pub(super) agent: &'static Agent,
+    pub(super) loaded: Loaded,
 }
 
 impl Twins {
     /// Loads the twins of an image, and prepares the context in which that was loaded.
-    fn load(&self, work: Work, twins: &[Twin], is_given_up: &AtomicBool) -> Result<(), ImageOutcome> {
+    pub(super) fn load(&self, work: Work, twins: &[Twin], is_given_up: &AtomicBool) -> Result<(), ImageOutcome> {
         let Work { backend, agent, loaded } = work;
         // Twins stay loaded, whatever becomes of their originals: graphs may have them.
         if self.n_loaded.fetch_add(twins.len() as u32, Ordering::Relaxed) >= MOST_TWINS {
@@ -172,7 +181,9 @@ impl Twins {
         }
         let contents =
             twins.iter().map(|it| self.load_contents(work, it, is_given_up)).collect::<Answer<Vec<Contents>>>();
-        let contents = self.numbered(contents.map_err(|_| ImageOutcome::NotLoaded)?).ok_or(ImageOutcome::TableFull)?;
+        let contents =
+            contents.map_err(|it| if it == UNLIKE { ImageOutcome::Unlike } else { ImageOutcome::NotLoaded })?;
+        let contents = self.numbered(contents).ok_or(ImageOutcome::TableFull)?;
         let number = self.newest.load(Ordering::Acquire) + 1;
         let context = loaded.context.filter(|_| loaded.origin == Origin::Module);
         let swap = |it: &Pair| {
@@ -185,6 +196,7 @@ impl Twins {
             origin: loaded.origin,
             code: loaded.code,
             context,
+            is_early: loaded.kernel.is_some(),
             contents: contents.into(),
             entries: vec![],
         };
@@ -206,9 +218,10 @@ impl Twins {
             images.all.push(image);
             loaded.context.and_then(|it| self.contexts.claim(it.id, it.handle))
         };
-        if let Some(slot) = slot {
-            self.prepare(backend, agent, slot, number);
-        }
+        // No launch is to wait for what was loaded long before.
+        let has_context = |it: &usize| self.contexts.state(*it).handle().is_some();
+        let others = (0..MOST_CONTEXTS).filter(|it| loaded.kernel.is_some() && Some(*it) != slot && has_context(it));
+        slot.into_iter().chain(others).for_each(|it| self.prepare(backend, agent, it, number));
         // From here on, launches in other contexts wait until those are prepared, too.
         self.newest.store(number, Ordering::Release);
         Ok(())
@@ -245,16 +258,17 @@ impl Twins {
                 // SAFETY: the library just loaded.
                 let twin = unsafe { code.kernel(library, &name(&twin_symbol(symbol))?)? };
                 let original = name(symbol)?;
-                // SAFETY: code that is not unloaded meanwhile.
+                // SAFETY: code that is not unloaded meanwhile, and its kernel.
                 let original = lease.call(|| unsafe {
-                    match loaded.origin {
-                        Origin::Library => code.kernel(loaded.code as Handle, &original),
-                        Origin::Module => code.module_kernel(loaded.code as Handle, &original),
+                    match (loaded.kernel, loaded.origin) {
+                        (Some(kernel), origin) => alike(backend, origin, kernel, twin),
+                        (None, Origin::Library) => code.kernel(loaded.code as Handle, &original),
+                        (None, Origin::Module) => code.module_kernel(loaded.code as Handle, &original),
                     }
                 });
                 match original {
                     Ok(original) => kernels.push(Pair { original, twin, choice: *choice, kernel: 0 }),
-                    Err(GONE) => return Err(GONE),
+                    Err(why @ (GONE | UNLIKE)) => return Err(why),
                     // One that the original lacks is never launched.
                     Err(_) => {}
                 }
@@ -571,6 +585,21 @@ impl Switch {
     }
 }
 
+/// Returns a kernel that was loaded before we came, if its twin takes the same parameters: all that is known of the kernel is
+/// its name.
+///
+/// # Safety
+/// Both are alive, the twin a `CUkernel`.
+unsafe fn alike(backend: &CuptiBackend, origin: Origin, kernel: u64, twin: u64) -> Answer<u64> {
+    let handles = &backend.driver.handles;
+    // SAFETY: the caller's promise.
+    let both = unsafe { [handles.parameters(origin, kernel), handles.parameters(Origin::Library, twin)] };
+    match both {
+        [Ok(kernels), Ok(twins)] if kernels == twins => Ok(kernel),
+        _ => Err(UNLIKE),
+    }
+}
+
 /// Makes a twin like its original, as far as the program can change that, and says when it stands for it.
 ///
 /// # Safety
@@ -615,9 +644,17 @@ impl CuptiBackend {
         if !agent.wants(demand::DEVICE) {
             return Ok(());
         }
+        let knows_handles = self.driver.handles.is_complete();
+        if self.is_late && !knows_handles {
+            agent.note(
+                "device handlers run only in kernels that are loaded from now on: this driver, older than that of CUDA 12.5, \
+                 does not tell which code a kernel is of"
+                    .to_owned(),
+            );
+        }
         if self.twins.get().is_none() {
-            let twins =
-                Twins::new().map_err(|it| Refusal::from(format!("reserving memory for twins of kernels: {it}")))?;
+            let twins = Twins::new(self.is_late && knows_handles)
+                .map_err(|it| Refusal::from(format!("reserving memory for twins of kernels: {it}")))?;
             let _ = self.twins.set(twins);
         }
         for (domain, id) in watched() {
