@@ -1,17 +1,15 @@
 """Code inside kernels on a real GPU, against counts that the programs make themselves; see README.md. Called by run.sh.
 
-    inside.py [WORD]              the cases that have the word in their names
-    inside.py costs [ROUNDS]      what handlers cost vectorAdd: every way in turn, the medians and their ratio to bare"""
+    inside.py [WORD]    the cases that have the word in their names"""
 
 import csv
 import json
 import re
-import statistics
 import subprocess
 import sys
 from pathlib import Path
 
-from h200 import BIN, OUT, XPUTRACE, account, bad, case, expect, losses, maps, rotated, run_checks, trace
+from h200 import BIN, OUT, XPUTRACE, account, bad, case, expect, losses, maps, run_checks, trace
 
 CASES = []
 ROOT = Path(__file__).resolve().parents[2]
@@ -456,53 +454,6 @@ def sectors():
     return f"{found} as {wanted}"
 
 
-# Ways of `costs`: a handler for vectorAdd, and the one of the issue's figures that it stands for.
-WAYS = {
-    "bare": None,
-    "no kernel matches": 'device_exit("nosuch", |t| @n.count());',
-    "empty, entry and exit": 'device_entry("vectorAdd", |t| {}); device_exit("vectorAdd", |t| {});',
-    "false condition": 'device_exit("vectorAdd", |t| if t.threadIdx.x == 9999 { @n.count() });',
-    "count": 'device_exit("vectorAdd", |t| @n.count());',
-    "count, entry and exit": 'device_entry("vectorAdd", |t| @n.count()); device_exit("vectorAdd", |t| @m.count());',
-    "count by block": 'device_exit("vectorAdd", |t| @n[t.blockIdx.x].count());',
-    "sum": 'device_exit("vectorAdd", |t| @s.sum(t.threadIdx.x));',
-    "max of the time": 'device_exit("vectorAdd", |t| @x.max(t.time));',
-    "histogram": 'device_exit("vectorAdd", |t| @h.hist(t.threadIdx.x));',
-    "every access": 'device_mem("vectorAdd", |t| @n.count());',
-    "every access, once a warp": 'device_mem("vectorAdd", #{per: "warp"}, |t| @n.count());',
-    "bytes by space and access": 'device_mem("vectorAdd", |t| @b[t.space, t.access].sum(t.bytes ?? 0));',
-    "count, patched": 'device_entry("vectorAdd", #{via: "patch"}, |t| @n.count());',
-    "every access, patched": 'device_mem("vectorAdd", #{via: "patch"}, |t| @n.count());',
-    "stack by block": 'device_entry("vectorAdd", #{per: "block"}, |t| @by[t.launch.ustack].count());',
-}
-
-
-def once(way, elements):
-    line = [str(BIN / "vectors"), str(elements), "200"]
-    if WAYS[way]:
-        line = [XPUTRACE, "-q", "-o", "/dev/null", "-e", WAYS[way], "--", *line]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, f"{way}: {done.stderr[-800:]}"
-    return json.loads([it for it in done.stdout.splitlines() if it.startswith("{")][-1])["us"]
-
-
-def costs(rounds):
-    rows = []
-    for elements in (1_024, 65_536, 1_048_576, 16_777_216):
-        samples = {way: [] for way in WAYS}
-        for r in range(rounds):
-            for way in rotated(list(WAYS), r):
-                samples[way].append(once(way, elements))
-        bare = statistics.median(samples["bare"])
-        for way, them in samples.items():
-            rows.append(f"{elements:>10}  {way:<28} {statistics.median(them):9.2f} us  {statistics.median(them) / bare:6.2f} x")
-            print(rows[-1], flush=True)
-    (OUT / "inside-costs.txt").write_text("\n".join(rows) + "\n")
-
-
 if __name__ == "__main__":
     words = sys.argv[1:]
-    if words[:1] == ["costs"]:
-        costs(int((words[1:] or ["5"])[0]))
-    else:
-        sys.exit(run_checks([it for it in CASES if all(word in it[0] for word in words)], "inside.txt") != 0)
+    sys.exit(run_checks([it for it in CASES if all(word in it[0] for word in words)], "inside.txt") != 0)

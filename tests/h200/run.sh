@@ -29,7 +29,8 @@ build() {
     $nvcc -cudart shared -o "$BIN/ranges" ranges.cu &
     $nvcc -cudart shared -o "$BIN/sets" sets.cu -lcuda &
     # A number of an architecture embeds PTX; native does not.
-    nvcc -O2 -w -arch=sm_90 -o "$BIN/vectors" vectors.cu &
+    for name in vectors gemm hundred faults; do nvcc -O2 -w -std=c++17 -arch=sm_90 -o "$BIN/$name" $name.cu & done
+    nvcc -O2 -w -std=c++17 -gencode arch=compute_90,code=compute_90 -o "$BIN/gemm_ptx" gemm.cu &
     nvcc -O2 -w -arch=sm_90 -lineinfo -Xcompiler $host -cudart shared -o "$BIN/inside" inside.cu &
     $nvcc -cudart shared -o "$BIN/managed" managed.cu &
     nvcc -O2 -w -std=c++17 -gencode arch=compute_90,code=[sm_90,compute_90] -compress-mode=none -cudart static -o "$BIN/twins" twins.cu -lcuda &
@@ -51,7 +52,7 @@ part=${1:-all}
 export OUT BIN
 case $part in
     build) ls "$BIN" ;;
-    attach | bpftime | costs | graphcost | inside | ledgers | others | paired | reach | two_gpus) python3 "$part.py" "${@:2}" ;;
+    attach | bpftime | costs | device_costs | graphcost | inside | ledgers | others | paired | reach | two_gpus) python3 "$part.py" "${@:2}" ;;
     agree)
         for program in "transformer.py train 30" "jax_step.py 300"; do
             echo "$program"
@@ -72,5 +73,5 @@ case $part in
         done
         ;;
     check | measure | record | report) python3 h200.py "$part" "${@:2}" ;;
-    *) echo "usage: run.sh build|check|inside|bpftime|tools|ledgers|agree|reach|costs|others|graphcost|attach|two_gpus|twins|paired|measure|record|report" >&2; exit 2 ;;
+    *) echo "usage: run.sh build|check|inside|device_costs|bpftime|tools|ledgers|agree|reach|costs|others|graphcost|attach|two_gpus|twins|paired|measure|record|report" >&2; exit 2 ;;
 esac

@@ -9,7 +9,7 @@ use xputrace_bytecode::{BpfMapId, helper};
 use crate::emit::helpers;
 use crate::flat::{Alu, AtomicOp, Cond, Flat, Node, Op, Operand};
 use crate::value::{Null, Place, Scalar, Value};
-use crate::{DeviceMap, Kind, Request};
+use crate::{DeviceMap, Kind, Request, Word};
 
 /// What is known before each node; `None` for nodes that are never reached.
 pub(crate) struct Types {
@@ -41,14 +41,14 @@ impl Types {
 
 /// Analyses a program.
 pub(crate) fn analyse(flat: &Flat, request: &Request<'_>) -> Types {
-    let mut analysis = Analysis { flat, maps: request.maps, before: vec![None; flat.nodes.len()] };
+    let mut analysis = Analysis { flat, request, before: vec![None; flat.nodes.len()] };
     analysis.run();
     Types { before: analysis.before }
 }
 
 struct Analysis<'a> {
     flat: &'a Flat,
-    maps: &'a [DeviceMap],
+    request: &'a Request<'a>,
     before: Vec<Option<State>>,
 }
 
@@ -106,7 +106,10 @@ impl Analysis<'_> {
                 state.set(frame, dst, Value::Element { map, at: Place::Fixed(offset), null: Null::Never });
             }
             Op::Load { size, dst, base, off, .. } => {
-                let value = state.loaded(state.reg(frame, base), off.into(), size.bytes());
+                let value = match state.reg(frame, base) {
+                    Value::Context(at) => self.of_context(i64::from(at) + i64::from(off), size.bytes()),
+                    base => state.loaded(base, off.into(), size.bytes()),
+                };
                 state.set(frame, dst, value);
             }
             Op::Store { size, base, off, value } => {
@@ -135,6 +138,15 @@ impl Analysis<'_> {
         state
     }
 
+    /// Returns what bytes of the context hold.
+    fn of_context(&self, at: i64, n_bytes: usize) -> Value {
+        let word = usize::try_from(at / 8).ok().and_then(|it| self.request.context.get(it));
+        match word {
+            Some(Word::Constant(value)) if n_bytes == 8 && at % 8 == 0 => Value::known(*value),
+            _ => Value::UNKNOWN,
+        }
+    }
+
     fn call(&self, at: usize, id: i32, state: &mut State) {
         for (arg, n_bytes) in helpers::writes(id, state.shared) {
             state.store(state.shared[usize::from(arg)], 0, n_bytes, Value::UNKNOWN);
@@ -149,7 +161,10 @@ impl Analysis<'_> {
         let null = Null::Maybe(Some(at));
         match (id, state.shared[1]) {
             (helper::MAP_LOOKUP_ELEM, Value::Map(map)) if self.has_elements(map) => {
-                Value::Element { map, at: Place::START, null }
+                match self.request.options.sums.find(map, state.key(self.request.maps[map.index()])) {
+                    Some(sum) => Value::Sum { sum, at: Place::START },
+                    None => Value::Element { map, at: Place::START, null },
+                }
             }
             (helper::RINGBUF_RESERVE, _) => match state.shared[2].scalar().known.map(u32::try_from) {
                 Some(Ok(n_bytes)) => Value::Record { n_bytes, at: Place::START, null },
@@ -160,7 +175,7 @@ impl Analysis<'_> {
     }
 
     fn has_elements(&self, map: BpfMapId) -> bool {
-        self.maps.get(map.index()).is_some_and(|it| it.kind != Kind::Ring)
+        self.request.maps.get(map.index()).is_some_and(|it| it.kind != Kind::Ring)
     }
 }
 
@@ -217,6 +232,15 @@ impl State {
         shared.iter_mut().zip(other.shared).for_each(|(it, other)| *it = it.join(other));
         let frames = self.frames.iter().zip(&other.frames).map(|(a, b)| a.join(b)).collect();
         State { shared, frames }
+    }
+
+    /// Returns the words of the key in R2, if each is a number known now.
+    pub(crate) fn key(&self, map: DeviceMap) -> Option<Vec<u64>> {
+        let word = |at: u32| {
+            let known = self.loaded(self.shared[2], at.into(), 8).scalar().known?;
+            Some(if map.key_bytes - at < 8 { known & ((1 << (8 * (map.key_bytes - at))) - 1) } else { known })
+        };
+        (0..map.key_bytes).step_by(8).map(word).collect()
     }
 
     fn loaded(&self, base: Value, off: i64, n_bytes: usize) -> Value {

@@ -20,6 +20,7 @@ pub mod arena;
 mod emit;
 mod flat;
 pub mod layout;
+pub mod sums;
 mod value;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use std::collections::BTreeMap;
 use xputrace_bytecode::{BpfMapId, Program, insn};
 
 pub use layout::{DeviceMap, Kind, Scope};
+pub use sums::{Sum, Sums};
 
 /// The oldest PTX that has every instruction of a block: `.version` of the module is at least this.
 pub const LEAST_PTX_VERSION: (u32, u32) = (7, 0);
@@ -91,6 +93,10 @@ pub struct Options {
     pub names: BTreeMap<u64, Vec<u8>>,
     /// Where the block finds the table.
     pub table: TableAt,
+    /// What the thread sums up in registers.
+    pub sums: Sums,
+    /// Sites that have numbers already, in their order: those of the same program in another context.
+    pub sites: Vec<Site>,
 }
 
 /// Where a block finds its table's address; at 0 it does nothing.
@@ -133,6 +139,8 @@ impl Default for Options {
             annotate: false,
             names: BTreeMap::new(),
             table: TableAt::default(),
+            sums: Sums::default(),
+            sites: Vec::new(),
         }
     }
 }

@@ -23,6 +23,12 @@ pub(crate) enum Value {
         at: Place,
         null: Null,
     },
+    /// An address in a value of a map of which the thread keeps its part in registers.
+    Sum {
+        /// Its index in the list of them.
+        sum: usize,
+        at: Place,
+    },
     /// An address in a reserved record's data.
     Record {
         n_bytes: u32,
@@ -142,6 +148,9 @@ impl Value {
             {
                 Value::Element { map, at: at.join(place), null: null.join(maybe) }
             }
+            (Value::Sum { sum, at }, Value::Sum { sum: other, at: place }) if sum == other => {
+                Value::Sum { sum, at: at.join(place) }
+            }
             (Value::Record { n_bytes, at, null }, Value::Record { n_bytes: other, at: place, null: maybe })
                 if n_bytes == other =>
             {
@@ -179,7 +188,8 @@ impl Value {
 
     /// Whether it is a pointer that is certainly not null.
     pub(crate) fn is_never_null(self) -> bool {
-        matches!(self, Value::Context(_) | Value::Stack { .. } | Value::Map(_)) || self.null() == Some(Null::Never)
+        matches!(self, Value::Context(_) | Value::Stack { .. } | Value::Map(_) | Value::Sum { .. })
+            || self.null() == Some(Null::Never)
     }
 
     /// Returns the number, as far as it is one.
@@ -199,6 +209,7 @@ impl Value {
                 _ => None,
             },
             Value::Stack { frame, at } => moved(at).map(|at| Value::Stack { frame, at }),
+            Value::Sum { sum, at } => moved(at).map(|at| Value::Sum { sum, at }),
             Value::Element { map, at, null: Null::Never } => {
                 moved(at).map(|at| Value::Element { map, at, null: Null::Never })
             }
@@ -214,7 +225,12 @@ impl Value {
     pub(crate) fn is_pointer(self) -> bool {
         matches!(
             self,
-            Value::Context(_) | Value::Stack { .. } | Value::Element { .. } | Value::Record { .. } | Value::Map(_)
+            Value::Context(_)
+                | Value::Stack { .. }
+                | Value::Element { .. }
+                | Value::Sum { .. }
+                | Value::Record { .. }
+                | Value::Map(_)
         )
     }
 
@@ -227,6 +243,7 @@ impl Value {
             Value::Stack { .. } => "the stack",
             Value::Map(_) => "a map itself",
             Value::Element { .. } => "a map's value",
+            Value::Sum { .. } => "a map's value that is kept in registers",
             Value::Record { .. } => "a record",
             Value::Mixed => "a different kind of value on each path",
         }

@@ -1,6 +1,7 @@
 //! What a module says besides code.
 
 use crate::ParseError;
+use crate::parse::parse_statements;
 use crate::tree::*;
 
 impl Module {
@@ -13,6 +14,19 @@ impl Module {
         let declared = Module::parse(text)?.items;
         let at = self.after_head();
         self.items.splice(at..at, declared);
+        Ok(())
+    }
+
+    /// Puts statements at the beginning of a kernel's body, in its own scope: what they declare is known in all of it.
+    ///
+    /// # Errors
+    /// The text is not a sequence of statements.
+    pub fn begin(&mut self, kernel: &str, text: &str) -> Result<(), ParseError> {
+        let statements = parse_statements(text)?;
+        let mut functions = self.functions_mut().filter(|it| it.is_kernel() && it.name == kernel);
+        if let Some(body) = functions.find_map(|it| it.body.as_mut()) {
+            body.splice(0..0, statements);
+        }
         Ok(())
     }
 

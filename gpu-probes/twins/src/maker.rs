@@ -1,14 +1,15 @@
 //! Weaves handlers into kernels.
 
 use crate::NoTwin;
+use crate::kept::{Kept, keeps};
 use crate::text::{Gpu, best, text};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use xputrace_bytecode::{BpfMapId, MapKind, MapSpec, Program};
 use xputrace_device::arena::{Arena, ArenaError, Needs};
 use xputrace_device::layout::{LINE_BYTES, TABLE, declaration, descriptor, header};
 use xputrace_device::{
-    DeviceMap, Kind, LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, RecordKind, Request, Scope, SiteKind, TableAt,
-    Word, translate,
+    DeviceMap, Kind, LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, RecordKind, Request, Scope, SiteKind, Sums,
+    TableAt, Word, sums, translate,
 };
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, SOURCES, SPACES, Source};
@@ -94,7 +95,7 @@ impl Origin {
     }
 
     /// Returns where the words of the context come from.
-    fn context(self, spot: &Spot<'_>, texts: &Texts) -> Vec<Word> {
+    pub(crate) fn context(self, spot: &Spot<'_>, texts: &Texts) -> Vec<Word> {
         match self {
             Origin::Script => spot.context(texts),
             Origin::Object { .. } => Vec::new(),
@@ -105,11 +106,13 @@ impl Origin {
 /// Makes twins and patches with the handlers of one script, whose maps are in one piece of memory.
 #[derive(Debug)]
 pub struct Maker {
-    origin: Origin,
+    pub(crate) origin: Origin,
     pub(crate) handlers: Vec<Handler>,
-    /// The first site of each handler.
-    first_sites: Vec<u32>,
+    /// The sites of each handler's program, and the number of the first. Behind them, one whose sums are kept has one more.
+    own_sites: Vec<(u32, Vec<xputrace_device::Site>)>,
     sites: Vec<HandlerSite>,
+    /// Maps of which handlers do more than add to elements.
+    pub(crate) read_or_set: BTreeSet<BpfMapId>,
     maps: Vec<DeviceMap>,
     arena: Arena,
     reads_clock: bool,
@@ -168,16 +171,23 @@ impl Maker {
     ) -> Result<Maker, MakerError> {
         let maps = maps.iter().map(|it| it.map_or(Ok(NOWHERE), device_map)).collect::<Result<Vec<_>, _>>()?;
         let texts = Texts::new(string_id);
-        let context = origin.context(&Spot::ANY, &texts);
-        let (mut first_sites, mut sites, mut reads_clock) = (Vec::new(), Vec::new(), false);
-        for (handler, Handler { program, .. }) in handlers.iter().enumerate() {
+        // Nothing that depends on the place is known yet, so these are all the sites that a handler can have.
+        let context: Vec<Word> = origin.context(&Spot::ANY, &texts).into_iter().map(unknown).collect();
+        let (mut own_sites, mut sites, mut reads_clock) = (Vec::new(), Vec::new(), false);
+        let mut read_or_set = BTreeSet::new();
+        for (handler, Handler { place, program, .. }) in handlers.iter().enumerate() {
             let first_site = sites.len() as u32;
             let options = Options { first_site, allow_exit: origin.allows_exit(), ..Options::default() };
-            let block = translate(Request { program, maps: &maps, context: &context, options: &options })
-                .map_err(|refusal| MakerError::Handler { handler, refusal })?;
+            let request = Request { program, maps: &maps, context: &context, options: &options };
+            let refused = |refusal| MakerError::Handler { handler, refusal };
+            let block = translate(request).map_err(refused)?;
             reads_clock |= block.text.contains(TIMER);
-            first_sites.push(first_site);
-            sites.extend(block.sites.into_iter().map(|it| HandlerSite::new(handler, it)));
+            read_or_set.extend(sums::read_or_set(request).map_err(refused)?);
+            sites.extend(block.sites.iter().map(|it| HandlerSite::new(handler, *it)));
+            if keeps(*place) {
+                sites.push(HandlerSite { handler, insn: 0, record: None });
+            }
+            own_sites.push((first_site, block.sites));
         }
         let writes = sites.iter().any(|it: &HandlerSite| it.record.is_some());
         let arena = Arena::new(Needs {
@@ -186,7 +196,7 @@ impl Maker {
             n_threads: threads_with_room(&maps),
             maps: maps.clone(),
         })?;
-        Ok(Maker { origin, handlers, first_sites, sites, maps, arena, reads_clock, texts })
+        Ok(Maker { origin, handlers, own_sites, sites, read_or_set, maps, arena, reads_clock, texts })
     }
 
     /// Returns how the memory is laid out.
@@ -345,21 +355,18 @@ impl Maker {
         kernels: &BTreeMap<String, Wanted>,
         architecture: u32,
     ) -> Result<bool, NoTwin> {
-        let names: Vec<&str> = kernels.keys().map(String::as_str).collect();
-        let parameters: BTreeMap<&str, Vec<Parameter>> =
-            names.iter().map(|it| (*it, module.kernel(it).map(parameters).unwrap_or_default())).collect();
-        let index = |kernel: &str| names.iter().position(|it| *it == kernel).unwrap_or(0);
+        let kernels = Kernels::of(module, kernels);
+        let kept = self.kept(module, &kernels, architecture)?;
+        for (kernel, kept) in &kept {
+            module.begin(kernel, &kept.registers())?;
+        }
         let (mut failure, mut reads_names) = (None, false);
-        module.weave(&names, &mut |site| {
+        module.weave(&kernels.names(), &mut |site| {
             let place = place_of(site)?;
-            // A function doesn't know which kernel called it, nor that one's parameters.
-            let callers = if kernels.contains_key(site.function) { vec![site.function] } else { names.clone() };
-            let texts = callers.iter().map(|kernel| {
-                let parameters = parameters.get(kernel).filter(|_| *kernel == site.function);
-                let spot =
-                    Spot { kernel: index(kernel), site: Some(site), parameters: parameters.map_or(&[], Vec::as_slice) };
-                let text = self.blocks(&kernels[*kernel], place, &spot, architecture);
-                text.map_err(|refusal| NoTwin::Refused { kernel: (*kernel).to_owned(), refusal })
+            let texts = kernels.callers(site).into_iter().map(|kernel| {
+                let kept = kept.get(kernel).filter(|_| kernel == site.function);
+                let text = self.blocks(kernels.wanted(kernel), place, &kernels.spot(kernel, site), architecture, kept);
+                text.map_err(|refusal| NoTwin::Refused { kernel: kernel.to_owned(), refusal })
             });
             match texts.collect::<Result<Vec<String>, NoTwin>>().and_then(|it| only(it, site)) {
                 Ok(text) => {
@@ -382,20 +389,29 @@ impl Maker {
         place: DeviceEvent,
         spot: &Spot<'_>,
         architecture: u32,
+        kept: Option<&Kept>,
     ) -> Result<String, xputrace_device::Refusal> {
-        let mut here = wanted.handlers.iter().copied().filter(|at| self.handlers[*at].place == place).peekable();
-        // Code has far more places than handlers.
-        if here.peek().is_none() {
-            return Ok(String::new());
-        }
-        let context = self.origin.context(spot, &self.texts);
         let mut text = String::new();
-        for at in here {
-            let table = TableAt::Variable { switch: switch_of(&self.handlers[at]) };
-            text += &self.block(at, &context, architecture, table)?;
-            text.push('\n');
+        let mut here = self.of_place(wanted, place).peekable();
+        // Code has far more places than handlers.
+        if here.peek().is_some() {
+            let context = self.origin.context(spot, &self.texts);
+            for at in here {
+                let table = TableAt::Variable { switch: switch_of(&self.handlers[at]) };
+                let sums = kept.filter(|_| keeps(place)).map(|it| it.sums(switch_of(&self.handlers[at])));
+                text += &self.block(at, &context, architecture, table, sums.unwrap_or_default())?;
+                text.push('\n');
+            }
         }
-        Ok(text)
+        match kept.filter(|_| place == DeviceEvent::Exit) {
+            Some(kept) => Ok(text + &self.flush(kept, architecture)?),
+            None => Ok(text),
+        }
+    }
+
+    /// Returns the handlers of a kernel that run at this place.
+    pub(crate) fn of_place<'a>(&'a self, wanted: &'a Wanted, place: DeviceEvent) -> impl Iterator<Item = usize> + 'a {
+        wanted.handlers.iter().copied().filter(move |at| self.handlers[*at].place == place)
     }
 
     /// Returns the PTX of a handler, with this context.
@@ -405,23 +421,30 @@ impl Maker {
         context: &[Word],
         architecture: u32,
         table: TableAt,
+        sums: Sums,
     ) -> Result<String, xputrace_device::Refusal> {
-        let (first_site, allow_exit) = (self.first_sites[handler], self.origin.allows_exit());
-        let options = Options { first_site, allow_exit, architecture, table, ..Options::default() };
+        let options = Options { sums, ..self.options(handler, architecture, table) };
         let program = &self.handlers[handler].program;
         let text = translate(Request { program, maps: &self.maps, context, options: &options })?.text;
-        // Threads that a handler ends don't come together again.
-        Ok(if allow_exit { text } else { together_again(&text) })
+        // Threads that a handler ends don't come together again; and those of one without conditions haven't parted.
+        let parts = text.contains('@') && !options.allow_exit;
+        Ok(if parts { together_again(&text) } else { text })
+    }
+
+    /// Returns how a handler is translated.
+    pub(crate) fn options(&self, handler: usize, architecture: u32, table: TableAt) -> Options {
+        let (first_site, sites) = self.own_sites[handler].clone();
+        Options { first_site, sites, allow_exit: self.origin.allows_exit(), architecture, table, ..Options::default() }
     }
 }
 
 /// Returns the element of the twin's variable that switches a handler.
-fn switch_of(handler: &Handler) -> usize {
+pub(crate) fn switch_of(handler: &Handler) -> usize {
     handler.condition.map_or(0, |it| usize::from(it) + 1)
 }
 
 /// Returns the event at a point of a kernel's code, if it is one.
-fn place_of(site: &Site<'_>) -> Option<DeviceEvent> {
+pub(crate) fn place_of(site: &Site<'_>) -> Option<DeviceEvent> {
     Some(match site.point {
         Point::Entry => DeviceEvent::Entry,
         Point::Exit => DeviceEvent::Exit,
@@ -432,11 +455,56 @@ fn place_of(site: &Site<'_>) -> Option<DeviceEvent> {
     })
 }
 
+/// Returns a word of which nothing is known now.
+fn unknown(word: Word) -> Word {
+    match word {
+        Word::Constant(value) => Word::Statements(format!("mov.b64 {{d}}, {value};")),
+        other => other,
+    }
+}
+
 /// Returns the text that all kernels want at a place that they share.
 fn only(mut texts: Vec<String>, site: &Site<'_>) -> Result<String, NoTwin> {
     let text = texts.pop().unwrap_or_default();
     let is_same = texts.iter().all(|it| *it == text);
     if is_same { Ok(text) } else { Err(NoTwin::Shared { function: site.function.to_owned() }) }
+}
+
+/// The kernels of a twin.
+pub(crate) struct Kernels<'a> {
+    wanted: &'a BTreeMap<String, Wanted>,
+    parameters: BTreeMap<&'a str, Vec<Parameter>>,
+}
+
+impl<'a> Kernels<'a> {
+    fn of(module: &Module, wanted: &'a BTreeMap<String, Wanted>) -> Self {
+        let parameters = |it: &'a String| (it.as_str(), module.kernel(it).map(parameters).unwrap_or_default());
+        Kernels { wanted, parameters: wanted.keys().map(parameters).collect() }
+    }
+
+    pub(crate) fn names(&self) -> Vec<&'a str> {
+        self.wanted.keys().map(String::as_str).collect()
+    }
+
+    pub(crate) fn wanted(&self, kernel: &str) -> &'a Wanted {
+        &self.wanted[kernel]
+    }
+
+    pub(crate) fn has(&self, function: &str) -> bool {
+        self.wanted.contains_key(function)
+    }
+
+    /// Returns the kernels that run a place's code. A function doesn't know which kernel called it.
+    fn callers<'s>(&'s self, site: &Site<'s>) -> Vec<&'s str> {
+        if self.has(site.function) { vec![site.function] } else { self.names() }
+    }
+
+    /// Returns a place in a kernel, which knows its parameters there.
+    pub(crate) fn spot<'s>(&'s self, kernel: &str, site: &'s Site<'s>) -> Spot<'s> {
+        let parameters = self.parameters.get(kernel).filter(|_| kernel == site.function);
+        let kernel = self.wanted.keys().position(|it| it == kernel).unwrap_or(0);
+        Spot { kernel, site: Some(site), parameters: parameters.map_or(&[], Vec::as_slice) }
+    }
 }
 
 /// A parameter of a kernel that fits into a word.
@@ -458,7 +526,7 @@ fn parameters(kernel: &Function) -> Vec<Parameter> {
 }
 
 /// Where a handler runs, as far as its context depends on that.
-struct Spot<'a> {
+pub(crate) struct Spot<'a> {
     /// The kernel's index in its twin.
     kernel: usize,
     site: Option<&'a Site<'a>>,
@@ -537,7 +605,7 @@ impl Parameter {
 /// Has the threads of a warp that came to a handler together go on together. The compiler lets them go on alone where a handler
 /// has branches, and then the next one would see a warp's threads in several groups. (PTX ISA, "bar.warp.sync": all threads of
 /// the mask must come to it, as they do.)
-fn together_again(handler: &str) -> String {
+pub(crate) fn together_again(handler: &str) -> String {
     format!(
         "{{\n    .reg .b32 %xpt_there;\n    activemask.b32 %xpt_there;\n{handler}    bar.warp.sync %xpt_there;\n}}\n"
     )

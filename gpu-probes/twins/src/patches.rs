@@ -6,7 +6,7 @@
 use crate::maker::{ACTIVE, LEADER, Maker, clock, process_id, sectors_at};
 use object::{Object, ObjectSection};
 use std::fmt::Write as _;
-use xputrace_device::{LEAST_ARCHITECTURE, Refusal, TableAt, Word};
+use xputrace_device::{LEAST_ARCHITECTURE, Refusal, Sums, TableAt, Word};
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, Access, SOURCES, Source};
 use xputrace_wire::device::{PatchPoint, kernel_words};
@@ -108,7 +108,8 @@ impl Maker {
         let mut body = String::new();
         for handler in self.handlers_at(point) {
             // A ptxas takes no `redux` in patches, which later architectures have.
-            let block = self.block(handler, &context, LEAST_ARCHITECTURE, TableAt::Register(BLOCK.into()))?;
+            let block =
+                self.block(handler, &context, LEAST_ARCHITECTURE, TableAt::Register(BLOCK.into()), Sums::default())?;
             // Writing to a string can't fail.
             let _ = write!(
                 body,

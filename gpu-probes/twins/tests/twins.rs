@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
+use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, MapKind, MapSpec, Program, ProgramKind, helper};
 use xputrace_events::{DeviceEvent, device};
 use xputrace_twins::{Gpu, GpuMap, Handler, Maker, NoTwin, Origin, RecordKind, TwinText, Wanted};
@@ -55,12 +55,45 @@ fn recording(place: DeviceEvent, word: usize) -> Handler {
     Handler { place, program, condition: None }
 }
 
+/// Adds 1 to the only element of a map.
+fn summing(place: DeviceEvent) -> Handler {
+    let mut asm = Assembler::new();
+    let done = asm.label();
+    asm.st_imm(Size::Dw, Reg::FP, -8, 0);
+    asm.ld_map(Reg::R1, BpfMapId(2));
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -8);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+    asm.mov_imm(Reg::R1, 1);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+    asm.place(done);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+    let code = asm.finish().unwrap();
+    let name = "sum".into();
+    let program =
+        Program { name, kind: ProgramKind::Syscall, insns: code.insns, map_refs: code.map_refs, lines: code.lines };
+    Handler { place, program, condition: None }
+}
+
+/// Reads that element.
+fn reading(place: DeviceEvent) -> Handler {
+    let mut handler = summing(place);
+    let at = handler.program.insns.iter().position(|it| it.code == 0xdb).unwrap();
+    let reads = Insn { code: 0x79, dst: 1, src: 0, off: 0, imm: 0 };
+    handler.program.insns[at] = reads;
+    handler
+}
+
 fn maker(handlers: Vec<Handler>) -> Maker {
     let map = MapSpec { max_entries: 16, home: Home::Tracer, ..MapSpec::number("counts", MapKind::Array) };
     let ring = MapSpec { home: Home::Gpu, ..MapSpec::number("prints", MapKind::Ringbuf) };
     let texts = ["load", "store", "atomic", "global", "shared"];
     let id = |text: &str| texts.iter().position(|it| *it == text).map(|it| it as u64 + 1);
-    let maps = [&map, &ring].map(|spec| Some(GpuMap { spec, has_parts: false, is_outer: false }));
+    let sum = MapSpec { home: Home::Gpu, ..MapSpec::number("sum", MapKind::Array) };
+    let maps = [(&map, false), (&ring, false), (&sum, true)];
+    let maps = maps.map(|(spec, has_parts)| Some(GpuMap { spec, has_parts, is_outer: false }));
     Maker::new(Origin::Script, handlers, &maps, &id).unwrap()
 }
 
@@ -288,6 +321,21 @@ fn what_is_known_of_accesses_and_barriers_and_parameters() {
     handlers.extend(at(DeviceEvent::Barrier, &[device::THREAD]));
     handlers.extend(at(DeviceEvent::Entry, &[device::ARGUMENTS, device::ARGUMENTS + 1, device::ARGUMENTS + 31]));
     golden("accesses.ptx", &twin(handlers, FIRST, "second").unwrap().unwrap());
+}
+
+#[test]
+fn what_accesses_add_to_one_element_is_kept_until_the_thread_ends() {
+    let handlers =
+        vec![summing(DeviceEvent::Memory), summing(DeviceEvent::Exit), counting(DeviceEvent::Memory, device::THREAD)];
+    golden("kept.ptx", &twin(handlers, FIRST, "second").unwrap().unwrap());
+}
+
+#[test]
+fn what_another_handler_reads_is_not_kept() {
+    let text = |handlers| twin(handlers, FIRST, "second").unwrap().unwrap().text;
+    assert!(text(vec![summing(DeviceEvent::Memory)]).contains("%xpt_sum0"));
+    assert!(!text(vec![summing(DeviceEvent::Memory), reading(DeviceEvent::Exit)]).contains("%xpt_sum"));
+    assert!(!text(vec![summing(DeviceEvent::Exit)]).contains("%xpt_sum"), "it runs once a thread");
 }
 
 #[test]

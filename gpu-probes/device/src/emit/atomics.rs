@@ -5,6 +5,7 @@ use super::{Emitter, RESULT, put};
 use crate::analyse::State;
 use crate::flat::AtomicOp;
 use crate::layout::Scope;
+use crate::sums;
 use crate::value::{Place, Value};
 use crate::{Refusal, SiteKind};
 
@@ -41,6 +42,9 @@ impl Emitter<'_> {
         if atomic.op == AtomicOp::CompareExchange {
             self.read(0, state)?;
         }
+        if let Value::Sum { sum, at } = state.reg(self.node.frame, base) {
+            return self.add_to_sum(atomic, &src, sum, at.plus(off.into()));
+        }
         let reached = self.reach(base, off.into(), n_bytes, state)?;
         match &reached {
             Reached::Memory(memory) if memory.space != Space::Local => {
@@ -53,6 +57,16 @@ impl Emitter<'_> {
             }
             _ => self.atomic_own(atomic, &src, &reached),
         }
+    }
+
+    /// Adds to a word of a sum that the thread keeps in registers.
+    fn add_to_sum(&mut self, atomic: Atomic, src: &str, sum: usize, at: Option<Place>) -> Result<(), Refusal> {
+        let (AtomicOp::Add, false, true, Some(Place::Fixed(at))) = (atomic.op, atomic.fetch, atomic.wide, at) else {
+            return self.refuse("does more with a sum in registers than to add to it");
+        };
+        let word = sums::word(sum, at);
+        put!(self, "add.s64 {word}, {word}, {src}");
+        Ok(())
     }
 
     /// Makes sure that a place is aligned: the device has no other atomic operations.
@@ -111,6 +125,12 @@ impl Emitter<'_> {
     /// Replaces the word at R1 by the number in R2, if that is larger without a sign.
     pub(super) fn raise(&mut self, state: &State) -> Result<(), Refusal> {
         let number = self.read(2, state)?;
+        if let Value::Sum { sum, at: Place::Fixed(at) } = state.reg(self.node.frame, 1) {
+            let word = sums::word(sum, at);
+            put!(self, "max.u64 {word}, {word}, {number}");
+            put!(self, "mov.b64 {RESULT}, 0");
+            return Ok(());
+        }
         let reached = self.reach(1, 0, 8, state)?;
         match &reached {
             Reached::Memory(memory) if memory.space != Space::Local => {

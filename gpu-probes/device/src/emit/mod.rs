@@ -47,7 +47,7 @@ pub(crate) fn emit(flat: &Flat, types: &Types, request: &Request<'_>) -> Result<
         counts: Counts::default(),
         stack_words: BTreeSet::new(),
         words: BTreeMap::new(),
-        sites: Vec::new(),
+        sites: request.options.sites.clone(),
         failures: Vec::new(),
         has_loops: false,
     };
@@ -335,8 +335,12 @@ impl<'a> Emitter<'a> {
 
     /// Puts the whole block together.
     fn block(&mut self) -> String {
-        let body = std::mem::take(&mut self.body);
-        self.setup();
+        let mut body = std::mem::take(&mut self.body);
+        let last = format!("    bra {END};\n");
+        if body.ends_with(&last) {
+            body.truncate(body.len() - last.len());
+        }
+        self.setup(body.contains(TABLE));
         let setup = std::mem::replace(&mut self.body, body);
         let mut text = String::from("{\n");
         self.declarations(&mut text);
@@ -351,19 +355,12 @@ impl<'a> Emitter<'a> {
         text
     }
 
-    /// Writes what comes before the program: finds the table, ends if probes are off, and sets what the program
-    /// begins with.
-    fn setup(&mut self) {
-        let none = self.predicate();
+    /// Writes what comes before the program: finds the table if that is used, ends if probes are off, and sets what the
+    /// program begins with.
+    fn setup(&mut self, uses_table: bool) {
         put!(self, "mov.b64 {RESULT}, 0");
-        put!(self, "{}", self.request.options.table.load(TABLE));
-        put!(self, "setp.eq.u64 {none}, {TABLE}, 0");
-        put!(self, "@{none} bra {END}");
-        if let TableAt::Register(_) = self.request.options.table {
-            let (off, enabled) = (self.predicate(), self.long());
-            put!(self, "ld.global.u64 {enabled}, [{TABLE}+{}]", header::ENABLED);
-            put!(self, "setp.eq.u64 {off}, {enabled}, 0");
-            put!(self, "@{off} bra {END}");
+        if uses_table {
+            self.find_table();
         }
         put!(self, "mov.b64 %xpt_r1, 0");
         if self.has_loops {
@@ -372,6 +369,19 @@ impl<'a> Emitter<'a> {
         self.setup_stack();
         for (word, register) in self.words.clone() {
             self.materialize(word, &register);
+        }
+    }
+
+    fn find_table(&mut self) {
+        let none = self.predicate();
+        put!(self, "{}", self.request.options.table.load(TABLE));
+        put!(self, "setp.eq.u64 {none}, {TABLE}, 0");
+        put!(self, "@{none} bra {END}");
+        if let TableAt::Register(_) = self.request.options.table {
+            let (off, enabled) = (self.predicate(), self.long());
+            put!(self, "ld.global.u64 {enabled}, [{TABLE}+{}]", header::ENABLED);
+            put!(self, "setp.eq.u64 {off}, {enabled}, 0");
+            put!(self, "@{off} bra {END}");
         }
     }
 

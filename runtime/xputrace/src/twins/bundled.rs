@@ -65,6 +65,20 @@ fn bundled_scripts_fit_into_a_kernel() {
     assert_eq!(n, 8, "scripts with handlers inside kernels");
 }
 
+#[test]
+fn sums_of_accesses_are_kept_in_registers() {
+    let script = r#"
+        device_mem("lines", |t| { @n.count(); @bytes[t.space, t.access].sum(t.bytes ?? 0); @last.max(t.bytes ?? 0) });
+        device_mem("lines", |t| if t.space == "global" { @low.min(t.address) });
+        device_exit("lines", |t| @n.count());
+    "#;
+    let made = twin(&plan(script)).unwrap();
+    for kept in 0..4 {
+        assert!(made.text.contains(&format!(".reg .b32 %xpt_sum{kept}_there;")), "{}", made.text);
+    }
+    assemble("sums in registers", &made.text, &[]);
+}
+
 const PATCHES: [&str; 5] = [
     r#"device_entry("reduce", #{via: "patch"}, |t| { @n.count(); @k[t.kernel].count(); }); device_exit("reduce", |t| @x.count());"#,
     r#"device_mem("reduce", #{via: "patch"}, |t| { @n[t.space, t.access].count(); @b[t.space].sum(t.bytes ?? 0) });"#,

@@ -1,0 +1,335 @@
+//! Sums in registers: what a program only adds to elements of maps, a thread of the kernel can add up in registers, and add
+//! to the maps once, where it ends. Code that runs at each access of a loop would otherwise search the map there.
+//!
+//! ```text
+//! Sums::of (a program at a place) ─▶ the caller chooses some ─▶ registers: at the kernel's beginning
+//!                                                           ├▶ Options::sums: blocks add to registers
+//!                                                           └▶ flush: where the thread ends
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use xputrace_bytecode::asm::AsmError;
+use xputrace_bytecode::insn::{self, Cond, Reg, Size, atomic};
+use xputrace_bytecode::{Assembler, BpfMapId, Program, ProgramKind, helper};
+
+use crate::analyse::{State, Types, analyse};
+use crate::flat::{Alu, AtomicOp, Flat, Node, Op, Operand, flatten};
+use crate::value::{Place, Value};
+use crate::{DeviceMap, Kind, Options, Refusal, Request, Word, emit};
+
+/// The stack of the program that adds registers to a map: where its key begins, and the value of a new element.
+const KEY_AT: i16 = -64;
+const VALUE_AT: i16 = -256;
+const MOST_KEY_BYTES: u32 = 64;
+const MOST_VALUE_BYTES: u32 = 192;
+
+/// An element of a map, as far as a thread keeps it in registers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sum {
+    map: BpfMapId,
+    key: Vec<u64>,
+    /// What is done to the words of its value, by their offset.
+    words: BTreeMap<i32, Change>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Add,
+    /// As [`helper::RAISE`] does.
+    Raise,
+}
+
+/// Elements that a thread keeps in registers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// The number of the first: registers have the numbers in their names.
+    first: usize,
+    list: Vec<Sum>,
+}
+
+/// Returns the register that says whether an element is in use.
+pub(crate) fn there(sum: usize) -> String {
+    format!("%xpt_sum{sum}_there")
+}
+
+/// Returns the register of a word of an element.
+pub(crate) fn word(sum: usize, at: i32) -> String {
+    format!("%xpt_sum{sum}_{at}")
+}
+
+impl Sum {
+    /// Whether it is the same element.
+    pub fn is_of(&self, other: &Sum) -> bool {
+        (self.map, &self.key) == (other.map, &other.key)
+    }
+
+    /// The map of the element.
+    pub fn map(&self) -> BpfMapId {
+        self.map
+    }
+
+    /// Adds what another program does to the element.
+    pub fn merge(&mut self, other: &Sum) {
+        self.words.extend(&other.words);
+    }
+}
+
+impl Sums {
+    /// Returns what this program could keep in registers at this place.
+    ///
+    /// # Errors
+    /// The program can't be read.
+    pub fn of(request: Request<'_>) -> Result<Vec<Sum>, Refusal> {
+        let flat = flatten(request.program, request.maps.len())?;
+        let mut list = candidates(&flat, &request);
+        while !list.is_empty() {
+            let options = Options { sums: Sums { first: 0, list: list.clone() }, ..request.options.clone() };
+            let types = analyse(&flat, &Request { options: &options, ..request });
+            let uses = Uses::of(&flat, &types, &|it| match it {
+                Value::Sum { sum, at } => Some((sum, at)),
+                _ => None,
+            });
+            if uses.others.is_empty() {
+                for (sum, at, change) in uses.changes {
+                    list[sum].words.insert(at, change);
+                }
+                list.retain(|it| !it.words.is_empty());
+                return Ok(list);
+            }
+            let mut sum = 0..;
+            list.retain(|_| !sum.next().is_some_and(|it| uses.others.contains(&it)));
+        }
+        Ok(list)
+    }
+
+    /// Puts chosen ones together; `first` is the number of the first.
+    pub fn numbered(first: usize, list: Vec<Sum>) -> Self {
+        Sums { first, list }
+    }
+
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Returns the number of an element with a known key.
+    pub(crate) fn find(&self, map: BpfMapId, key: Option<Vec<u64>>) -> Option<usize> {
+        let key = key.filter(|_| !self.list.is_empty())?;
+        let at = self.list.iter().position(|it| it.map == map && it.key == key)?;
+        Some(self.first + at)
+    }
+
+    /// Returns the PTX that declares the registers and sets them, for the beginning of the kernel's body.
+    pub fn registers(&self) -> String {
+        let mut text = String::new();
+        for (number, sum) in (self.first..).zip(&self.list) {
+            let there = there(number);
+            let _ = writeln!(text, ".reg .b32 {there};\nmov.b32 {there}, 0;");
+            for at in sum.words.keys() {
+                let word = word(number, *at);
+                let _ = writeln!(text, ".reg .b64 {word};\nmov.b64 {word}, 0;");
+            }
+        }
+        text
+    }
+
+    /// Returns the PTX that adds the registers to the maps, for where a thread ends.
+    ///
+    /// # Errors
+    /// A map is of a kind that has no such elements.
+    pub fn flush(&self, maps: &[DeviceMap], options: &Options) -> Result<String, Refusal> {
+        let mut text = String::new();
+        let options = Options { sums: Sums::default(), ..options.clone() };
+        for (number, sum) in (self.first..).zip(&self.list) {
+            let program = sum.program(maps).map_err(|it| Refusal { insn: 0, what: it.to_string() })?;
+            let context: Vec<Word> = sum.words.keys().map(|at| Word::Wide(word(number, *at))).collect();
+            let request = Request { program: &program, maps, context: &context, options: &options };
+            let flat = flatten(&program, maps.len())?;
+            let block = emit::emit(&flat, &analyse(&flat, &request), &request)?;
+            let _ = write!(
+                text,
+                "{{\n    .reg .pred %xpt_unused;\n    setp.eq.u32 %xpt_unused, {}, 0;\n    @%xpt_unused bra $xpt_added;\n{}$xpt_added:\n}}\n",
+                there(number),
+                block.text
+            );
+        }
+        Ok(text)
+    }
+}
+
+impl Sum {
+    /// Returns the program that adds the words of its context to the element, and makes the element if it isn't there.
+    fn program(&self, maps: &[DeviceMap]) -> Result<Program, AsmError> {
+        let mut asm = Assembler::new();
+        let (found, end, element) = (asm.label(), asm.label(), Reg::R7);
+        asm.mov(Reg::R6, Reg::R1);
+        for (at, word) in (KEY_AT..).step_by(8).zip(&self.key) {
+            asm.mov_imm(Reg::R1, *word as i64);
+            asm.stx(Size::Dw, Reg::FP, at, Reg::R1);
+        }
+        self.look_up(&mut asm);
+        asm.jump_if_imm(Cond::Ne, Reg::R0, 0, found);
+        let n_bytes = maps[self.map.index()].value_bytes.next_multiple_of(8);
+        for at in (VALUE_AT..).step_by(8).take(n_bytes as usize / 8) {
+            asm.st_imm(Size::Dw, Reg::FP, at, 0);
+        }
+        asm.ld_map(Reg::R1, self.map);
+        address(&mut asm, Reg::R2, KEY_AT);
+        address(&mut asm, Reg::R3, VALUE_AT);
+        asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
+        asm.call(helper::MAP_UPDATE_ELEM);
+        self.look_up(&mut asm);
+        asm.place(found);
+        asm.mov(element, Reg::R0);
+        for (nth, (at, change)) in self.words.iter().enumerate() {
+            // Without an element, the first access ends the program, counted.
+            if nth == 1 {
+                asm.jump_if_imm(Cond::Eq, element, 0, end);
+            }
+            let (word, at) = (8 * nth as i16, *at as i16);
+            match change {
+                Change::Add => {
+                    asm.ldx(Size::Dw, Reg::R1, Reg::R6, word);
+                    asm.atomic(atomic::ADD, Size::Dw, element, at, Reg::R1);
+                }
+                Change::Raise => {
+                    asm.mov(Reg::R1, element);
+                    if at != 0 {
+                        asm.alu_imm(insn::Alu::Add, Reg::R1, at.into());
+                    }
+                    asm.ldx(Size::Dw, Reg::R2, Reg::R6, word);
+                    asm.call(helper::RAISE);
+                }
+            }
+        }
+        asm.place(end);
+        asm.mov_imm(Reg::R0, 0);
+        asm.exit();
+        let assembled = asm.finish()?;
+        Ok(Program {
+            name: "sum".into(),
+            kind: ProgramKind::Syscall,
+            insns: assembled.insns,
+            map_refs: assembled.map_refs,
+            lines: assembled.lines,
+        })
+    }
+
+    fn look_up(&self, asm: &mut Assembler) {
+        asm.ld_map(Reg::R1, self.map);
+        address(asm, Reg::R2, KEY_AT);
+        asm.call(helper::MAP_LOOKUP_ELEM);
+    }
+}
+
+fn address(asm: &mut Assembler, into: Reg, at: i16) {
+    asm.mov(into, Reg::FP);
+    asm.alu_imm(insn::Alu::Add, into, at.into());
+}
+
+/// Returns the elements that a program looks up by keys that are known now.
+fn candidates(flat: &Flat, request: &Request<'_>) -> Vec<Sum> {
+    let types = analyse(flat, request);
+    let mut list: Vec<Sum> = Vec::new();
+    for (at, node) in flat.nodes.iter().enumerate() {
+        let (Op::Call(helper::MAP_LOOKUP_ELEM), Some(state)) = (node.op, types.before(at)) else { continue };
+        let Value::Map(map) = state.reg(node.frame, 1) else { continue };
+        let shape = request.maps[map.index()];
+        let key = state.key(shape).filter(|_| can_be_kept(shape));
+        let sum = key.map(|key| Sum { map, key, words: BTreeMap::new() });
+        list.extend(sum.filter(|it| !list.iter().any(|known| known.is_of(it))));
+    }
+    list
+}
+
+/// Whether elements are merged when they are read, so that it doesn't matter where and when a thread adds.
+fn can_be_kept(map: DeviceMap) -> bool {
+    let has_elements = map.kind == Kind::Hash || map.kind == Kind::Array && map.max_entries == 1;
+    has_elements && map.parts > 1 && map.key_bytes <= MOST_KEY_BYTES && map.value_bytes <= MOST_VALUE_BYTES
+}
+
+/// Returns the maps to whose elements programs do more than to add.
+///
+/// # Errors
+/// The program can't be read.
+pub fn read_or_set(request: Request<'_>) -> Result<BTreeSet<BpfMapId>, Refusal> {
+    let flat = flatten(request.program, request.maps.len())?;
+    let types = analyse(&flat, &request);
+    let uses = Uses::of(&flat, &types, &|it| match it {
+        Value::Element { map, at, .. } => Some((map, at)),
+        _ => None,
+    });
+    let deleted =
+        flat.nodes.iter().enumerate().filter_map(|(at, node)| match (node.op, types.before(at)?.reg(node.frame, 1)) {
+            (Op::Call(helper::MAP_DELETE_ELEM | helper::MAP_MODIFY), Value::Map(map)) => Some(map),
+            _ => None,
+        });
+    Ok(uses.others.into_iter().chain(deleted).collect())
+}
+
+/// What a program does through pointers of some kind.
+struct Uses<T> {
+    changes: Vec<(T, i32, Change)>,
+    /// Those that it uses otherwise.
+    others: BTreeSet<T>,
+}
+
+impl<T: Copy + Ord> Uses<T> {
+    fn of(flat: &Flat, types: &Types, pointee: &dyn Fn(Value) -> Option<(T, Place)>) -> Self {
+        let mut uses = Uses { changes: Vec::new(), others: BTreeSet::new() };
+        for (at, node) in flat.nodes.iter().enumerate() {
+            if let Some(state) = types.before(at) {
+                uses.node(node, state, pointee);
+            }
+        }
+        uses
+    }
+
+    fn node(&mut self, node: &Node, state: &State, pointee: &dyn Fn(Value) -> Option<(T, Place)>) {
+        let reg = |reg| pointee(state.reg(node.frame, reg));
+        let operand = |it| match it {
+            Operand::Reg(it) => reg(it),
+            Operand::Imm(_) => None,
+        };
+        let change = |it: Option<(T, Place)>, off: i16, change| match it {
+            Some((what, at)) => match at.plus(off.into()) {
+                Some(Place::Fixed(at)) => Ok(Some((what, at, change))),
+                _ => Err(what),
+            },
+            None => Ok(None),
+        };
+        let (changed, others) = match node.op {
+            Op::Atomic { op: AtomicOp::Add, fetch: false, wide: true, base, off, src } => {
+                (change(reg(base), off, Change::Add), vec![reg(src)])
+            }
+            Op::Atomic { base, src, .. } => (Ok(None), vec![reg(base), reg(src)]),
+            Op::Call(helper::RAISE) => (change(reg(1), 0, Change::Raise), vec![reg(2)]),
+            Op::Call(_) => (Ok(None), (1..=5).map(reg).collect()),
+            Op::Load { base, .. } | Op::Store { base, .. } => (Ok(None), vec![reg(base)]),
+            Op::Alu { op: Alu::Mov | Alu::Add, wide: true, rhs, .. }
+                if state.operand(node.frame, rhs).scalar().known.is_some() =>
+            {
+                (Ok(None), vec![])
+            }
+            Op::Alu { op: Alu::Mov, wide: true, .. } => (Ok(None), vec![]),
+            Op::Alu { dst, rhs, .. } => (Ok(None), vec![reg(dst), operand(rhs)]),
+            Op::Neg { dst, .. } | Op::Low { dst, .. } | Op::Swap { dst, .. } => (Ok(None), vec![reg(dst)]),
+            Op::Extend { src, .. } => (Ok(None), vec![reg(src)]),
+            Op::Branch { rhs: Operand::Imm(0), .. } => (Ok(None), vec![]),
+            Op::Branch { lhs, rhs, .. } => (Ok(None), vec![reg(lhs), operand(rhs)]),
+            _ => (Ok(None), vec![]),
+        };
+        match changed {
+            Ok(change) => self.changes.extend(change),
+            Err(what) => _ = self.others.insert(what),
+        }
+        self.others.extend(others.into_iter().flatten().map(|it| it.0));
+    }
+}
