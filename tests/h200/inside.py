@@ -122,6 +122,23 @@ def tools():
     return f"{latency}"
 
 
+@case("begins and ends of blocks", cases=CASES)
+def blocks():
+    script = """
+        device_block_begin("reduce", |t| { @begun[t.blockIdx.x].count(); @first[t.launch.time].min(t.time); });
+        device_exit("reduce", |t| @exits[t.launch.time].max(t.time));
+        device_block_end("reduce", |t| { @ended[t.blockIdx.x].count(); @last[t.launch.time].max(t.time); });
+    """
+    found, own = inside(script, 100_000, 30)
+    wanted = {str(it): own["launches"] for it in range(own["blocks"])}
+    expect("begins by block", found["@begun"], wanted)
+    expect("ends by block", found["@ended"], wanted)
+    for launched, last in found["@last"].items():
+        # A handler of the last thread runs behind those of its exit, and of all others.
+        assert found["@first"][launched] <= found["@exits"][launched] <= last, launched
+    return f"{len(wanted)} blocks of {own['launches']} launches"
+
+
 @case("barriers", cases=CASES)
 def barriers():
     found, own = inside('device_barrier("reduce", |t| @n.count()); device_barrier("reduce", #{per: "warp"}, |t| @warps.count());')

@@ -189,6 +189,10 @@ pub enum DeviceEvent {
     Entry,
     /// After its last one.
     Exit,
+    /// Before the first instruction of a block's first thread.
+    BlockBegin,
+    /// After the last instruction of a block, in the thread that ends last.
+    BlockEnd,
     /// Before each access to memory.
     Memory,
     /// Before each barrier of the block.
@@ -199,14 +203,23 @@ pub enum DeviceEvent {
 
 impl DeviceEvent {
     /// Every place.
-    pub const ALL: &[DeviceEvent] =
-        &[DeviceEvent::Entry, DeviceEvent::Exit, DeviceEvent::Memory, DeviceEvent::Barrier, DeviceEvent::Line];
+    pub const ALL: &[DeviceEvent] = &[
+        DeviceEvent::Entry,
+        DeviceEvent::Exit,
+        DeviceEvent::BlockBegin,
+        DeviceEvent::BlockEnd,
+        DeviceEvent::Memory,
+        DeviceEvent::Barrier,
+        DeviceEvent::Line,
+    ];
 
     /// Returns the event's name in scripts.
     pub const fn name(self) -> &'static str {
         match self {
             DeviceEvent::Entry => "device_entry",
             DeviceEvent::Exit => "device_exit",
+            DeviceEvent::BlockBegin => "device_block_begin",
+            DeviceEvent::BlockEnd => "device_block_end",
             DeviceEvent::Memory => "device_mem",
             DeviceEvent::Barrier => "device_barrier",
             DeviceEvent::Line => "device_line",
@@ -216,7 +229,7 @@ impl DeviceEvent {
     /// Returns the fields that scripts read.
     pub const fn fields(self) -> &'static [Field] {
         match self {
-            DeviceEvent::Entry | DeviceEvent::Exit => FIELDS,
+            DeviceEvent::Entry | DeviceEvent::Exit | DeviceEvent::BlockBegin | DeviceEvent::BlockEnd => FIELDS,
             DeviceEvent::Memory => ACCESS_FIELDS,
             DeviceEvent::Barrier | DeviceEvent::Line => LINE_FIELDS,
         }
@@ -224,7 +237,12 @@ impl DeviceEvent {
 
     /// Whether all that is needed to know when it happens are a kernel's threads, and not its code.
     pub const fn is_of_threads(self) -> bool {
-        matches!(self, DeviceEvent::Entry | DeviceEvent::Exit)
+        matches!(self, DeviceEvent::Entry | DeviceEvent::Exit) || self.is_of_blocks()
+    }
+
+    /// Whether it happens once in each block.
+    pub const fn is_of_blocks(self) -> bool {
+        matches!(self, DeviceEvent::BlockBegin | DeviceEvent::BlockEnd)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a kernel's threads keep in registers until they end: see [`xputrace_device::sums`].
 
 use crate::NoTwin;
-use crate::maker::{Kernels, Maker, Origin, place_of, switch_of, together_again};
+use crate::maker::{Kernels, Maker, Origin, places_of, switch_of, together_again};
 use std::collections::BTreeMap;
 use xputrace_device::{Options, Refusal, Request, Sum, Sums, TableAt};
 use xputrace_events::DeviceEvent;
@@ -93,7 +93,7 @@ impl Maker {
             if is_kernel && site.point == Point::Exit {
                 *n_exits.entry(site.function.to_owned()).or_default() += 1;
             }
-            let place = place_of(site).filter(|it| is_kernel && keeps(*it))?;
+            let place = places_of(site).iter().copied().find(|it| is_kernel && keeps(*it))?;
             let found = found.entry(site.function.to_owned()).or_default();
             for handler in self.of_place(kernels.wanted(site.function), place) {
                 if let Err(refusal) = self.add_candidates(found, handler, kernels, site, architecture) {

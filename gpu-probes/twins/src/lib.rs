@@ -14,6 +14,7 @@
 //! nothing of processes: an image is bytes, and so is a twin.
 #![forbid(unsafe_code)]
 
+mod block_end;
 mod kept;
 mod maker;
 mod patches;

@@ -1,6 +1,7 @@
 //! Weaves handlers into kernels.
 
 use crate::NoTwin;
+use crate::block_end;
 use crate::kept::{Kept, keeps};
 use crate::text::{Gpu, best, text};
 use std::collections::{BTreeMap, BTreeSet};
@@ -319,7 +320,7 @@ impl Maker {
             }
         }
         module.only(&names)?;
-        let wants_lines = |it: &Wanted| it.handlers.iter().any(|at| self.handlers[*at].place == DeviceEvent::Line);
+        let wants_lines = |it: &Wanted| self.of_place(it, DeviceEvent::Line).next().is_some();
         if !module.has_lines() && kernels.values().any(wants_lines) {
             return Err(NoTwin::NoLines);
         }
@@ -329,6 +330,9 @@ impl Maker {
         module.declare(&declaration(self.switches()))?;
         if reads_names {
             module.declare(&format!(".visible .const .align 8 .u64 {NAMES_VARIABLE}[{}];", names.len()))?;
+        }
+        if kernels.values().any(|it| self.of_place(it, DeviceEvent::BlockEnd).next().is_some()) {
+            module.declare(block_end::DECLARATION)?;
         }
         for kernel in &names {
             module.rename(kernel, &twin_symbol(kernel))?;
@@ -362,10 +366,11 @@ impl Maker {
         }
         let (mut failure, mut reads_names) = (None, false);
         module.weave(&kernels.names(), &mut |site| {
-            let place = place_of(site)?;
+            let places = places_of(site);
             let texts = kernels.callers(site).into_iter().map(|kernel| {
                 let kept = kept.get(kernel).filter(|_| kernel == site.function);
-                let text = self.blocks(kernels.wanted(kernel), place, &kernels.spot(kernel, site), architecture, kept);
+                let text =
+                    self.at_places(kernels.wanted(kernel), places, &kernels.spot(kernel, site), architecture, kept);
                 text.map_err(|refusal| NoTwin::Refused { kernel: kernel.to_owned(), refusal })
             });
             match texts.collect::<Result<Vec<String>, NoTwin>>().and_then(|it| only(it, site)) {
@@ -380,6 +385,24 @@ impl Maker {
             }
         })?;
         failure.map_or(Ok(reads_names), Err)
+    }
+
+    /// Returns the PTX of a kernel's handlers where these places are; empty if it has none there.
+    fn at_places(
+        &self,
+        wanted: &Wanted,
+        places: &[DeviceEvent],
+        spot: &Spot<'_>,
+        architecture: u32,
+        kept: Option<&Kept>,
+    ) -> Result<String, xputrace_device::Refusal> {
+        let mut text = String::new();
+        for place in places {
+            let blocks = self.blocks(wanted, *place, spot, architecture, kept)?;
+            let is_of_last = *place == DeviceEvent::BlockEnd && !blocks.is_empty();
+            text += &if is_of_last { block_end::in_last_thread(&blocks) } else { blocks };
+        }
+        Ok(text)
     }
 
     /// Returns the PTX of a kernel's handlers at this place; empty if it has none there.
@@ -443,16 +466,16 @@ pub(crate) fn switch_of(handler: &Handler) -> usize {
     handler.condition.map_or(0, |it| usize::from(it) + 1)
 }
 
-/// Returns the event at a point of a kernel's code, if it is one.
-pub(crate) fn place_of(site: &Site<'_>) -> Option<DeviceEvent> {
-    Some(match site.point {
-        Point::Entry => DeviceEvent::Entry,
-        Point::Exit => DeviceEvent::Exit,
-        Point::BeforeAccess(_) => DeviceEvent::Memory,
-        Point::BeforeBarrier => DeviceEvent::Barrier,
-        Point::Line => DeviceEvent::Line,
-        _ => return None,
-    })
+/// Returns the events at a point of a kernel's code, in their order.
+pub(crate) fn places_of(site: &Site<'_>) -> &'static [DeviceEvent] {
+    match site.point {
+        Point::Entry => &[DeviceEvent::BlockBegin, DeviceEvent::Entry],
+        Point::Exit => &[DeviceEvent::Exit, DeviceEvent::BlockEnd],
+        Point::BeforeAccess(_) => &[DeviceEvent::Memory],
+        Point::BeforeBarrier => &[DeviceEvent::Barrier],
+        Point::Line => &[DeviceEvent::Line],
+        _ => &[],
+    }
 }
 
 /// Returns a word of which nothing is known now.

@@ -49,13 +49,13 @@ const BYTES: &str = "%patch_bytes";
 /// `Sanitizer_DeviceMemoryFlags`: 1 for a read, 2 for a write.
 const FLAGS: &str = "%patch_flags";
 
-/// Returns the event at a place.
-fn event(point: PatchPoint) -> DeviceEvent {
+/// Returns the events at a place.
+fn events(point: PatchPoint) -> &'static [DeviceEvent] {
     match point {
-        PatchPoint::Entry => DeviceEvent::Entry,
-        PatchPoint::Exit => DeviceEvent::Exit,
-        PatchPoint::Global | PatchPoint::Shared | PatchPoint::Local => DeviceEvent::Memory,
-        PatchPoint::Barrier => DeviceEvent::Barrier,
+        PatchPoint::Entry => &[DeviceEvent::BlockBegin, DeviceEvent::Entry],
+        PatchPoint::Exit => &[DeviceEvent::Exit],
+        PatchPoint::Global | PatchPoint::Shared | PatchPoint::Local => &[DeviceEvent::Memory],
+        PatchPoint::Barrier => &[DeviceEvent::Barrier],
     }
 }
 
@@ -99,7 +99,7 @@ impl Maker {
     }
 
     fn handlers_at(&self, point: PatchPoint) -> impl Iterator<Item = usize> {
-        (0..self.handlers.len()).filter(move |it| self.handlers[*it].place == event(point))
+        (0..self.handlers.len()).filter(move |it| events(point).contains(&self.handlers[*it].place))
     }
 
     fn function(&self, point: PatchPoint) -> Result<String, Refusal> {

@@ -272,6 +272,28 @@ fn no_twin_without_a_kernel_that_gets_something() {
 }
 
 #[test]
+fn a_blocks_first_and_last_threads() {
+    let handlers = || {
+        let end = counting(DeviceEvent::BlockEnd, device::TIME);
+        vec![counting(DeviceEvent::BlockBegin, device::SMID), counting(DeviceEvent::Exit, device::THREAD), end]
+    };
+    golden("blocks.ptx", &twin(handlers(), FIRST, "second").unwrap().unwrap());
+    // Where a thread may end in several places, and beside other shared memory.
+    for kernel in ["first", "second"] {
+        let twin = twin(handlers(), FIRST, kernel).unwrap().unwrap();
+        assert_eq!(twin.text.matches(".align 1024 .b8 xpt_ended[1024]").count(), 1);
+        assemble_text("blocks", &twin.text);
+    }
+    let own = "\n.shared .align 16 .b8 tile[40];\n.extern .shared .align 1024 .b8 rest[];\n.visible .entry k(.param .u64 a) {\n\
+               .reg .b32 %r; .reg .pred %p; mov.u32 %r, %tid.x; setp.gt.u32 %p, %r, 5; st.shared.b32 [rest], %r;\n\
+               @%p exit; bar.warp.sync 63; st.shared.b32 [tile], %r; ret; }\n";
+    let own = FIRST.lines().take_while(|it| !it.starts_with(".visible")).collect::<Vec<_>>().join("\n") + own;
+    assemble_text("shared", &twin(handlers(), &own, "k").unwrap().unwrap().text);
+    let twin = twin(vec![counting(DeviceEvent::BlockEnd, device::SMID)], ENDS_ELSEWHERE, "k").unwrap().unwrap();
+    assemble_text("elsewhere", &twin.text);
+}
+
+#[test]
 fn an_image_that_is_no_ptx_is_an_error() {
     let handlers = vec![counting(DeviceEvent::Entry, device::SMID)];
     assert!(matches!(twin(handlers, "int main() {}", "main"), Err(NoTwin::Parse(_))));

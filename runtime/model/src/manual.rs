@@ -131,6 +131,18 @@ pub const EVENTS: &[Entry] = &[
         example: "device_exit(\"vectorAdd\", |t| @last[t.threadIdx.x].max(t.time));",
     },
     Entry {
+        event: Event::Device(DeviceEvent::BlockBegin),
+        declaration: "device_block_begin(\"vectorAdd\", |t| …)",
+        meaning: "the first thread of a block of a kernel of that name begins",
+        example: "device_block_begin(\"vectorAdd\", |t| @blocks[t.smid].count());",
+    },
+    Entry {
+        event: Event::Device(DeviceEvent::BlockEnd),
+        declaration: "device_block_end(\"vectorAdd\", |t| …)",
+        meaning: "the last thread of a block of a kernel of that name is about to end",
+        example: "device_block_end(\"vectorAdd\", |t| @ended[t.blockIdx.x].max(t.time));",
+    },
+    Entry {
         event: Event::Device(DeviceEvent::Memory),
         declaration: "device_mem(\"vectorAdd\", |t| …)",
         meaning: "a thread of a kernel of that name is about to access memory",

@@ -173,6 +173,8 @@ impl Call<'_> {
             Event::Host(HostEvent::Api) => "api(\"cudaMalloc*\", |a| …)",
             Event::Device(DeviceEvent::Entry) => "device_entry(\"vectorAdd\", |t| …)",
             Event::Device(DeviceEvent::Exit) => "device_exit(\"vectorAdd\", |t| …)",
+            Event::Device(DeviceEvent::BlockBegin) => "device_block_begin(\"vectorAdd\", |t| …)",
+            Event::Device(DeviceEvent::BlockEnd) => "device_block_end(\"vectorAdd\", |t| …)",
             Event::Device(DeviceEvent::Memory) => "device_mem(\"vectorAdd\", |t| …)",
             Event::Device(DeviceEvent::Barrier) => "device_barrier(\"vectorAdd\", |t| …)",
             Event::Device(DeviceEvent::Line) => "device_line(\"vectorAdd\", |t| …)",
@@ -526,18 +528,20 @@ fn rate_problem(event: Event, nanos: i64) -> Option<String> {
 }
 
 fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Options> {
-    let Some(at) = arguments.iter().position(|it| it.is_map()) else { return Some(Options::default()) };
+    let per = if event == Event::Device(DeviceEvent::BlockBegin) { Per::Block } else { Per::default() };
+    let mut options = Options { per, ..Options::default() };
+    let Some(at) = arguments.iter().position(|it| it.is_map()) else { return Some(options) };
     let map = arguments.remove(at).cast::<Map>();
     let allowed: &[&str] = match event {
         Event::Activity(_) => &["every"],
         Event::Host(_) => &["every", "optional"],
         Event::Launch => &["every", "kinds"],
+        Event::Device(place) if place.is_of_blocks() => &["every", "tag", "via"],
         Event::Device(_) => &["per", "every", "tag", "via"],
         Event::Begin | Event::End | Event::Interval => &[],
         Event::Uretprobe => &["scope", "every", "return"],
         _ => &["scope", "every"],
     };
-    let mut options = Options::default();
     for (name, value) in &map {
         option(call, event, allowed, name, value, &mut options)?;
     }

@@ -40,6 +40,10 @@ pub(super) fn check_way(staged: &Staged) -> Vec<Diagnostic> {
             error(it, "patches of machine code don't know source lines".to_owned())
                 .help("`device_line` needs a twin: leave `via` out, and compile with `nvcc -lineinfo`"),
         ),
+        Event::Device(DeviceEvent::BlockEnd) if way == DeviceWay::Patch => Some(
+            error(it, "patches of machine code don't know which thread of a block ends last".to_owned())
+                .help("`device_block_end` needs a twin: leave `via` out"),
+        ),
         Event::Device(_) if way == DeviceWay::Patch && runs_at_some_launches(staged, it) => Some(
             error(it, "handlers run at all launches where kernels are patched".to_owned())
                 .help("`every`, `tag`, `enable()` and `disable()` need twins: leave `via` out"),

@@ -14,7 +14,7 @@ use xputrace_model::plan::{
     Activities, Activity, Demand, DeviceWay, HostDemand, HostEvent, HostEvents, LaunchFilter, Place, Plan, ProbeScope,
     ReturnWay, Switch, Target,
 };
-use xputrace_model::schema::{self, Event, Field};
+use xputrace_model::schema::{self, DeviceEvent, Event, Field};
 use xputrace_model::table::{Storage, TableDef};
 
 /// The maps whose plain values CPU probes exchange with other handlers.
@@ -82,6 +82,9 @@ fn device_code(handler: &Handler) -> Vec<String> {
 
 fn device_threads(handler: &Handler) -> &'static str {
     match handler.options.per {
+        _ if handler.event == Event::Device(DeviceEvent::BlockEnd) => {
+            "device code: runs in the last thread of each block that ends, in the kernels that match"
+        }
         Per::Thread => "device code: runs in each thread of the kernels that match",
         Per::Warp => {
             "device code: runs once for the threads of a warp that are there together, in the kernels that match"

@@ -257,6 +257,10 @@ impl DeviceHandler {
             if sink.is_over() {
                 return;
             }
+            // Threads of the software GPU end in their order.
+            if self.place == DeviceEvent::BlockEnd && !threads.is_last_of_block(n) {
+                continue;
+            }
             threads.fill(&mut ctx, n);
             if !state.run_device(self.handler.probe, program, &ctx, sink) {
                 ended.insert(n);
@@ -270,7 +274,7 @@ impl DeviceHandler {
 fn launch_words(kernel: &GpuContext, place: DeviceEvent) -> DeviceContext {
     let mut ctx: DeviceContext = [0; device::WORDS];
     ctx[device::TIME] = match place {
-        DeviceEvent::Exit => kernel[word::END],
+        DeviceEvent::Exit | DeviceEvent::BlockEnd => kernel[word::END],
         _ => kernel[word::START],
     };
     ctx[device::PID] = kernel[word::PID];
@@ -295,6 +299,11 @@ impl Threads {
 
     fn count(&self) -> u64 {
         volume(&self.grid).saturating_mul(volume(&self.block))
+    }
+
+    /// Whether the thread with this number is the last of its block.
+    fn is_last_of_block(&self, n: u64) -> bool {
+        (n + 1).is_multiple_of(volume(&self.block))
     }
 
     /// Fills the words of the thread with this number, which is less than their count.
