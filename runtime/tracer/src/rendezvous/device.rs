@@ -434,7 +434,7 @@ mod tests {
         assert!(image(41, image_kind::PTX).is_err(), "shorter");
         assert!(image(40, image_kind::PTX).is_err(), "malformed");
         assert!(image(u64::MAX, image_kind::CUBIN).is_err(), "huge");
-        assert!(image(40, 2).is_err(), "of no kind");
+        assert!(image(40, image_kind::KERNEL + 1).is_err(), "of no kind");
         let endless = Message::new(message::IMAGE, &[1, 0, 40, 90, 90, image_kind::PTX], "");
         let endless = Image::new(endless, File::open("/dev/zero").unwrap().into()).read(|_| ());
         assert!(endless.is_err_and(|it| it.to_string().contains("sealed")), "a file");
