@@ -20,6 +20,7 @@ mod maker;
 mod patches;
 mod program;
 mod text;
+mod times;
 
 use xputrace_wire::device::MOST_KERNEL_CONDITIONS;
 

@@ -4,12 +4,13 @@
 //! (`sanitizer_patching.h`, "SanitizerCallback…").
 
 use crate::maker::{ACTIVE, LEADER, Maker, clock, process_id, sectors_at};
+use crate::times::Place;
 use object::{Object, ObjectSection};
 use std::fmt::Write as _;
 use xputrace_device::{LEAST_ARCHITECTURE, Refusal, Sums, TableAt, Word};
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, Access, SOURCES, Source};
-use xputrace_wire::device::{PatchPoint, kernel_words};
+use xputrace_wire::device::{ENABLED, PatchPoint, kernel_words};
 
 /// Patches as text: the same in every run of a script, for all kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ const ADDRESS: &str = "%patch_address";
 const BYTES: &str = "%patch_bytes";
 /// `Sanitizer_DeviceMemoryFlags`: 1 for a read, 2 for a write.
 const FLAGS: &str = "%patch_flags";
+/// Where the times of the launch go.
+const TIMES: &str = "%patch_times";
 
 /// Returns the events at a place.
 fn events(point: PatchPoint) -> &'static [DeviceEvent] {
@@ -81,19 +84,21 @@ fn parameters(point: PatchPoint) -> &'static str {
 }
 
 impl Maker {
-    /// Makes the patches for GPUs of this compute capability.
+    /// Makes the patches for GPUs of this compute capability; those at entries and exits take the kernel's times, if that is
+    /// wanted.
     ///
     /// # Errors
     /// A handler can't be run there.
-    pub fn patches(&self, capability: u32) -> Result<PatchesText, Refusal> {
-        let points: Vec<PatchPoint> =
-            PatchPoint::ALL.iter().copied().filter(|it| self.handlers_at(*it).next().is_some()).collect();
+    pub fn patches(&self, capability: u32, takes_times: bool) -> Result<PatchesText, Refusal> {
+        let is_used =
+            |it: &PatchPoint| self.handlers_at(*it).next().is_some() || takes_times && times_at(*it).is_some();
+        let points: Vec<PatchPoint> = PatchPoint::ALL.iter().copied().filter(is_used).collect();
         let target = format!("sm_{capability}");
         // The first PTX that knows such GPUs ("PTX ISA", release notes), as far as a ptxas of CUDA 12 is concerned.
         let version = if capability <= 90 { "8.0" } else { "8.8" };
         let mut text = format!(".version {version}\n.target {target}\n.address_size 64\n");
         for point in &points {
-            text += &self.function(*point)?;
+            text += &self.function(*point, takes_times)?;
         }
         Ok(PatchesText { text, target, points })
     }
@@ -102,9 +107,10 @@ impl Maker {
         (0..self.handlers.len()).filter(move |it| events(point).contains(&self.handlers[*it].place))
     }
 
-    fn function(&self, point: PatchPoint) -> Result<String, Refusal> {
+    fn function(&self, point: PatchPoint, takes_times: bool) -> Result<String, Refusal> {
         let context: Vec<Word> =
             SOURCES.into_iter().enumerate().map(|(at, source)| self.word_at(point, at, source)).collect();
+        let times = times_at(point).filter(|_| takes_times).unwrap_or_default();
         let mut body = String::new();
         for handler in self.handlers_at(point) {
             // A ptxas takes no `redux` in patches, which later architectures have.
@@ -119,11 +125,12 @@ impl Maker {
             );
         }
         Ok(format!(
-            "\n.visible .func (.param .b32 result) {}(.param .b64 kernel, {})\n{{\n{}{body}$patch_end:\n    \
+            "\n.visible .func (.param .b32 result) {}(.param .b64 kernel, {})\n{{\n{}{times}{}{body}$patch_end:\n    \
              .reg .b32 %patch_ok;\n    mov.b32 %patch_ok, 0;\n    st.param.b32 [result], %patch_ok;\n    ret;\n}}\n",
             point.symbol(),
             parameters(point),
-            prologue(point)
+            prologue(point),
+            words_for_handlers()
         ))
     }
 
@@ -163,6 +170,27 @@ impl Maker {
     }
 }
 
+/// Returns what takes the kernel's times at a place, if anything does there. It comes before the handlers, whose own time is the
+/// kernel's but at its end.
+fn times_at(point: PatchPoint) -> Option<String> {
+    let word = |at: usize| format!("{KERNEL}+{at}");
+    let place = Place { times: TIMES, groups: &word(kernel_words::GROUPS), is_node: &word(kernel_words::IS_NODE) };
+    let taken = match point {
+        PatchPoint::Entry => place.entered(),
+        PatchPoint::Exit => place.exited(),
+        PatchPoint::Global | PatchPoint::Shared | PatchPoint::Local | PatchPoint::Barrier => return None,
+    };
+    Some(format!(
+        "    .reg .b64 {TIMES}, %patch_enabled;\n    ld.global.nc.u64 {TIMES}, [{KERNEL}+{}];\n    \
+         setp.eq.u64 %patch_none, {TIMES}, 0;\n    @%patch_none bra $patch_timed;\n    \
+         ld.global.nc.u64 %patch_enabled, [{KERNEL}+{}];\n    ld.global.u64 %patch_enabled, [%patch_enabled+{ENABLED}];\n    \
+         setp.eq.u64 %patch_none, %patch_enabled, 0;\n    \
+         @%patch_none bra $patch_timed;\n{taken}$patch_timed:\n",
+        kernel_words::TIMES,
+        kernel_words::BLOCK
+    ))
+}
+
 /// Returns what comes before the handlers: without a kernel, nothing is done.
 fn prologue(point: PatchPoint) -> String {
     let of_access = if space(point).is_some() {
@@ -175,8 +203,14 @@ fn prologue(point: PatchPoint) -> String {
     };
     format!(
         "    .reg .b64 {KERNEL}, {BLOCK}, %patch_handlers, %patch_bit;\n    .reg .pred %patch_none;\n{of_access}    \
-         ld.param.u64 {KERNEL}, [kernel];\n    setp.eq.u64 %patch_none, {KERNEL}, 0;\n    @%patch_none bra $patch_end;\n    \
-         ld.global.nc.u64 {BLOCK}, [{KERNEL}+{}];\n    ld.global.nc.u64 %patch_handlers, [{KERNEL}+{}];\n",
+         ld.param.u64 {KERNEL}, [kernel];\n    setp.eq.u64 %patch_none, {KERNEL}, 0;\n    @%patch_none bra $patch_end;\n"
+    )
+}
+
+/// Returns what loads the words that handlers need.
+fn words_for_handlers() -> String {
+    format!(
+        "    ld.global.nc.u64 {BLOCK}, [{KERNEL}+{}];\n    ld.global.nc.u64 %patch_handlers, [{KERNEL}+{}];\n",
         kernel_words::BLOCK,
         kernel_words::HANDLERS
     )

@@ -369,9 +369,18 @@ fn patches_have_a_function_for_each_place_that_has_handlers() {
         handlers.push(counting(DeviceEvent::Entry, word));
     }
     handlers.extend([counting(DeviceEvent::Exit, device::SMID), counting(DeviceEvent::Barrier, device::THREAD)]);
-    let patches = maker(handlers).patches(90).unwrap();
+    let patches = maker(handlers).patches(90, false).unwrap();
     assert_eq!(patches.points, PatchPoint::ALL);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/patches.ptx");
+    xputrace_golden::assert(&path, &patches.text);
+    assemble(&path, &["--compile-as-tools-patch"]);
+}
+
+#[test]
+fn patches_take_times_at_entries_and_exits_whatever_handlers_there_are() {
+    let patches = maker(vec![counting(DeviceEvent::Exit, device::SMID)]).patches(90, true).unwrap();
+    assert_eq!(patches.points, [PatchPoint::Entry, PatchPoint::Exit]);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/times.ptx");
     xputrace_golden::assert(&path, &patches.text);
     assemble(&path, &["--compile-as-tools-patch"]);
 }

@@ -493,8 +493,14 @@ pub mod kernel_words {
     pub const NAME: usize = 8;
     /// A bit for each handler that runs in it, by its index.
     pub const HANDLERS: usize = 16;
+    /// Address of the context's memory for times ([`crate::times`]); 0 if the launch takes none.
+    pub const TIMES: usize = 24;
+    /// Address of the first group that launches of this kind use.
+    pub const GROUPS: usize = 32;
+    /// 1 in a node of a graph.
+    pub const IS_NODE: usize = 40;
     /// Bytes of them all.
-    pub const BYTES: usize = 24;
+    pub const BYTES: usize = 48;
 }
 
 /// Handlers of a run that patches can have.

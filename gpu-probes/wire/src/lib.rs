@@ -25,13 +25,14 @@ pub mod record;
 pub mod region;
 pub mod ring;
 pub mod status;
+pub mod times;
 
 pub use answer::Answer;
 pub use xputrace_cuda_calls as cuda_calls;
 pub use xputrace_events as events;
 
 /// Changes with every layout in this crate; each side refuses a peer of another version.
-pub const VERSION: u32 = 23;
+pub const VERSION: u32 = 24;
 
 /// Environment variable that names the tracer's sockets: `@NAME` in the abstract namespace, a path, or both as
 /// `@NAME:PATH`.

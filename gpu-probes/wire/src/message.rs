@@ -172,6 +172,9 @@ pub mod demand {
     /// since the two exclude each other in a process. Any collector takes it: it refuses where the API is missing.
     pub const PATCHES: u64 = 1 << 27;
 
+    /// Record every launch and, with the activity, every kernel, with the times that patches take; with [`PATCHES`].
+    pub const PATCHED_KERNELS: u64 = 1 << 26;
+
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;
     const HOST_EVENTS_AT: u32 = 48;

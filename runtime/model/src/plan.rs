@@ -154,6 +154,8 @@ pub struct Demand {
     pub waited_for: bool,
     /// Whether it is read how long a GPU was idle. Then all activities are recorded.
     pub idle: bool,
+    /// Whether launches and kernels are events although machine code is patched, so that CUPTI tells nothing of them.
+    pub patched_kernels: bool,
     pub host: HostDemand,
 }
 
@@ -185,9 +187,9 @@ impl Plan {
         }
         let on = SwitchId::each(&self.switches).filter(|(id, _)| is_on(*id));
         let asked = on.fold(self.always, |all, (_, it)| all.with(&it.demand));
-        // What was captured and made before must be known when it runs, and CUPTI tells latencies from the start or never.
-        let Demand { captures, captures_python, latencies, .. } = self.demand;
-        let asked = Demand { captures, captures_python, latencies, ..asked };
+        // What was captured, made and patched before must be known when it runs, and CUPTI tells latencies from the start or never.
+        let Demand { captures, captures_python, latencies, patched_kernels, .. } = self.demand;
+        let asked = Demand { captures, captures_python, latencies, patched_kernels, ..asked };
         // An activity is either always recorded with the calls that may have caused it, or never.
         asked.joining(|it| self.demand.joins(it))
     }
@@ -237,6 +239,7 @@ impl Demand {
             previous: self.previous | other.previous,
             waited_for: self.waited_for | other.waited_for,
             idle: self.idle | other.idle,
+            patched_kernels: self.patched_kernels | other.patched_kernels,
             host: HostDemand {
                 kinds: self.host.kinds.with(other.host.kinds),
                 required: self.host.required.with(other.host.required),

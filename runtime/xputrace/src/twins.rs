@@ -117,7 +117,7 @@ impl Twins {
             arena: maker.arena().clone(),
             sites: maker.sites().iter().map(site).collect(),
         };
-        let making = Arc::new(Making::new(maker, plan.device_way, kernels));
+        let making = Arc::new(Making::new(maker, plan, kernels));
         let of_threads = making.clone();
         let workshop = Workshop::new(move |task| of_threads.make(task));
         let workshop = workshop.context("cannot start the threads that make twins of kernels")?;
@@ -161,7 +161,7 @@ impl Twins {
             Ok((place, map.try_clone_fd()?))
         };
         let arrays = maker.arrays().into_iter().map(array).collect::<Result<Vec<_>>>()?;
-        let (ring, reads_clock, conditions) = (maker.ring(), maker.reads_clock(), self.conditions.clone());
+        let (ring, reads_clock, conditions) = (maker.ring(), self.making.reads_clock(), self.conditions.clone());
         Ok(DeviceBlock { initial, ring, arrays, reads_clock, conditions })
     }
 
@@ -191,7 +191,7 @@ impl Twins {
         let made = match made {
             Ok(Outcome::Made(made)) => made,
             Ok(Outcome::Patched(patched)) => {
-                self.tally.add_patches(&patched.code).iter().for_each(|it| note(it));
+                self.tally.add_patches(&patched.code, self.making.takes_times).iter().for_each(|it| note(it));
                 return Woven::Patches(patches_of(patched, running));
             }
             Ok(Outcome::Nothing) => return Woven::Nothing,
@@ -225,7 +225,7 @@ impl Twins {
 
     /// Says how twins were compiled, and how right the times are that they have read.
     pub fn account_for_all(&self, running: &mut Running) {
-        let clocks = if self.making.maker.reads_clock() { self.clocks } else { Clocks::default() };
+        let clocks = if self.making.reads_clock() { self.clocks } else { Clocks::default() };
         let of_clocks = clocks::notes(clocks, self.object.is_some());
         self.tally.notes().iter().chain(&of_clocks).for_each(|it| running.report().note(it));
     }

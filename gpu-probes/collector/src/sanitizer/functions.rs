@@ -52,6 +52,8 @@ functions! {
     alloc = c"sanitizerAlloc" (Handle, *mut *mut c_void, usize);
     /// Of a context and a stream; null is its default stream.
     stream_handle = c"sanitizerGetStreamHandle" (Handle, Handle, *mut Handle);
+    /// Fills device memory with a byte.
+    fill = c"sanitizerMemset" (*mut c_void, i32, usize, Handle);
     copy_to_device = c"sanitizerMemcpyHostToDeviceAsync" (*mut c_void, *const c_void, usize, Handle);
     copy_to_host = c"sanitizerMemcpyDeviceToHost" (*mut c_void, *const c_void, usize, Handle);
     wait_for_stream = c"sanitizerStreamSynchronize" (Handle);
@@ -96,6 +98,8 @@ pub(super) const MODULE_UNLOADING: u32 = 10;
 pub(super) const LAUNCH_BEGIN: u32 = 1;
 pub(super) const LAUNCH_END: u32 = 3;
 pub(super) const NODE_LAUNCH_BEGIN: u32 = 4;
+pub(super) const GRAPH_LAUNCH_BEGIN: u32 = 6;
+pub(super) const GRAPH_LAUNCH_END: u32 = 7;
 
 /// `CU_GRAPH_NODE_TYPE_KERNEL`.
 pub(super) const NODE_IS_KERNEL: u32 = 0;
@@ -160,7 +164,20 @@ pub(super) struct NodeLaunchData {
     pub(super) launch: LaunchData,
 }
 
+/// `Sanitizer_GraphLaunchData`.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct GraphLaunchData {
+    pub(super) context: Handle,
+    pub(super) stream: Handle,
+    pub(super) stream_handle: Handle,
+    pub(super) executable: Handle,
+    /// 1 if the graph is only brought to the GPU.
+    pub(super) is_upload: u32,
+}
+
 // The headers' structures, as a compiler lays them out.
 const _: () = assert!(std::mem::offset_of!(LaunchData, grid_id) == 88);
 const _: () = assert!(std::mem::offset_of!(LaunchData, launch) == 96);
 const _: () = assert!(std::mem::offset_of!(NodeLaunchData, launch) == 32);
+const _: () = assert!(std::mem::offset_of!(GraphLaunchData, is_upload) == 32);

@@ -10,6 +10,8 @@ mod functions;
 mod launches;
 mod locate;
 mod patching;
+mod places;
+mod times;
 
 use crate::agent::device::ImageCode;
 use crate::agent::host_call::{is_unseen, unseen};
@@ -17,11 +19,12 @@ use crate::agent::{Agent, Backend, Context, Flushing, Layer, Order, Refusal, Str
 use crate::cupti::driver::{Driver, find_driver};
 use crate::cupti::{Handle, kind_of_stream, layer_of, twins};
 use functions::{
-    CONTEXT_CREATED, CONTEXT_DESTROYING, ContextData, Functions, LAUNCH_BEGIN, LAUNCH_END, LaunchData, MODULE_LOADED,
-    MODULE_UNLOADING, ModuleData, NODE_IS_KERNEL, NODE_LAUNCH_BEGIN, NodeLaunchData, SUCCESS, domain,
+    CONTEXT_CREATED, CONTEXT_DESTROYING, ContextData, Functions, GRAPH_LAUNCH_BEGIN, GRAPH_LAUNCH_END, GraphLaunchData,
+    LAUNCH_BEGIN, LAUNCH_END, LaunchData, MODULE_LOADED, MODULE_UNLOADING, ModuleData, NODE_IS_KERNEL,
+    NODE_LAUNCH_BEGIN, NodeLaunchData, SUCCESS, domain,
 };
-use patching::{Launched, Patching};
-use std::ffi::c_void;
+use patching::Patching;
+use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use xputrace_unwind::{Pushed, with_registers};
@@ -30,7 +33,7 @@ use xputrace_wire::fatbin::Memory;
 use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// What is watched.
-const WATCHED: [(u32, u32); 7] = [
+const WATCHED: [(u32, u32); 9] = [
     (domain::RESOURCE, CONTEXT_CREATED),
     (domain::RESOURCE, CONTEXT_DESTROYING),
     (domain::RESOURCE, MODULE_LOADED),
@@ -38,6 +41,8 @@ const WATCHED: [(u32, u32); 7] = [
     (domain::LAUNCH, LAUNCH_BEGIN),
     (domain::LAUNCH, LAUNCH_END),
     (domain::GRAPHS, NODE_LAUNCH_BEGIN),
+    (domain::GRAPHS, GRAPH_LAUNCH_BEGIN),
+    (domain::GRAPHS, GRAPH_LAUNCH_END),
 ];
 
 /// The Sanitizer API in this process, for one run.
@@ -64,11 +69,28 @@ impl SanitizerBackend {
     /// # Errors
     /// Why it can't be had, and what to install.
     pub fn find() -> Result<Self, String> {
+        SanitizerBackend::new(locate::find()?, find_driver())
+    }
+
+    /// Uses the functions that `find` returns for their symbols.
+    ///
+    /// # Errors
+    /// One is missing.
+    ///
+    /// # Safety
+    /// They are those of the API, or behave like them.
+    pub unsafe fn of_symbols(find: impl Fn(&CStr) -> *mut c_void, driver: Driver) -> Result<Self, String> {
+        // SAFETY: the caller's promise.
+        let functions = unsafe { Functions::from_symbols(find) };
+        SanitizerBackend::new(functions.map_err(|it| it.to_string_lossy().into_owned())?, driver)
+    }
+
+    fn new(functions: Functions, driver: Driver) -> Result<Self, String> {
         Ok(SanitizerBackend {
-            functions: locate::find()?,
-            driver: find_driver(),
+            functions,
+            driver,
             subscription: AtomicPtr::new(null_mut()),
-            patching: Patching::default(),
+            patching: Patching::new().map_err(|error| format!("memory for the kernels that are launched: {error}"))?,
         })
     }
 
@@ -143,16 +165,24 @@ impl Run {
                 }
                 (domain::LAUNCH, LAUNCH_BEGIN) => {
                     let launch = &*data.cast::<LaunchData>();
-                    let launching = backend.patching.launched(&backend.functions, agent, launch, Launched::Alone);
+                    let launching = backend.patching.launched(&backend.functions, agent, launch);
                     launching.into_iter().for_each(|it| launches::begin(agent, launch, it, registers));
                 }
                 (domain::LAUNCH, LAUNCH_END) => launches::end(agent),
                 (domain::GRAPHS, NODE_LAUNCH_BEGIN) => {
                     let node = data.cast::<NodeLaunchData>();
                     if (*node).node_type == NODE_IS_KERNEL {
-                        backend.patching.launched(&backend.functions, agent, &(*node).launch, Launched::InGraph);
+                        backend.patching.node_launched(&backend.functions, agent, &*node);
                     }
                 }
+                (domain::GRAPHS, GRAPH_LAUNCH_BEGIN) => {
+                    let launch = &*data.cast::<GraphLaunchData>();
+                    if launch.is_upload == 0 && agent.runs_twins_now() {
+                        let context = backend.patching.context_of(launch.context);
+                        launches::begin_graph(agent, launch, context, registers);
+                    }
+                }
+                (domain::GRAPHS, GRAPH_LAUNCH_END) => launches::end_graph(agent),
                 _ => {}
             }
         }
@@ -202,8 +232,21 @@ impl Backend for SanitizerBackend {
         self.unsubscribe();
     }
 
-    fn flush(&self, _agent: &'static Agent, _how: Flushing) -> bool {
+    fn flush(&self, agent: &'static Agent, how: Flushing) -> bool {
+        // At the program's exit the worker has read them: the driver may be gone.
+        if how != Flushing::AtExit {
+            unseen(|| self.patching.read_times(&self.functions, &self.driver, agent));
+        }
+        if how != Flushing::Regular {
+            self.patching.give_up_times(agent);
+        }
         true
+    }
+
+    fn tend(&'static self, agent: &'static Agent) {
+        if self.patching.is_reading_due() {
+            unseen(|| self.patching.read_times(&self.functions, &self.driver, agent));
+        }
     }
 
     fn stop_activities(&self, _agent: &'static Agent) {}

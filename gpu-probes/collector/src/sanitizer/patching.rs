@@ -1,41 +1,46 @@
 //! What is patched, and what launches give to patches.
 //!
-//! A module's thread waits for the tracer's answer; launches look their function up, and take no lock that is held in a call
-//! of the API. The API wants patching done by one thread at a time: that is what `at_a_time` is for. And a context ends once the
-//! worker does not use it (`in_use`).
+//! A module's thread waits for the tracer's answer; launches look their function up without a lock. The API wants patching done
+//! by one thread at a time: that is what `at_a_time` is for. And a context ends once the worker does not use it (`in_use`).
 
-use super::functions::{Functions, LaunchData, ModuleData, SUCCESS, instruction};
-use super::launches::{Launching, context_of};
-use crate::agent::Agent;
+use super::functions::{Functions, LaunchData, ModuleData, NodeLaunchData, SUCCESS, instruction};
+use super::launches::{self, Launching, Recorded, context_of};
+use super::places::Places;
+use super::times::{Awaited, Timing};
 use crate::agent::device::{CodeAt, LAST_COPY_WITHIN, LOOKS_EVERY, TWIN_WITHIN};
+use crate::agent::{Agent, Context};
 use crate::cupti::Handle;
 use crate::cupti::driver::Driver;
+use crate::cupti::twins::table::{Key, New, Table};
 use crate::cupti::twins::{Calls, GpuTimer};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
-use std::ptr::{null, null_mut};
+use std::ops::Range;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::Instant;
 use xputrace_wire::device::{
     ENABLED, Extent, ImageOutcome, MOST_CONTEXTS, PatchedKernel, Patches, Unprobed, kernel_words, twin_symbol,
 };
+use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
+use xputrace_wire::times;
 
-/// Kernels of a context that can be patched.
-const MOST_KERNELS: usize = 16_384;
+/// Places for words of a context's kernels.
+const MOST_PLACES: usize = 1 << 16;
 
 /// All that is patched in a process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Patching {
     is_off: AtomicBool,
     at_a_time: Mutex<()>,
     /// Held by whoever uses a context from another thread than those of its launches, or ends it. Taken before `state`.
     in_use: Mutex<()>,
     state: Mutex<State>,
-    /// The kernels that were launched, by `CUfunction`.
-    launched: RwLock<HashMap<usize, Kernel>>,
+    /// The kernels that were launched, by `CUfunction`: addresses of [`Kernel`]s, which are never freed.
+    launched: Table,
 }
 
 #[derive(Debug, Default)]
@@ -44,28 +49,56 @@ struct State {
     contexts: Vec<Patched>,
     /// GPUs of contexts, patched or not.
     devices: HashMap<usize, u32>,
-    /// Kernels of patched modules, by module; those that get nothing are not there.
-    modules: HashMap<usize, HashMap<String, Kernel>>,
+    /// Patched modules.
+    modules: HashMap<usize, Module>,
+    /// Modules of the functions in the table.
+    functions: HashMap<usize, usize>,
 }
 
-/// A kernel of a patched module.
-#[derive(Clone, Copy, Debug)]
-struct Kernel {
+/// A patched module.
+#[derive(Debug)]
+struct Module {
     slot: usize,
-    /// The address of its words; 0 if it has no handlers.
-    words: u64,
-    module: usize,
-    device: u32,
-    /// What records call it, as a kernel with handlers; never freed. `None` if it has no handlers.
-    twin: Option<&'static CStr>,
+    /// Those with handlers, and the first place of each.
+    kernels: HashMap<String, usize>,
+    places: Range<usize>,
 }
 
-/// How a kernel is launched.
+/// A kernel that was launched.
+#[derive(Debug)]
+struct Kernel {
+    /// The slot of its context, if that has patched modules.
+    slot: Option<usize>,
+    device: u32,
+    /// The address of its words, a place for each [`Taking`]; 0 if it is not patched.
+    words: u64,
+    has_handlers: bool,
+    /// Where its times go, if it takes any.
+    timing: Option<&'static Timing>,
+    /// What records call it where it runs patched.
+    symbol: &'static CStr,
+}
+
+/// What times a launch takes, by the place of its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Launched {
-    Alone,
-    /// The nodes of a graph's launch are one launch to the API, which can have one address: kernels have their own there.
-    InGraph,
+enum Taking {
+    None,
+    OfLaunch,
+    OfNode,
+}
+
+impl Taking {
+    const ALL: [Taking; 3] = [Taking::None, Taking::OfLaunch, Taking::OfNode];
+}
+
+impl Kernel {
+    /// Returns the address of its words for a launch; 0 if patches are to do nothing.
+    fn address(&self, taking: Taking) -> u64 {
+        if taking == Taking::None && !self.has_handlers {
+            return 0;
+        }
+        self.words + (taking as usize * kernel_words::BYTES) as u64
+    }
 }
 
 /// A context with patched modules.
@@ -74,9 +107,11 @@ struct Patched {
     /// Null once it has ended.
     context: usize,
     block: u64,
-    /// Where the words of kernels are, and how many kernels have some.
+    /// Where the words of kernels are. The first places are those of kernels that have no handlers.
     words: u64,
-    n_kernels: usize,
+    places: Places,
+    /// Where times go, if any are taken.
+    timing: Option<&'static Timing>,
     /// Of the context's default stream, as the API calls it.
     default_stream: usize,
     /// Likewise ours, made by the worker.
@@ -88,6 +123,26 @@ struct Patched {
 impl Patched {
     fn is_alive(&self) -> bool {
         self.context != 0
+    }
+
+    /// Returns the stream for copies. Ours waits for nothing; before the worker has made it, nothing runs.
+    fn stream(&self) -> usize {
+        self.own_stream.unwrap_or(self.default_stream)
+    }
+
+    fn address(&self, place: usize) -> u64 {
+        self.words + (place * kernel_words::BYTES) as u64
+    }
+
+    /// Returns a kernel's words, one place after another.
+    fn words_of(&self, kernel: &PatchedKernel) -> Vec<u8> {
+        let all = Taking::ALL.into_iter().take(self.places_of_kernel());
+        all.flat_map(|taking| words(self.block, kernel, taking, self.timing)).collect()
+    }
+
+    /// Returns how many places a kernel has.
+    fn places_of_kernel(&self) -> usize {
+        if self.timing.is_some() { Taking::ALL.len() } else { 1 }
     }
 }
 
@@ -117,6 +172,19 @@ unsafe fn write_word(functions: &Functions, at: u64, word: [u8; 8], stream: usiz
 }
 
 impl Patching {
+    /// # Errors
+    /// There is no memory.
+    pub(super) fn new() -> std::io::Result<Self> {
+        let launched = Table::new()?;
+        Ok(Patching {
+            is_off: AtomicBool::new(false),
+            at_a_time: Mutex::default(),
+            in_use: Mutex::default(),
+            state: Mutex::default(),
+            launched,
+        })
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,26 +198,35 @@ impl Patching {
         self.state().devices.insert(context as usize, device);
     }
 
+    /// Returns a context by its handle.
+    pub(super) fn context_of(&self, context: Handle) -> Context {
+        let slot = self.state().contexts.iter().position(|it| it.context == context as usize);
+        context_of(slot.unwrap_or(MOST_CONTEXTS), context)
+    }
+
     pub(super) fn device_of(&self, context: Handle) -> Option<u32> {
         self.state().devices.get(&(context as usize)).copied()
     }
 
     /// Copies the block of a context that is about to end, unless the worker is stuck with it.
-    pub(super) fn context_ends(&self, functions: &Functions, agent: &Agent, context: Handle) {
+    pub(super) fn context_ends(&self, functions: &Functions, agent: &'static Agent, context: Handle) {
         let slot = self.state().contexts.iter().position(|it| it.context == context as usize);
         self.state().devices.remove(&(context as usize));
         let Some(slot) = slot else { return };
         let in_use = self.wait_until_unused();
-        let stream = self.state().contexts[slot].default_stream;
-        if in_use.is_some() && self.copy(functions, agent, slot, stream, Extent::Whole) {
-            agent.has_last_copy(slot);
+        let Patched { default_stream: stream, timing, .. } = self.state().contexts[slot].clone();
+        if in_use.is_some() {
+            if self.copy(functions, agent, slot, stream, Extent::Whole) {
+                agent.has_last_copy(slot);
+            }
+            timing.into_iter().for_each(|it| it.read(functions, agent, slot, stream as Handle));
         }
+        timing.into_iter().for_each(|it| it.give_up(agent));
         let mut state = self.state();
         state.contexts[slot].context = 0;
         // Modules that load later may have the handles of those that were in it.
-        state.modules.retain(|_, kernels| kernels.values().all(|it| it.slot != slot));
-        drop(state);
-        self.forget(|it| it.slot == slot);
+        let ended: Vec<usize> = state.modules.iter().filter(|it| it.1.slot == slot).map(|it| *it.0).collect();
+        ended.into_iter().for_each(|it| self.forget(&mut state, it));
     }
 
     /// Waits until the worker uses no context; `None` if it does not stop to. The program has no time limit of its own.
@@ -166,14 +243,22 @@ impl Patching {
     }
 
     pub(super) fn module_ends(&self, module: Handle) {
-        let module = module as usize;
-        if self.state().modules.remove(&module).is_some() {
-            self.forget(|it| it.module == module);
-        }
+        self.forget(&mut self.state(), module as usize);
     }
 
-    fn forget(&self, is_it: impl Fn(&Kernel) -> bool) {
-        self.launched.write().unwrap_or_else(PoisonError::into_inner).retain(|_, it| !is_it(it));
+    /// Forgets a module, whose kernels run no more.
+    fn forget(&self, state: &mut State, module: usize) {
+        let State { contexts, modules, functions, .. } = state;
+        if let Some(Module { slot, places, .. }) = modules.remove(&module) {
+            contexts[slot].places.give_back(places);
+        }
+        functions.retain(|function, of| {
+            let is_kept = *of != module;
+            if let Some(key) = Key::new(*function as u64, 0).filter(|_| !is_kept) {
+                self.launched.remove(key);
+            }
+            is_kept
+        });
     }
 
     /// Patches a module that was just loaded, if it has kernels with handlers.
@@ -194,21 +279,23 @@ impl Patching {
             return Err(ImageOutcome::NothingToProbe);
         }
         let patches = agent.ask_for_patches(CodeAt::Memory(module.cubin as u64), Instant::now() + TWIN_WITHIN)?;
-        let _one_at_a_time = self.at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = self.prepare(functions, agent, module.context, device, &patches)?;
-        for point in &patches.points {
-            let name = CString::new(point.symbol()).map_err(|_| ImageOutcome::NotLoaded)?;
-            // SAFETY: a module that is loaded, and a C string.
-            checked(unsafe { (functions.patch_instructions)(instruction(*point), module.module, name.as_ptr()) })?;
-        }
-        // SAFETY: as above.
-        checked(unsafe { (functions.patch_module)(module.module) })?;
-        let kernels = self.write_words(functions, (slot, device), module.module as usize, &patches.kernels)?;
-        self.state().modules.insert(module.module as usize, kernels);
-        Ok(())
+        let slot = {
+            let _one_at_a_time = self.at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+            let slot = self.prepare(functions, agent, module.context, device, &patches)?;
+            for point in &patches.points {
+                let name = CString::new(point.symbol()).map_err(|_| ImageOutcome::NotLoaded)?;
+                // SAFETY: a module that is loaded, and a C string.
+                checked(unsafe { (functions.patch_instructions)(instruction(*point), module.module, name.as_ptr()) })?;
+            }
+            // SAFETY: as above.
+            checked(unsafe { (functions.patch_module)(module.module) })?;
+            slot
+        };
+        self.write_words(functions, slot, module.module as usize, &patches.kernels)
     }
 
-    /// Gives a context its block and its patches, once; returns its slot.
+    /// Gives a context its block and its patches, once; returns its slot. What it writes is there when [`Patching::write_words`] has
+    /// waited.
     fn prepare(
         &self,
         functions: &Functions,
@@ -230,8 +317,11 @@ impl Patching {
         }
         let region = agent.device_region().ok_or(ImageOutcome::NotLoaded)?;
         let (mut stream, mut block): (Handle, Handle) = (null_mut(), null_mut());
-        // The kernels' words are behind the block.
-        let n_bytes = region.block_bytes() + MOST_KERNELS * kernel_words::BYTES;
+        // The kernels' words are behind the block, and the times behind them.
+        let takes_times = agent.wants(demand::PATCHED_KERNELS);
+        let n_words = MOST_PLACES * kernel_words::BYTES;
+        let times_at = (region.block_bytes() + n_words).next_multiple_of(times::group::LINE_BYTES);
+        let n_bytes = times_at + if takes_times { times::BYTES } else { 0 };
         // SAFETY: a context that is alive, and live pointers; the initial bytes are as long as the block.
         unsafe {
             // The code is copied: it comes again with each module. First, since a context that refuses it is tried again with the
@@ -240,12 +330,17 @@ impl Patching {
             checked((functions.stream_handle)(context, null_mut(), &mut stream))?;
             checked((functions.alloc)(context, &mut block, n_bytes))?;
             checked((functions.copy_to_device)(block, region.initial().cast(), region.block_bytes(), stream))?;
-            checked((functions.wait_for_stream)(stream))?;
+            if takes_times {
+                checked((functions.fill)(block.byte_add(times_at), 0, times::BYTES, stream))?;
+            }
         }
         let mut timer = GpuTimer::new();
         if let Some(at) = region.place_of_clock_offset() {
-            // SAFETY: a word of the block.
-            unsafe { write_word(functions, block as u64 + at, timer.guess().to_le_bytes(), stream as usize) };
+            let guess = timer.guess();
+            let to = (block as u64 + at) as *mut c_void;
+            // SAFETY: a word of the block; the bytes are copied before this returns.
+            checked(unsafe { (functions.copy_to_device)(to, guess.to_le_bytes().as_ptr().cast(), 8, stream) })?;
+            region.tell_clock(n_slots, guess, 0);
         }
         let told = &region.control().slots[n_slots];
         told.context.store(context_of(n_slots, context).id, Ordering::Release);
@@ -255,7 +350,8 @@ impl Patching {
             context: context as usize,
             block: block as u64,
             words: block as u64 + region.block_bytes() as u64,
-            n_kernels: 0,
+            places: Places::default(),
+            timing: takes_times.then(|| &*Box::leak(Box::new(Timing::new(block as u64 + times_at as u64)))),
             default_stream: stream as usize,
             own_stream: None,
             timer: Arc::new(Mutex::new(timer)),
@@ -263,96 +359,162 @@ impl Patching {
         Ok(n_slots)
     }
 
-    /// Writes the words of a module's kernels; returns where they are.
+    /// Writes the words of a module's kernels that have handlers, waits until they are there, and notes the module.
     fn write_words(
         &self,
         functions: &Functions,
-        (slot, device): (usize, u32),
+        slot: usize,
         module: usize,
         kernels: &[PatchedKernel],
-    ) -> Result<HashMap<String, Kernel>, ImageOutcome> {
-        let Patched { block, words, n_kernels, default_stream, .. } = self.state().contexts[slot].clone();
-        if n_kernels + kernels.len() > MOST_KERNELS {
-            return Err(ImageOutcome::TableFull);
-        }
-        let at = words + (n_kernels * kernel_words::BYTES) as u64;
-        let bytes: Vec<u8> = kernels.iter().flat_map(|it| words_of(block, it)).collect();
+    ) -> Result<(), ImageOutcome> {
+        let (context, places) = {
+            let context = &mut self.state().contexts[slot];
+            // Those of kernels without handlers come first, with each module again: they are the same.
+            let n = (1 + kernels.len()) * context.places_of_kernel();
+            let first = context.places.take(n, MOST_PLACES).ok_or(ImageOutcome::TableFull)?;
+            (context.clone(), first..first + n)
+        };
+        let without_handlers = PatchedKernel { symbol: String::new(), name: 0, handlers: 0 };
+        let all = std::iter::once(&without_handlers).chain(kernels);
+        let bytes: Vec<u8> = all.flat_map(|it| context.words_of(it)).collect();
+        let (at, stream) = (context.address(places.start), context.stream() as Handle);
         // SAFETY: within the memory that was allocated for them.
-        unsafe {
-            let stream = default_stream as Handle;
-            checked((functions.copy_to_device)(at as *mut c_void, bytes.as_ptr().cast(), bytes.len(), stream))?;
-            checked((functions.wait_for_stream)(stream))?;
-        }
-        self.state().contexts[slot].n_kernels += kernels.len();
-        let place = |index: usize| at + (index * kernel_words::BYTES) as u64;
-        let found = kernels.iter().enumerate().map(|(index, it)| {
-            let twin = symbol_in_records(&it.symbol);
-            (it.symbol.clone(), Kernel { slot, words: place(index), module, device, twin })
+        let is_written = checked(unsafe {
+            match (functions.copy_to_device)(at as *mut c_void, bytes.as_ptr().cast(), bytes.len(), stream) {
+                SUCCESS => (functions.wait_for_stream)(stream),
+                refused => refused,
+            }
         });
-        Ok(found.collect())
+        let mut state = self.state();
+        if let Err(outcome) = is_written {
+            state.contexts[slot].places.give_back(places);
+            return Err(outcome);
+        }
+        let place = |index: usize| places.start + (1 + index) * context.places_of_kernel();
+        let kernels = kernels.iter().enumerate().map(|(index, it)| (it.symbol.clone(), place(index))).collect();
+        state.modules.insert(module, Module { slot, kernels, places });
+        Ok(())
     }
 
-    /// Tells the patches of a launch which kernel they are in, or that they do nothing. Returns the kernel if it has handlers
-    /// that run.
+    /// Tells the patches of a launch which kernel they are in, or that they do nothing. Returns what is to be recorded of the
+    /// launch, if anything.
     ///
     /// # Safety
     /// `launch` is the API's in a callback about this launch.
     pub(super) unsafe fn launched(
         &self,
         functions: &Functions,
-        agent: &Agent,
+        agent: &'static Agent,
         launch: &LaunchData,
-        of: Launched,
     ) -> Option<Launching> {
+        let are_all_recorded = agent.wants(demand::PATCHED_KERNELS);
         // SAFETY: the caller's promise.
         let kernel = unsafe { self.kernel_of(functions, launch) }?;
-        let runs = !self.is_off.load(Ordering::Acquire) && agent.runs_twins_now() && kernel.words != 0;
-        let data: *const c_void = if runs { kernel.words as *const c_void } else { null() };
-        // SAFETY: the caller's promise; the address is of device memory that stays.
-        let answer = unsafe {
-            match of {
-                Launched::Alone => {
-                    (functions.set_launch_data)(launch.launch, launch.function, launch.stream_handle, data)
-                }
-                Launched::InGraph => (functions.set_data)(launch.function, data),
-            }
+        if kernel.words == 0 && !are_all_recorded {
+            return None;
+        }
+        let is_inside = agent.runs_twins_now() && agent.is_device_selected(kernel.device);
+        let runs = is_inside && kernel.words != 0 && !self.is_off.load(Ordering::Acquire);
+        let context = kernel.context(launch.context);
+        let record = launches::kernel_of(launch, launches::new_correlation(), kernel.device, context);
+        let awaited = Awaited { kernel: record, symbol: kernel.symbol };
+        let mut is_timed = runs && kernel.timing.is_some_and(|it| it.await_launch(agent, awaited));
+        let mut data = match runs {
+            true => kernel.address(if is_timed { Taking::OfLaunch } else { Taking::None }),
+            false => 0,
         };
-        if !runs {
-            return None;
+        if kernel.words != 0 {
+            // SAFETY: the caller's promise; the address is of device memory that stays.
+            let answer = unsafe {
+                (functions.set_launch_data)(launch.launch, launch.function, launch.stream_handle, data as *const c_void)
+            };
+            if answer != SUCCESS {
+                kernel.timing.filter(|_| is_timed).into_iter().for_each(|it| it.forget_launch(record.grid_id));
+                (is_timed, data) = (false, 0);
+            }
         }
-        if answer != SUCCESS {
-            agent.count_unprobed(Unprobed::AttributeRefused, 1);
-            return None;
-        }
-        agent.device_region()?.control().slots[kernel.slot].swapped.fetch_add(1, Ordering::Relaxed);
-        let context = context_of(kernel.slot, launch.context);
-        Some(Launching { context, device: kernel.device, symbol: kernel.twin?.as_ptr() })
+        self.count(agent, kernel, runs, data != 0);
+        let is_recorded = is_inside && (are_all_recorded || data != 0 && agent.wants(demand::LAUNCHES));
+        let recorded = match (are_all_recorded, is_timed) {
+            (true, true) => Recorded::Later,
+            (true, false) => Recorded::WithoutTimes,
+            (false, _) => Recorded::AtReturn,
+        };
+        let symbol = if data != 0 { kernel.symbol.as_ptr() } else { launch.function_name };
+        is_recorded.then_some(Launching { kernel: record, context, symbol, recorded })
     }
 
-    /// Returns the kernel of a launch; `None` if its module is not patched.
+    /// Likewise for a node of a graph. The nodes of a graph's launch are one launch to the API, which can have one address: kernels
+    /// have their own there.
     ///
     /// # Safety
     /// As for [`Patching::launched`].
-    unsafe fn kernel_of(&self, functions: &Functions, launch: &LaunchData) -> Option<Kernel> {
-        let function = launch.function as usize;
-        if let Some(known) = self.launched.read().unwrap_or_else(PoisonError::into_inner).get(&function) {
-            return Some(*known);
+    pub(super) unsafe fn node_launched(&self, functions: &Functions, agent: &'static Agent, node: &NodeLaunchData) {
+        let launch = &node.launch;
+        // SAFETY: the caller's promise.
+        let kernel = unsafe { self.kernel_of(functions, launch) };
+        let Some(kernel) = kernel.filter(|it| it.words != 0) else { return };
+        let runs = agent.runs_twins_now() && !self.is_off.load(Ordering::Acquire);
+        let taking = if kernel.timing.is_some() { Taking::OfNode } else { Taking::None };
+        let data = if runs { kernel.address(taking) } else { 0 };
+        if let Some(timing) = kernel.timing {
+            let context = kernel.context(launch.context);
+            let record = launches::node_of(launch, node.node, kernel.device, context);
+            let awaited = record.map(|it| Awaited { kernel: it, symbol: kernel.symbol });
+            timing.await_node(agent, launch.grid_id, awaited.filter(|_| runs));
         }
-        let module = launch.module as usize;
-        let kernel = {
-            let state = self.state();
-            let kernels = state.modules.get(&module)?;
-            let name = Some(launch.function_name).filter(|it| !it.is_null());
-            // SAFETY: the caller's promise: a C string.
-            let name = name.map_or(c"", |it| unsafe { CStr::from_ptr(it) });
-            let nothing = Kernel { slot: 0, words: 0, module, device: UNKNOWN, twin: None };
-            name.to_str().ok().and_then(|it| kernels.get(it)).copied().unwrap_or(nothing)
-        };
-        // What it gets where no callback of ours says: after the run. The block says then that it does nothing.
-        // SAFETY: the caller's promise; the address is of device memory that stays, or null.
-        unsafe { (functions.set_data)(launch.function, kernel.words as *const c_void) };
-        self.launched.write().unwrap_or_else(PoisonError::into_inner).insert(function, kernel);
-        Some(kernel)
+        // SAFETY: the caller's promise; the address is of device memory that stays.
+        let answer = unsafe { (functions.set_data)(launch.function, data as *const c_void) };
+        self.count(agent, kernel, runs, answer == SUCCESS && data != 0);
+    }
+
+    /// Counts a launch of a kernel with handlers, which were to run; `is_told` says that they do.
+    fn count(&self, agent: &Agent, kernel: &Kernel, runs: bool, is_told: bool) {
+        let (Some(slot), Some(region)) = (kernel.slot, agent.device_region()) else { return };
+        match runs && kernel.has_handlers {
+            true if is_told => _ = region.control().slots[slot].swapped.fetch_add(1, Ordering::Relaxed),
+            true => agent.count_unprobed(Unprobed::AttributeRefused, 1),
+            false => {}
+        }
+    }
+
+    /// Returns the kernel of a launch.
+    ///
+    /// # Safety
+    /// As for [`Patching::launched`].
+    #[inline]
+    unsafe fn kernel_of(&self, functions: &Functions, launch: &LaunchData) -> Option<&'static Kernel> {
+        let key = Key::new(launch.function as u64, 0)?;
+        match self.launched.find(key) {
+            // SAFETY: what `learn` has put there, which is never freed.
+            Some((known, _)) => Some(unsafe { &*(known as *const Kernel) }),
+            // SAFETY: the caller's promise.
+            None => Some(unsafe { self.learn(functions, launch, key) }),
+        }
+    }
+
+    /// Notes a kernel at its first launch.
+    ///
+    /// # Safety
+    /// As for [`Patching::launched`].
+    #[cold]
+    unsafe fn learn(&self, functions: &Functions, launch: &LaunchData, key: Key) -> &'static Kernel {
+        let name = Some(launch.function_name).filter(|it| !it.is_null());
+        // SAFETY: the caller's promise: a C string.
+        let name = name.map_or(c"", |it| unsafe { CStr::from_ptr(it) });
+        let mut state = self.state();
+        let kernel: &'static Kernel = Box::leak(Box::new(state.kernel(launch, name)));
+        if self.launched.insert(key, New { other: std::ptr::from_ref(kernel) as u64, ..New::default() }) {
+            state.functions.insert(launch.function as usize, launch.module as usize);
+        }
+        drop(state);
+        if kernel.words != 0 {
+            // What it gets where no callback of ours says: after the run. The block says then that it does nothing.
+            let data = kernel.address(Taking::None) as *const c_void;
+            // SAFETY: the caller's promise; the address is of device memory that stays, or null.
+            unsafe { (functions.set_data)(launch.function, data) };
+        }
+        kernel
     }
 
     /// Copies so much of a context's block into the device region, and tells the patches how much of its ring was read; returns
@@ -374,6 +536,28 @@ impl Patching {
                 answer == SUCCESS
             })
         })
+    }
+
+    /// Delivers the kernels that have left their times.
+    pub(super) fn read_times(&self, functions: &Functions, driver: &Driver, agent: &'static Agent) {
+        self.each_alive(|slot, context| {
+            let timing = self.state().contexts[slot].timing;
+            timing.into_iter().for_each(|it| {
+                let read = |stream| it.read(functions, agent, slot, stream as Handle);
+                self.in_context(functions, driver, slot, context, read);
+            });
+        });
+    }
+
+    /// Whether there is so much to read that it can't wait.
+    pub(super) fn is_reading_due(&self) -> bool {
+        self.state().contexts.iter().filter_map(|it| it.timing).any(Timing::is_reading_due)
+    }
+
+    /// Delivers the kernels whose times have not come.
+    pub(super) fn give_up_times(&self, agent: &'static Agent) {
+        let all: Vec<&Timing> = self.state().contexts.iter().filter_map(|it| it.timing).collect();
+        all.into_iter().for_each(|it| it.give_up(agent));
     }
 
     pub(super) fn copy_blocks(&self, functions: &Functions, driver: &Driver, agent: &Agent, extent: Extent) {
@@ -416,7 +600,8 @@ impl Patching {
     }
 
     /// Copies all blocks for the last time.
-    pub(super) fn leave_blocks(&self, functions: &Functions, driver: &Driver, agent: &Agent, disables: bool) {
+    pub(super) fn leave_blocks(&self, functions: &Functions, driver: &Driver, agent: &'static Agent, disables: bool) {
+        self.read_times(functions, driver, agent);
         self.each_alive(|slot, context| {
             self.in_context(functions, driver, slot, context, |stream| {
                 if disables {
@@ -469,17 +654,55 @@ impl Patching {
     }
 }
 
-/// Returns what records call a kernel with handlers. Kept for ever: a launch may be using it when its module is unloaded.
-fn symbol_in_records(symbol: &str) -> Option<&'static CStr> {
-    Some(&*Box::leak(CString::new(twin_symbol(symbol)).ok()?.into_boxed_c_str()))
+impl State {
+    /// Returns what is known of a kernel that is launched for the first time.
+    fn kernel(&self, launch: &LaunchData, name: &CStr) -> Kernel {
+        let slot = self.contexts.iter().position(|it| it.context == launch.context as usize);
+        let device = self.devices.get(&(launch.context as usize)).copied().unwrap_or(UNKNOWN);
+        let Some(module) = self.modules.get(&(launch.module as usize)) else {
+            return Kernel { slot, device, words: 0, has_handlers: false, timing: None, symbol: c"" };
+        };
+        let (context, name) = (&self.contexts[module.slot], name.to_string_lossy());
+        let place = module.kernels.get(&*name).copied();
+        Kernel {
+            slot: Some(module.slot),
+            device,
+            words: match (place, context.timing) {
+                (None, None) => 0,
+                _ => context.address(place.unwrap_or(module.places.start)),
+            },
+            has_handlers: place.is_some(),
+            timing: context.timing,
+            symbol: kept(if place.is_some() { twin_symbol(&name) } else { name.into_owned() }),
+        }
+    }
 }
 
-/// Returns the words that a kernel has in device memory.
-fn words_of(block: u64, kernel: &PatchedKernel) -> [u8; kernel_words::BYTES] {
+impl Kernel {
+    /// Returns the context that it is launched in.
+    fn context(&self, handle: Handle) -> Context {
+        context_of(self.slot.unwrap_or(MOST_CONTEXTS), handle)
+    }
+}
+
+/// Returns a text for ever: a launch may be using it when its module is unloaded.
+fn kept(text: String) -> &'static CStr {
+    CString::new(text).map_or(c"", |it| Box::leak(it.into_boxed_c_str()))
+}
+
+/// Returns the words that a kernel has in device memory for launches of a kind.
+fn words(block: u64, kernel: &PatchedKernel, taking: Taking, timing: Option<&Timing>) -> [u8; kernel_words::BYTES] {
+    let times = timing.filter(|_| taking != Taking::None).map_or(0, Timing::address);
+    let groups = if taking == Taking::OfNode { times::NODES } else { times::LAUNCHES };
     let mut words = [0; kernel_words::BYTES];
-    for (at, word) in
-        [(kernel_words::BLOCK, block), (kernel_words::NAME, kernel.name), (kernel_words::HANDLERS, kernel.handlers)]
-    {
+    for (at, word) in [
+        (kernel_words::BLOCK, block),
+        (kernel_words::NAME, kernel.name),
+        (kernel_words::HANDLERS, kernel.handlers),
+        (kernel_words::TIMES, times),
+        (kernel_words::GROUPS, times + groups as u64),
+        (kernel_words::IS_NODE, (taking == Taking::OfNode).into()),
+    ] {
         words[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
     words

@@ -10,8 +10,8 @@ use crate::handler::{Handler, Staged};
 use xputrace_model::context::device::{MOST_CONDITIONS, launch_word};
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{DeviceWay, LaunchFilter, Place, Plan};
-use xputrace_model::schema::{DeviceEvent, Event};
+use xputrace_model::plan::{Activity, Calls, Demand, DeviceWay, LaunchFilter, Place, Plan};
+use xputrace_model::schema::{self, DeviceEvent, Event, Field, From};
 use xputrace_model::table::Scalar;
 
 /// Reports maps of device handlers that cannot be kept on the GPU.
@@ -48,13 +48,14 @@ pub(super) fn check_way(staged: &Staged) -> Vec<Diagnostic> {
             error(it, "handlers run at all launches where kernels are patched".to_owned())
                 .help("`every`, `tag`, `enable()` and `disable()` need twins: leave `via` out"),
         ),
-        event if way == DeviceWay::Patch && is_recorded(event) => Some(
+        event if way == DeviceWay::Patch && needs_cupti(it) => Some(
             error(
                 it,
                 format!("`{}` needs CUPTI, which can't be used in a process whose kernels are patched", event.name()),
             )
             .also(first.declared_at.clone(), "patches")
-            .help("run the two in scripts of their own, one after the other"),
+            .help("run the two in scripts of their own, one after the other")
+            .help("`kernel` and `launch`, of kernels and graphs, can be beside patches"),
         ),
         _ => None,
     });
@@ -68,9 +69,77 @@ fn runs_at_some_launches(staged: &Staged, handler: &Handler) -> bool {
     handler.options.launches() != LaunchFilter::ALL || is_held || !begins_on
 }
 
-/// Whether collectors record an event, which they do with CUPTI.
-fn is_recorded(event: Event) -> bool {
-    matches!(event, Event::Activity(_) | Event::Launch | Event::Host(_))
+/// Whether only CUPTI tells of a handler's event. Patches tell of kernels, and the Sanitizer API of launches.
+fn needs_cupti(handler: &Handler) -> bool {
+    match handler.event {
+        Event::Activity(activity) => activity != Activity::Kernel,
+        Event::Launch => !Calls::LAUNCHES.contains_all(handler.options.calls()),
+        Event::Host(_) => true,
+        _ => false,
+    }
+}
+
+/// Whether kernels and their launches are events, but of patched code.
+pub(super) fn has_patched_kernels(staged: &Staged) -> bool {
+    let is_one = |it: &Handler| matches!(it.event, Event::Activity(_) | Event::Launch);
+    way(staged) == DeviceWay::Patch && staged.handlers.iter().any(is_one)
+}
+
+/// Returns what is demanded where they are events. Up to when kernels can be handled follows from launches then.
+pub(super) fn patched(demand: Demand) -> Demand {
+    Demand { patched_kernels: true, ..demand.joining(|it| it == Activity::Kernel) }
+}
+
+/// What CUPTI alone tells of a kernel and of a launch.
+const OF_CUPTI: [usize; 21] = [
+    word::STREAM,
+    word::STREAM_KIND,
+    word::STREAM_PRIORITY,
+    word::REGISTERS,
+    word::STATIC_SHARED,
+    word::DYNAMIC_SHARED,
+    word::LOCAL_MEMORY,
+    word::QUEUED,
+    word::SUBMITTED,
+    word::CAPTURE_USTACK,
+    word::CAPTURE_PYSTACK,
+    word::PREVIOUS_NAME,
+    word::IDLE,
+    word::LAUNCH_API,
+    word::LAUNCH_RESULT,
+    word::LAUNCH_STREAM,
+    word::LAUNCH_STREAM_KIND,
+    word::LAUNCH_STREAM_PRIORITY,
+    word::LAUNCH_DYNAMIC_SHARED,
+    word::LAUNCH_EXTERNAL,
+    word::LAUNCH_EXTERNAL_KIND,
+];
+
+/// Reports fields of kernels and launches that nobody tells where machine code is patched.
+pub(super) fn check_patched_fields(staged: &Staged, units: &[Unit]) -> Vec<Diagnostic> {
+    if !has_patched_kernels(staged) {
+        return Vec::new();
+    }
+    let is_one = |it: &&Unit| matches!(it.handler.event, Event::Activity(_) | Event::Launch);
+    let mistake = |unit: &Unit| {
+        let reads = unit.reads();
+        let untold: Vec<&str> =
+            fields_of_cupti(unit.handler.event).filter(|it| reads.has(it)).map(|it| it.name).collect();
+        let message = format!("nobody tells of these fields where kernels are patched: {}", untold.join(", "));
+        let error = Diagnostic::error("via", message, unit.handler.declared_at.clone())
+            .help("CUPTI does, which can't be used then: run the handler in a script of its own");
+        (!untold.is_empty()).then_some(error)
+    };
+    units.iter().filter(is_one).filter_map(mistake).collect()
+}
+
+fn fields_of_cupti(event: Event) -> impl Iterator<Item = &'static Field> {
+    let fields = event.fields().iter().filter(move |_| event != Event::Launch).chain(schema::LAUNCH);
+    let is_of_cupti = |it: &&Field| match it.from {
+        From::Word(at) | From::Optional { value: at, .. } => OF_CUPTI.contains(&at),
+        From::Probe => false,
+    };
+    fields.filter(is_of_cupti)
 }
 
 /// Reports tags that no launch has.

@@ -94,6 +94,7 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     }
     diagnostics.extend(device::check_maps(staged, &units, &shapes));
     diagnostics.extend(device::check_way(staged));
+    diagnostics.extend(device::check_patched_fields(staged, &units));
     diagnostics.extend(device::check_tags(&units));
     diagnostics.extend(placement::warn_of_late_exchanges(staged, &units));
     diagnostics.extend(warn_of_never_enabled(staged));
@@ -111,6 +112,10 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
         build.plan.demand = build.plan.demand.joining(is_switched);
     }
     build.plan.device_way = device::way(staged);
+    if device::has_patched_kernels(staged) {
+        build.plan.demand = device::patched(build.plan.demand);
+        build.plan.always = device::patched(build.plan.always);
+    }
     build.plan.reads_lines = units.iter().any(Unit::reads_lines);
     build.has_window = wishes.window;
     build.has_hits = wishes.hits;

@@ -144,7 +144,8 @@ fn returns(way: ReturnWay) -> &'static str {
 }
 
 fn joined(activity: Activity, demand: &Demand) -> String {
-    let record = format!("a {}'s record reaches the tracer", activity.name());
+    let from = if demand.patched_kernels { ", with the times that patches take," } else { "" };
+    let record = format!("a {}'s record{from} reaches the tracer", activity.name());
     match demand.joins(activity) {
         true => format!("{record} and is joined with its launch"),
         false => format!("{record}; no handler reads its launch, so launches are not recorded"),

@@ -81,6 +81,8 @@ const EVERYTHING: Demand = Demand {
     // Only where the script reads them: CUPTI takes more time for each kernel.
     latencies: false,
     launch_external: true,
+    // Only where the script has patches.
+    patched_kernels: false,
     previous: true,
     waited_for: true,
     idle: true,

@@ -180,6 +180,7 @@ impl Target {
             (is_switched, demand::SWITCHED),
             (device.is_some(), demand::DEVICE),
             (device.is_some() && patches, demand::PATCHES),
+            (device.is_some() && patches && most.patched_kernels, demand::PATCHED_KERNELS),
         ];
         let bits = of_run.into_iter().filter(|it| it.0).fold(bits, |bits, it| bits | it.1);
         let (rings, ring_bytes) = (shape.rings.into(), shape.ring_bytes.into());

@@ -165,7 +165,7 @@ impl Report {
     }
 
     /// Returns why no GPU event was seen, and what to do. `are_switched` says that no probe for them was always enabled,
-    /// `is_patched` that there can't be any where machine code is patched.
+    /// `is_patched` that none are asked for, since machine code is patched.
     pub fn silence(&self, account: &Account, are_switched: bool, is_patched: bool) -> Option<String> {
         let launches = account.launches();
         let in_part = if self.recorded_part.is_some() { " in the part that was recorded" } else { "" };

@@ -429,7 +429,7 @@ impl Running {
     fn explain_silence(&mut self) {
         let account = self.state.borrow().pipeline.account();
         let are_switched = !self.plan.demand_while(|_| false).gpu();
-        let is_patched = self.plan.device_way == DeviceWay::Patch;
+        let is_patched = self.plan.device_way == DeviceWay::Patch && !self.plan.demand.patched_kernels;
         if account.is_silent()
             && let Some(text) = self.report.silence(&account, are_switched, is_patched)
         {

@@ -108,7 +108,7 @@ fn bundled_scripts_patch() {
 fn patches(plan: &Plan) -> String {
     assert_eq!(plan.device_way, DeviceWay::Patch);
     let twins = Twins::of(plan).unwrap().unwrap();
-    twins.making.maker.patches(90).unwrap().text
+    twins.making.maker.patches(90, plan.demand.patched_kernels).unwrap().text
 }
 
 #[test]

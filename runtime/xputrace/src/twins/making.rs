@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use xputrace_cubins::{Account, Compiler, Cubin, Limit, NoCubin, Order, Purpose};
-use xputrace_model::plan::{DeviceWay, KernelPattern};
+use xputrace_model::plan::{DeviceWay, KernelPattern, Plan};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{Image, Loaded, Peer};
 use xputrace_twins::{Gpu, Maker, NoCode, NoTwin, TwinText, Wanted, kernels_of};
@@ -108,6 +108,8 @@ pub enum WhyText {
 pub struct Making {
     pub maker: Maker,
     way: DeviceWay,
+    /// Whether patches take the times of all kernels.
+    pub takes_times: bool,
     /// The kernels of each handler.
     kernels: Vec<KernelPattern>,
     compiler: Compiler,
@@ -118,16 +120,22 @@ pub struct Making {
 }
 
 impl Making {
-    pub fn new(maker: Maker, way: DeviceWay, kernels: Vec<KernelPattern>) -> Self {
+    pub fn new(maker: Maker, plan: &Plan, kernels: Vec<KernelPattern>) -> Self {
         Making {
             maker,
-            way,
+            way: plan.device_way,
+            takes_times: plan.demand.patched_kernels,
             kernels,
             compiler: Compiler::default(),
             triton: TritonCaches::default(),
             files: ProgramFiles::default(),
             is_over: AtomicBool::new(false),
         }
+    }
+
+    /// Whether times on the GPU are read.
+    pub fn reads_clock(&self) -> bool {
+        self.takes_times || self.maker.reads_clock()
     }
 
     /// Makes a twin or patches, or says why there are none.
@@ -173,11 +181,13 @@ impl Making {
         });
         let kernels: Vec<(String, u64)> =
             wanted.context("reading what the program has loaded")?.map_err(|error: NoCode| anyhow!(error))?;
-        if kernels.is_empty() {
+        if kernels.is_empty() && !self.takes_times {
             return Ok(Outcome::Nothing);
         }
-        let text =
-            self.maker.patches(capabilities.least).map_err(|it| anyhow!("a handler can't run there: {}", it.what))?;
+        let text = self
+            .maker
+            .patches(capabilities.least, self.takes_times)
+            .map_err(|it| anyhow!("a handler can't run there: {}", it.what))?;
         let source = Source { text: &text.text, target: &text.target, purpose: Purpose::Patch };
         let code = self.compile(source, capabilities, asker);
         let code = code.map_err(|why| match why {

@@ -12,8 +12,8 @@ pub struct Tally {
     cubins: BTreeMap<String, OfCubins>,
     /// By why the driver compiled them.
     texts: BTreeMap<String, u64>,
-    /// What has compiled the patches, if there are any.
-    patches_by: Option<String>,
+    /// What has compiled the patches, if there are any, and whether they take the times of kernels.
+    patches: Option<(String, bool)>,
 }
 
 #[derive(Debug, Default)]
@@ -40,9 +40,9 @@ impl Tally {
     }
 
     /// Counts patches, which are compiled once for all modules; returns what is to be said of them alone.
-    pub fn add_patches(&mut self, Compiled { cubin, unkept }: &Compiled) -> Vec<String> {
-        let by = called(&cubin.by);
-        if self.patches_by.replace(by).is_some() {
+    pub fn add_patches(&mut self, Compiled { cubin, unkept }: &Compiled, take_times: bool) -> Vec<String> {
+        let patches = (called(&cubin.by), take_times);
+        if self.patches.replace(patches).is_some() {
             return Vec::new();
         }
         unkept.iter().map(|it| format!("the next run compiles patches of kernels again: {it}")).collect()
@@ -70,8 +70,15 @@ impl Tally {
             format!("{ptxas} compiled {}{kept}: their kernels use up to {registers} registers{spilled}", twins(of.n))
         });
         let by_driver = self.texts.iter().map(|(why, n)| format!("the driver compiled {}: {why}", twins(*n)));
-        let patches = self.patches_by.iter().map(|ptxas| {
-            format!("{ptxas} compiled what kernels' machine code was patched with: CUPTI was not used, so no kernel, launch or other event of the GPU was recorded")
+        let patches = self.patches.iter().map(|(ptxas, take_times)| {
+            let instead = match take_times {
+                true => {
+                    "kernels' times were taken in them, from the first block's beginning, some 0.6 us after CUPTI's, to the last \
+                     thread's end"
+                }
+                false => "no kernel, launch or other event of the GPU was recorded",
+            };
+            format!("{ptxas} compiled what kernels' machine code was patched with: CUPTI was not used, so {instead}")
         });
         by_ptxas.chain(by_driver).chain(patches).collect()
     }

@@ -19,7 +19,7 @@ mod image;
 mod lease;
 mod modules;
 mod streams;
-mod table;
+pub(crate) mod table;
 mod timer;
 mod work;
 

@@ -18,25 +18,25 @@ const REMOVED: u64 = 1;
 
 /// A handle in a context, by the number of its slot, for launches at which some conditions hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key(u64);
+pub(crate) struct Key(u64);
 
 impl Key {
     /// For launches at which no condition holds; `None` if it is no handle.
     #[inline]
-    pub(super) fn new(handle: u64, slot: usize) -> Option<Self> {
+    pub(crate) fn new(handle: u64, slot: usize) -> Option<Self> {
         let is_handle = handle > REMOVED && handle >> HANDLE_BITS == 0;
         is_handle.then_some(Key((slot as u64 + 1) << CONTEXT_SHIFT | handle))
     }
 
     /// For launches at which these conditions of the kernel hold, and no other.
     #[inline]
-    pub(super) fn holding(self, holding: u8) -> Self {
+    pub(crate) fn holding(self, holding: u8) -> Self {
         Key(self.0 | u64::from(holding) << HANDLE_BITS)
     }
 
     /// In whatever context.
     #[inline]
-    pub(super) fn anywhere(handle: u64) -> Option<Self> {
+    pub(crate) fn anywhere(handle: u64) -> Option<Self> {
         Key::new(handle, 0xfe)
     }
 
@@ -48,22 +48,22 @@ impl Key {
 /// What is known of a handle. All of it may be asked for at any time; a handle's entry is gone when it says 0.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     key: AtomicU64,
     /// The handle in its place; 0 if its own is launched.
     other: AtomicU64,
     /// Bytes of dynamic shared memory with which it can be launched.
-    pub(super) most_shared: AtomicU32,
+    pub(crate) most_shared: AtomicU32,
     /// Threads of a block with which it can be launched.
-    pub(super) most_threads: AtomicU32,
+    pub(crate) most_threads: AtomicU32,
     /// 1 if the twin refused an attribute.
-    pub(super) is_refused: AtomicU32,
+    pub(crate) is_refused: AtomicU32,
     /// 1 if the twin takes more of a multiprocessor than its original.
-    pub(super) takes_more: AtomicU32,
+    pub(crate) takes_more: AtomicU32,
     /// 1 if the handles are kernels', for all contexts; else they are functions', of one.
-    pub(super) is_kernel: AtomicU32,
+    pub(crate) is_kernel: AtomicU32,
     /// What counts its launches.
-    pub(super) kernel: AtomicU32,
+    pub(crate) kernel: AtomicU32,
 }
 
 // SAFETY: atomics.
@@ -71,22 +71,22 @@ unsafe impl ZeroIsValid for Entry {}
 
 /// What an entry begins with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct New {
-    pub(super) other: u64,
-    pub(super) most_shared: u32,
-    pub(super) most_threads: u32,
-    pub(super) is_refused: bool,
-    pub(super) takes_more: bool,
-    pub(super) is_kernel: bool,
-    pub(super) kernel: KernelNumber,
+pub(crate) struct New {
+    pub(crate) other: u64,
+    pub(crate) most_shared: u32,
+    pub(crate) most_threads: u32,
+    pub(crate) is_refused: bool,
+    pub(crate) takes_more: bool,
+    pub(crate) is_kernel: bool,
+    pub(crate) kernel: KernelNumber,
 }
 
 /// Entries by key.
 #[derive(Debug)]
-pub(super) struct Table(Zeroed<Entry>);
+pub(crate) struct Table(Zeroed<Entry>);
 
 impl Table {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Zeroed::new(ENTRIES).map(Table)
     }
 
@@ -108,7 +108,7 @@ impl Table {
 
     /// Returns the handle in place of another, and what is known of it.
     #[inline]
-    pub(super) fn find(&self, key: Key) -> Option<(u64, &Entry)> {
+    pub(crate) fn find(&self, key: Key) -> Option<(u64, &Entry)> {
         let entry = self.entry(key)?;
         let other = entry.other.load(Ordering::Acquire);
         fence(Ordering::Acquire);
@@ -116,7 +116,7 @@ impl Table {
     }
 
     /// Adds an entry, or changes that of the key; returns false if there is no room. One thread at a time.
-    pub(super) fn insert(&self, key: Key, new: New) -> bool {
+    pub(crate) fn insert(&self, key: Key, new: New) -> bool {
         let free = || self.probes(key).find(|it| it.key.load(Ordering::Acquire) <= REMOVED);
         let Some(entry) = self.entry(key).or_else(free) else { return false };
         entry.key.store(REMOVED, Ordering::Release);
@@ -133,7 +133,7 @@ impl Table {
     }
 
     /// Removes an entry. One thread at a time.
-    pub(super) fn remove(&self, key: Key) {
+    pub(crate) fn remove(&self, key: Key) {
         if let Some(entry) = self.entry(key) {
             entry.key.store(REMOVED, Ordering::Release);
         }

@@ -1,0 +1,269 @@
+//! Patches of machine code: the collector between a simulated Sanitizer API and a simulated tracer.
+#![allow(
+    dead_code,
+    clippy::undocumented_unsafe_blocks,
+    unsafe_op_in_unsafe_fn,
+    unreachable_pub,
+    reason = "tests play the API and the tracer with the same raw calls"
+)]
+
+#[path = "fake/sanitizer.rs"]
+mod sanitizer;
+#[path = "fake/tracer.rs"]
+mod tracer;
+
+use sanitizer::{Kernel, launch_graph, word};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+use tracer::{Tracer, listen, memory};
+use xputrace_collector::agent::Backend;
+use xputrace_collector::rendezvous::{Received, Trust};
+use xputrace_collector::sanitizer::SanitizerBackend;
+use xputrace_collector::{Dormant, World};
+use xputrace_wire::device::{
+    self, ImageOutcome, PatchPoint, PatchedKernel, Patches, kernel_words, twin_status, twin_symbol,
+};
+use xputrace_wire::events::Realtime;
+use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, TWIN, demand};
+use xputrace_wire::record::Launch;
+use xputrace_wire::region::{Lost, PAGE, Shape};
+use xputrace_wire::times::MOST_GROUPS;
+
+const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
+const BLOCK: device::Shape = device::Shape { block_bytes: 64, ring: None };
+const CONTEXT: u64 = 0x1_0000;
+const ALL: u64 = demand::LAUNCHES | demand::KERNELS | demand::PATCHED_KERNELS;
+
+/// Runs one test at a time: the API and the collector are per process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(|it| it.into_inner());
+    sanitizer::reset();
+    guard
+}
+
+fn backend() -> Result<Box<dyn Backend>, String> {
+    let backend = unsafe { SanitizerBackend::of_symbols(sanitizer::symbol, sanitizer::driver()) };
+    backend.map(|it| Box::new(it) as Box<dyn Backend>)
+}
+
+struct Run {
+    tracer: Tracer,
+    block: *const u8,
+    _memory: OwnedFd,
+}
+
+unsafe impl Sync for Run {}
+
+impl Run {
+    fn new(asked: u64) -> Self {
+        let listener = listen();
+        let address = listener.address.clone();
+        let device = memory(BLOCK.size(), true);
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let block = unsafe {
+            libc::mmap(std::ptr::null_mut(), BLOCK.size(), rights, libc::MAP_SHARED, device.as_raw_fd(), 0).cast::<u8>()
+        };
+        let asked = asked | demand::DEVICE | demand::PATCHES;
+        let tracer = std::thread::scope(|scope| {
+            let tracer = scope.spawn(|| {
+                let socket = listener.accept();
+                let hello = tracer::message(&socket);
+                assert_eq!(hello.kind, HELLO);
+                let (region, tags) = (memory(SHAPE.size(), true), memory(PAGE, false));
+                let words = [asked, SHAPE.rings.into(), SHAPE.ring_bytes.into(), 10, 0, 0, 0, asked];
+                let order = Message::new(ARM, &words, format!("\n\n\n{}\n", BLOCK.to_text()));
+                assert!(socket.send_with(&order, &[region.as_fd(), device.as_fd()]));
+                Tracer::new(socket, hello, SHAPE, region, tags)
+            });
+            let world = || World { patches: Some(backend), library: "/fake".into(), ..World::default() };
+            let arm = || xputrace_collector::arm(&address, Trust::RootAndThisUser, world);
+            std::iter::repeat_with(arm).find(|it| *it != Err(Dormant::AlreadyArmed)).unwrap().unwrap();
+            tracer.join().unwrap()
+        });
+        assert_eq!(tracer.message().kind, ARMED);
+        sanitizer::create_context(CONTEXT);
+        Run { tracer, block, _memory: device }
+    }
+
+    fn control(&self) -> &device::Control {
+        unsafe { &*self.block.cast() }
+    }
+
+    /// Loads a module, while the tracer answers that these kernels have handlers.
+    fn load(&self, module: u64, kernels: &[&str]) {
+        let kernel = |it: &&str| PatchedKernel { symbol: (*it).to_owned(), name: 71, handlers: 5 };
+        let patches = Patches {
+            code: vec![1],
+            points: vec![PatchPoint::Entry, PatchPoint::Exit],
+            kernels: kernels.iter().map(kernel).collect(),
+        };
+        let cubin = cubin();
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.answer(&patches.encode()));
+            sanitizer::load(CONTEXT, module, &cubin);
+        });
+    }
+
+    fn answer(&self, patches: &[u8]) {
+        let socket = self.tracer.socket.as_ref().unwrap();
+        let Received::Message(message, _) = socket.receive(Duration::from_secs(120)) else { panic!("no image") };
+        assert_eq!(message.kind, IMAGE);
+        let memory = memory(patches.len(), true);
+        unsafe { libc::pwrite(memory.as_raw_fd(), patches.as_ptr().cast(), patches.len(), 0) };
+        let words = [message.words[0], twin_status::PATCHES, patches.len() as u64];
+        assert!(socket.send_with(&Message::new(TWIN, &words, ""), &[memory.as_fd()]));
+    }
+
+    /// Returns the kernels once there are so many: their names, times and launches.
+    fn kernels(&mut self, n: usize) -> Vec<(String, u64, u32)> {
+        self.tracer.until("kernels", |it| it.kernels().len() >= n);
+        let all = self.tracer.kernels();
+        assert_eq!(all.len(), n);
+        let named = |it: &xputrace_wire::record::Kernel| {
+            (self.tracer.name(it.symbol).unwrap_or_default(), it.end.since(it.start), it.correlation)
+        };
+        all.iter().map(named).collect()
+    }
+
+    fn end(self) {
+        self.tracer.order(DISARM);
+        assert_eq!(self.tracer.message().kind, BYE);
+    }
+}
+
+/// An ELF file with one section, of nothing.
+fn cubin() -> Vec<u8> {
+    let mut bytes = vec![0; 128];
+    bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    bytes[18] = 190;
+    bytes[40] = 64;
+    bytes[52] = 64;
+    bytes[58] = 64;
+    bytes[60] = 1;
+    bytes
+}
+
+const FIRST: Kernel = Kernel { context: CONTEXT, module: 0x200, function: 0x2100, name: c"first" };
+const OTHER: Kernel = Kernel { function: 0x2200, name: c"other", ..FIRST };
+const UNPATCHED: Kernel = Kernel { module: 0x300, function: 0x3100, name: c"unpatched", ..FIRST };
+
+#[test]
+fn kernels_have_the_times_that_patches_took_and_their_launch() {
+    let _alone = alone();
+    let mut run = Run::new(ALL);
+    run.load(0x200, &["first"]);
+    assert_eq!(run.control().images[ImageOutcome::Twinned as usize].load(SeqCst), 1);
+    let words = FIRST.launch(1);
+    assert_eq!([kernel_words::NAME, kernel_words::HANDLERS].map(|it| word(words, it)), [71, 5]);
+    let words = OTHER.launch(2);
+    assert_eq!(word(words, kernel_words::HANDLERS), 0, "times alone");
+    assert_eq!(UNPATCHED.launch(3), 0);
+    let kernels = run.kernels(3);
+    let mut launches: Vec<Launch> = run.tracer.launches();
+    launches.sort_by_key(|it| it.correlation);
+    let correlations: Vec<u32> = launches.iter().map(|it| it.correlation).collect();
+    let find = |name: &str| kernels.iter().find(|it| it.0 == name).map(|it| (it.1, it.2));
+    assert_eq!(find(&twin_symbol("first")), Some((50, correlations[0])));
+    assert_eq!(find("other"), Some((50, correlations[1])));
+    assert_eq!(find("unpatched"), Some((0, correlations[2])));
+    assert_eq!(run.tracer.lost(Lost::NoTimestamps), 1, "its module was not patched");
+    assert_eq!(run.control().slots[0].swapped.load(SeqCst), 1);
+    run.end();
+}
+
+#[test]
+fn a_launch_whose_group_is_in_use_has_handlers_and_no_times() {
+    let _alone = alone();
+    let mut run = Run::new(ALL);
+    run.load(0x200, &["first"]);
+    let running = FIRST.begin(1);
+    let late = FIRST.begin(1 + MOST_GROUPS as u64);
+    assert_eq!([running, late].map(|it| word(it, kernel_words::HANDLERS)), [5, 5]);
+    assert_eq!(word(late, kernel_words::TIMES), 0);
+    let durations = |run: &mut Run, n| {
+        let mut all: Vec<u64> = run.kernels(n).iter().map(|it| it.1).collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(durations(&mut run, 1), [0]);
+    sanitizer::run(running, 1);
+    assert_eq!(durations(&mut run, 2), [0, 50]);
+    let running = FIRST.begin(2);
+    assert_ne!(word(running, kernel_words::TIMES), 0);
+    sanitizer::end_context(CONTEXT);
+    assert_eq!(durations(&mut run, 3), [0, 0, 50], "it did not end");
+    assert_eq!(run.tracer.lost(Lost::NoTimestamps), 2);
+    run.end();
+}
+
+#[test]
+fn nodes_of_graphs_have_their_times_at_each_launch() {
+    let _alone = alone();
+    let mut run = Run::new(ALL);
+    run.load(0x200, &["first"]);
+    for _ in 0..3 {
+        launch_graph(&[(FIRST, 10), (OTHER, 11), (FIRST, 12)]);
+    }
+    let kernels = run.kernels(9);
+    assert!(kernels.iter().all(|it| it.1 == 50), "{kernels:?}");
+    let mut launches: Vec<u32> = kernels.iter().map(|it| it.2).collect();
+    launches.dedup();
+    let graphs: Vec<u32> = run.tracer.launches().iter().map(|it| it.correlation).collect();
+    assert_eq!((launches, graphs.len()), (graphs.clone(), 3));
+    let nodes: Vec<(u64, bool)> = run.tracer.kernels().iter().map(|it| (it.graph_node, it.graph != 0)).collect();
+    assert_eq!(nodes[..3], [(0x910a, true), (0x910b, true), (0x910c, true)]);
+    run.end();
+}
+
+#[test]
+fn places_of_an_unloaded_module_are_another_ones() {
+    let _alone = alone();
+    let run = Run::new(ALL);
+    let words = |run: &Run, grid_id| {
+        run.load(0x200, &["first"]);
+        let words = FIRST.launch(grid_id);
+        sanitizer::unload(CONTEXT, 0x200);
+        words
+    };
+    assert_eq!(words(&run, 1), words(&run, 2));
+    // The function's handle is another module's by now.
+    assert_eq!(Kernel { module: 0x300, ..FIRST }.begin(3), 0);
+    run.end();
+}
+
+#[test]
+fn a_module_that_waits_for_a_stream_holds_up_no_other() {
+    let _alone = alone();
+    let run = Run::new(ALL);
+    run.load(0x200, &["first"]);
+    sanitizer::WAITS.store(true, SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| run.load(0x201, &["second"]));
+        // A third is patched while the second waits.
+        while sanitizer::PATCHED.load(SeqCst) < 4 {
+            std::thread::yield_now();
+        }
+        scope.spawn(|| run.load(0x202, &["third"]));
+        while sanitizer::PATCHED.load(SeqCst) < 6 {
+            std::thread::yield_now();
+        }
+        sanitizer::WAITS.store(false, SeqCst);
+    });
+    run.end();
+}
+
+#[test]
+fn without_kernel_handlers_records_say_which_launch_a_kernels_number_is() {
+    let _alone = alone();
+    let mut run = Run::new(demand::LAUNCHES | demand::KERNELS);
+    run.load(0x200, &["first"]);
+    assert_eq!(word(FIRST.launch(1), kernel_words::TIMES), 0);
+    assert_eq!((OTHER.launch(2), UNPATCHED.launch(3)), (0, 0));
+    assert_eq!(run.kernels(1)[0].0, twin_symbol("first"));
+    let [kernel] = run.tracer.kernels()[..] else { panic!("one") };
+    assert!(kernel.grid_id == 1 && kernel.start == kernel.end && kernel.start != Realtime(0));
+    run.end();
+}
