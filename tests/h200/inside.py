@@ -447,6 +447,20 @@ def some_launches():
     return f"{wanted}"
 
 
+@case("kernels that fail by themselves", cases=CASES)
+def faults():
+    for how, code in ("address", 700), ("trap", 719):
+        command = [BIN / "faults", how, 10, 5]
+        bare = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60)
+        for via in ("twin", "patch"):
+            script = f'device_exit("faulty", #{{via: "{via}"}}, |t| @n.count());'
+            _, done = trace(script, command, check=False)
+            expect(f"what the program says of {how}, by {via}", (done.stdout, done.returncode), (bare.stdout, bare.returncode))
+            if via == "twin":
+                assert "a kernel of the program failed" in done.stderr and f"error {code}" in done.stderr, done.stderr
+    return "the errors are those of the bare program, and named as its own"
+
+
 def by_ncu(program, metrics):
     """What Nsight Compute counts in the only kernel of a program, by metric."""
     line = ["ncu", "--csv", "--metrics", ",".join(metrics), *map(str, program)]

@@ -318,7 +318,7 @@ fn take(region: &DeviceRegion, extent: Extent, process: ProcessIndex, running: &
 pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) -> Clocks {
     let way = running.plan().device_way;
     let Ok(counts) = region.counts() else { return Clocks::default() };
-    let DeviceCounts { swapped, n_unfinished, unprobed, images, clocks, conditions, .. } = counts;
+    let DeviceCounts { swapped, n_unfinished, failures, unprobed, images, clocks, conditions, .. } = counts;
     running.state().losses.add(Loss::DeviceCopyMissing, n_unfinished);
     for (condition, ConditionCounts { sampled, unprobed }) in conditions.into_iter().enumerate() {
         running.state().pipeline.add_sampled(condition, sampled, unprobed);
@@ -326,6 +326,12 @@ pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) -> Clocks
     let mut note = |text: String| running.report().note(&format!("process {pid}: {text}"));
     for (outcome, n) in ImageOutcome::ALL.iter().zip(images).filter(|it| it.1 > 0) {
         missed(*outcome).into_iter().for_each(|what| note(format!("{n} of its images {what}")));
+    }
+    for (what, code) in failures.into_iter().filter_map(|it| Some((kernel_failure(it)?, it))) {
+        note(format!(
+            "a kernel of the program failed: {what} (CUDA's error {code}). It is the program's own fault: handlers only write \
+             to memory of their own, within bounds that are tested"
+        ));
     }
     // What follows says it of kernels that were loaded before.
     let has_reasons = unprobed.iter().any(|it| *it > 0);
@@ -368,6 +374,22 @@ fn missed(outcome: ImageOutcome) -> Option<&'static str> {
         ImageOutcome::File => "were loaded from files that could not be read",
         ImageOutcome::OlderPtx => "have PTX, but not that of their code for this GPU, which may do other things",
         ImageOutcome::TableFull => "are more, or have more kernels, than can be replaced",
+    })
+}
+
+/// Says what a kernel did after which its context can't be used; `None` for other errors (`CUresult` in CUDA's `cuda.h`).
+fn kernel_failure(code: u32) -> Option<&'static str> {
+    Some(match code {
+        700 => "it accessed an address that isn't there",
+        702 => "it took longer than the GPU's driver allows",
+        710 => "an assertion did not hold",
+        714 => "its call stack was corrupted or too deep",
+        715 => "it came to an instruction that is none",
+        716 => "it accessed an address that isn't aligned",
+        717 => "it accessed an address of the wrong memory space",
+        718 => "it jumped to an address that isn't code",
+        719 => "it came to a trap, or failed for another reason",
+        _ => return None,
     })
 }
 

@@ -6,6 +6,7 @@ use super::region::sealed_memory;
 use crate::Sampled;
 use crate::device_memory::DeviceCopy;
 use crate::device_records::RingRead;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
@@ -52,6 +53,8 @@ pub struct DeviceCounts {
     pub swapped: u64,
     /// Contexts in which twins ran and that have no last copy: so far, or where something ended too early.
     pub n_unfinished: u64,
+    /// What CUDA answered, by context, where a block could not be copied.
+    pub failures: BTreeSet<u32>,
     /// Launches that ran the original, by [`Unprobed`].
     pub unprobed: [u64; Unprobed::COUNT],
     /// Images, by [`ImageOutcome`].
@@ -157,7 +160,6 @@ impl DeviceRegion {
         let page = self.control()?;
         let word = |offset: usize| word_at(&page, offset);
         let swapped = (0..MOST_CONTEXTS).map(|it| word(offset_in(it, offset_of!(Slot, swapped))));
-        // The word has nothing else in it.
         let has_last = (0..MOST_CONTEXTS).map(|it| word(offset_in(it, offset_of!(Slot, is_last))) as u32 != 0);
         let clock = |slot: usize| {
             let most_error_nanos = word(offset_in(slot, offset_of!(Slot, clock_error)));
@@ -170,6 +172,10 @@ impl DeviceRegion {
             answered: word(offset_of!(Control, answered)),
             swapped: swapped.clone().fold(0, u64::saturating_add),
             n_unfinished: swapped.zip(has_last).filter(|it| it.0 > 0 && !it.1).count() as u64,
+            failures: (0..MOST_CONTEXTS)
+                .map(|it| word(offset_in(it, offset_of!(Slot, failure))) as u32)
+                .filter(|it| *it != 0)
+                .collect(),
             unprobed: std::array::from_fn(|it| word(offset_of!(Control, unprobed) + it * 8)),
             images: std::array::from_fn(|it| word(offset_of!(Control, images) + it * 8)),
             conditions: std::array::from_fn(|it| {
@@ -389,6 +395,8 @@ mod tests {
         assert_eq!(counts.n_unfinished, 3);
         [1, 5].into_iter().for_each(|it| write(&region, slot(it) + offset_of!(Slot, is_last), 1));
         assert_eq!(region.counts().unwrap().n_unfinished, 2, "nothing ran in the last one");
+        [0, 2].into_iter().for_each(|it| write(&region, slot(it) + offset_of!(Slot, failure), 700));
+        assert_eq!(region.counts().unwrap().failures, BTreeSet::from([700]));
     }
 
     #[test]

@@ -89,6 +89,13 @@ impl Agent {
         }
     }
 
+    /// Notes what CUDA answered when a context's block could not be copied.
+    pub fn copy_failed(&self, slot: usize, answer: u32) {
+        if let Some(region) = self.device_region() {
+            region.control().slots[slot].failure.store(answer, Ordering::Release);
+        }
+    }
+
     /// Whether launches that begin now are part of what is recorded.
     #[inline]
     pub fn runs_twins_now(&self) -> bool {

@@ -511,7 +511,7 @@ impl Twins {
         let (block, stream) = (state.block.load(Ordering::Acquire), state.stream.load(Ordering::Acquire));
         let region = agent.device_region().filter(|_| self.has_block(slot)).ok_or(INVALID)?;
         let lease = Lease::new(self).in_context(slot);
-        lease.run(backend, || {
+        let copied = lease.run(backend, || {
             region.write_copy(slot, |to| {
                 if let Some((at, read)) = region.read_of_ring(slot) {
                     // SAFETY: a word of the block, and bytes that live until the copy is done; in the context.
@@ -527,7 +527,8 @@ impl Twins {
                 // SAFETY: our own stream.
                 lease.call(|| unsafe { code.wait_for(stream) })
             })
-        })
+        });
+        copied.inspect_err(|it| agent.copy_failed(slot, *it))
     }
 
     /// Copies so much of the blocks of all contexts. As often as it copies all, it switches what twins do in the program's graphs.
