@@ -26,7 +26,7 @@ use xputrace_wire::device::MOST_KERNEL_CONDITIONS;
 
 pub use maker::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin, TwinText, Wanted};
 pub use patches::{NoCode, PatchesText, kernels_of};
-pub use program::{Images, ReadError, cubin_in, entries_of, images_of, ptx_in};
+pub use program::{Images, ReadError, cubin_in, entries_of, entries_of_cubin, images_of, ptx_in};
 pub use text::{Gpu, TextError, best, text};
 pub use xputrace_device::RecordKind;
 

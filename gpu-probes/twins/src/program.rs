@@ -3,9 +3,10 @@
 //! Linkers put all containers of a program one behind the other into a section. Nothing else of the file is read, and of that
 //! only headers: libraries have gigabytes of code.
 
+use crate::NoCode;
 use crate::text::{TextError, contents};
 use object::read::elf::{FileHeader, SectionHeader};
-use object::{Endianness, ReadCache, elf};
+use object::{Endianness, Object, ObjectSection, ReadCache, elf};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use xputrace_wire::device::{MOST_IMAGE_BYTES, Ptx};
@@ -122,6 +123,19 @@ fn stored(file: &File, StoredAt { address, stored_bytes, .. }: &StoredAt) -> Res
     let read = file.read_exact_at(&mut bytes, *address);
     read.map_err(|error| ReadError::Read { at: *address, bytes: *stored_bytes, error })?;
     Ok(bytes)
+}
+
+/// The name of the section with a kernel's parameters in a cubin begins so; other functions have none.
+const PARAMETERS_SECTION: &str = ".nv.constant0.";
+
+/// Returns the symbols of the kernels in a cubin.
+///
+/// # Errors
+/// It is no ELF file.
+pub fn entries_of_cubin(cubin: &[u8]) -> Result<Vec<String>, NoCode> {
+    let file = object::File::parse(cubin)?;
+    let names = file.sections().filter_map(|it| it.name().ok()?.strip_prefix(PARAMETERS_SECTION).map(str::to_owned));
+    Ok(names.collect())
 }
 
 /// Returns the names behind each `.entry` in PTX: those of its kernels, without reading the rest of it.

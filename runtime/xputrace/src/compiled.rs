@@ -6,6 +6,7 @@ use crate::machine;
 use crate::run::objects;
 use crate::status::MISTAKE;
 use crate::translate;
+use crate::ways;
 use anyhow::{Context, Result, bail};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -138,6 +139,7 @@ pub fn explain(run: &Run) -> Result<ExitCode> {
         Err(status) => return Ok(status),
     };
     let mut text = xputrace_render::explain(&compiled.plan);
+    text.push_str(&ways::explain(&compiled.plan, run)?);
     if run.options.verbose {
         for program in &compiled.plan.image.programs {
             text += &format!("\n{}\n", disasm::text(program, &compiled.plan.image));

@@ -1,8 +1,10 @@
-//! `xputrace list`: the events of the language, and the probes of this machine.
+//! `xputrace list`: the events of the language, the probes of this machine, and the kernels of a program.
+
+mod kernels;
 
 use crate::cli::ListOptions;
 use crate::console;
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use std::process::ExitCode;
 use xputrace_linux::{LiveCatalog, list_functions, list_tracepoints};
 use xputrace_model::catalog::{Catalog, cuda_functions, glob};
@@ -15,6 +17,12 @@ const API: Event = Event::Host(HostEvent::Api);
 
 /// Lists what matches the pattern.
 pub fn list(options: &ListOptions) -> Result<ExitCode> {
+    if let Some(pattern) = options.pattern.as_deref().and_then(|it| it.strip_prefix("device:")) {
+        return kernels::list(pattern, options);
+    }
+    if options.pid.is_some() || !options.command.is_empty() {
+        bail!("-p and a command are for the kernels of a program: xputrace list 'device:*' -p PID");
+    }
     let mut found = matches(options.pattern.as_deref())?;
     let pattern = options.pattern.as_deref().unwrap_or("*");
     match found.iter().find_map(|it| it.refused) {
@@ -40,7 +48,7 @@ fn matches(pattern: Option<&str>) -> Result<Vec<Listed>> {
         Some(_) => list_tracepoints(rest).map_err(|it| anyhow!(it)),
         None => Err(anyhow!(
             "cannot list `{pattern}`: give an event such as kernel, or uprobe:LIBRARY:FUNCTION, \
-             uretprobe:LIBRARY:FUNCTION, tracepoint:CATEGORY:NAME or api:CALL, with * for any text"
+             uretprobe:LIBRARY:FUNCTION, tracepoint:CATEGORY:NAME, api:CALL or device:KERNEL, with * for any text"
         )),
     }
 }
@@ -53,6 +61,12 @@ fn calls(pattern: &str) -> Result<Vec<Listed>> {
         ..Listed::new(API, format!("api:{}", it.name()))
     };
     Ok(cuda_functions(pattern).map(listed).collect())
+}
+
+/// Lists the places in kernels.
+fn list_places_in_kernels(is_verbose: bool) -> Result<()> {
+    let places = every_event(&|it| matches!(it, Event::Device(_)))?;
+    Ok(console::print(xputrace_render::listing(&places, is_verbose))?)
 }
 
 /// Returns the events whose name matches a pattern.

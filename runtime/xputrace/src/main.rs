@@ -17,6 +17,7 @@ mod demo;
 mod doctor;
 mod drivers;
 mod interrupts;
+mod kernels;
 mod list;
 mod machine;
 mod manual;
@@ -30,6 +31,7 @@ mod status;
 mod target;
 mod translate;
 mod twins;
+mod ways;
 
 use cli::Invocation;
 use status::{FAILED, MISTAKE};

@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod bundled;
 mod clocks;
-mod files;
+pub mod files;
 mod making;
 mod objects;
 mod tally;

@@ -176,7 +176,9 @@ fn split_command(mut arguments: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>)
 
 fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocation, UsageError> {
     let verb = typed.verb.unwrap_or(Verb::Run(typed.run));
-    if let (Some(word), false) = (command.first(), matches!(verb, Verb::Run(_) | Verb::Record(_))) {
+    if let (Some(word), false) =
+        (command.first(), matches!(verb, Verb::Run(_) | Verb::Record(_) | Verb::List(_) | Verb::Explain(_)))
+    {
         let (verb, word) = (words.verb.as_deref().unwrap_or_default(), word.to_string_lossy());
         return Err(usage(format!("`{verb}` takes no command: leave out `-- {word}`")));
     }
@@ -201,14 +203,14 @@ fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocati
         Verb::Check(it) => Invocation::Check(run(it.script, Options { object: *it.object, ..Options::default() })?),
         Verb::Explain(it) => {
             let (naming, object) = (it.python.into(), *it.object);
-            let options = Options { verbose: it.verbose, naming, object, ..Options::default() };
+            let options = Options { verbose: it.verbose, pids: it.pids, naming, object, ..Options::default() };
             Invocation::Explain(run(it.script, options)?)
         }
         Verb::Build(it) => {
             let options = Options { output: it.output, loaders: Some(it.loader.into()), ..Options::default() };
             Invocation::Build(run(it.script, options)?)
         }
-        Verb::List(options) => Invocation::List(options),
+        Verb::List(options) => Invocation::List(ListOptions { command: command.to_vec(), ..options }),
         Verb::Translate(options) => Invocation::Translate(options),
         Verb::Doctor(options) => Invocation::Doctor(options),
         Verb::Scripts => Invocation::Scripts,

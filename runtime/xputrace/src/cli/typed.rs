@@ -115,9 +115,15 @@ pub struct ManOptions {
 /// Options of `xputrace list`.
 #[derive(clap::Args, Debug)]
 pub struct ListOptions {
-    /// An event (kernel, launch), uprobe:LIBRARY:FUNCTION, uretprobe:LIBRARY:FUNCTION, tracepoint:CATEGORY:NAME or
-    /// api:CALL; * matches any text
+    /// An event (kernel, launch), uprobe:LIBRARY:FUNCTION, uretprobe:LIBRARY:FUNCTION, tracepoint:CATEGORY:NAME,
+    /// api:CALL, or device:KERNEL with -p or -- CMD; * matches any text
     pub pattern: Option<String>,
+    /// Of device:KERNEL: list what is in the files that this process has mapped
+    #[arg(short = 'p', value_name = "PID")]
+    pub pid: Option<u32>,
+    /// The command behind `--`: run it, and list the kernels that it runs
+    #[arg(skip)]
+    pub command: Vec<std::ffi::OsString>,
     /// Show fields, and what cannot be probed
     #[arg(short = 'v', long)]
     pub verbose: bool,
@@ -403,6 +409,9 @@ pub(super) struct CheckOptions {
 pub(super) struct ExplainOptions {
     #[command(flatten)]
     pub(super) script: ScriptOptions,
+    /// Say which kernels of a running process device handlers reach; `-- CMD`: of a program. Neither is traced
+    #[arg(short = 'p', value_name = "PID")]
+    pub(super) pids: Vec<u32>,
     #[command(flatten)]
     pub(super) python: PythonOptions,
     /// Show the bytecode too

@@ -1,0 +1,180 @@
+//! The kernels in the files of a program, and which ways lead into them.
+
+use crate::below::open_file;
+use crate::console;
+use crate::drivers::is_software_gpu_name;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use xputrace_model::plan::KernelPattern;
+use xputrace_symbols::demangle;
+use xputrace_twins::{cubin_in, entries_of, entries_of_cubin, images_of, ptx_in, text};
+use xputrace_wire::device::Portability;
+use xputrace_wire::fatbin::{Found, StoredAt};
+
+/// How long a file is searched.
+const SEARCHED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Which ways lead into a kernel, by the files that have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ways {
+    /// GPUs of which it has machine code with the PTX that was made of.
+    twins: BTreeSet<String>,
+    /// GPUs of which it has machine code without.
+    machine_code: BTreeSet<String>,
+    /// PTX without machine code of the same: the driver compiles it for GPUs that have none.
+    ptx: BTreeSet<String>,
+}
+
+/// The kernels of a file, by symbol.
+pub type Kernels = BTreeMap<String, Ways>;
+
+/// What a process has mapped that has code for GPUs.
+#[derive(Debug, Default)]
+pub struct Mapped {
+    pub files: BTreeMap<PathBuf, Kernels>,
+    pub has_software_gpu: bool,
+}
+
+/// Searches files of a process.
+pub fn search(pid: u32, paths: &BTreeSet<PathBuf>) -> Mapped {
+    let mut mapped = Mapped::default();
+    for path in paths {
+        mapped.has_software_gpu |= path.file_name().is_some_and(|it| is_software_gpu_name(it.as_bytes()));
+        let file = File::open(format!("/proc/{pid}/root")).and_then(|it| open_file(&it, path, libc::RESOLVE_IN_ROOT));
+        if let Some(kernels) = file.ok().map(|it| kernels_in(&it, path)).filter(|it| !it.is_empty()) {
+            mapped.files.insert(path.clone(), kernels);
+        }
+    }
+    mapped
+}
+
+/// Returns the kernels of a program or library.
+pub fn kernels_in(file: &File, path: &Path) -> Kernels {
+    let began = Instant::now();
+    let goes_on = || began.elapsed() < SEARCHED_WITHIN;
+    let images = images_of(file, &goes_on);
+    let (mut kernels, mut is_cut) = (Kernels::new(), images.is_cut);
+    for image in &images.all {
+        is_cut |= !goes_on();
+        if is_cut {
+            break;
+        }
+        let ways = Ways::of(image);
+        names(file, image).into_iter().for_each(|it| kernels.entry(it).or_default().add(&ways));
+    }
+    if is_cut {
+        let seconds = SEARCHED_WITHIN.as_secs();
+        console::say(format_args!(
+            "{} was searched for {seconds} s only: some of its kernels are not listed",
+            path.display()
+        ));
+    }
+    kernels
+}
+
+/// Returns the symbols of an image's kernels: those of any PTX, or else of the machine code for the newest GPU.
+fn names(file: &File, image: &Found) -> Vec<String> {
+    let of_ptx = |it: &StoredAt| Some(entries_of(&text(&ptx_in(file, it).ok()?).ok()?).map(str::to_owned).collect());
+    let of_cubin = |it: &StoredAt| entries_of_cubin(&cubin_in(file, it).ok()?).ok();
+    let newest = image.cubins.iter().max_by_key(|it| it.sm);
+    image.ptx.iter().find_map(of_ptx).or_else(|| newest.and_then(of_cubin)).unwrap_or_default()
+}
+
+/// Returns what code is for, as compilers call it.
+fn target(code: &StoredAt) -> String {
+    let suffix = match code.portability {
+        Portability::Later => "",
+        Portability::Exact => "a",
+        Portability::Family => "f",
+    };
+    format!("sm_{}{suffix}", code.sm)
+}
+
+impl Ways {
+    fn of(image: &Found) -> Self {
+        let all = |of: &[StoredAt]| of.iter().map(target).collect::<BTreeSet<String>>();
+        let (ptx, cubins) = (all(&image.ptx), all(&image.cubins));
+        Ways {
+            twins: cubins.intersection(&ptx).cloned().collect(),
+            machine_code: cubins.difference(&ptx).cloned().collect(),
+            ptx: ptx.difference(&cubins).cloned().collect(),
+        }
+    }
+
+    fn add(&mut self, other: &Ways) {
+        self.twins.extend(other.twins.iter().cloned());
+        self.machine_code.extend(other.machine_code.iter().cloned());
+        self.ptx.extend(other.ptx.iter().cloned());
+    }
+
+    /// Whether it can have a twin, on some GPU at least.
+    pub fn has_twin(&self) -> bool {
+        !self.twins.is_empty() || self.machine_code.is_empty()
+    }
+
+    /// Says it in a few words.
+    pub fn text(&self) -> String {
+        let list = |it: &BTreeSet<String>| it.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        match (self.twins.is_empty(), self.machine_code.is_empty(), self.ptx.is_empty()) {
+            (false, true, _) => "twin, patch".into(),
+            (false, false, _) => format!("twin on {}, patch", list(&self.twins)),
+            (true, true, _) => format!("twin (the driver compiles PTX for {}), patch", list(&self.ptx)),
+            (true, false, false) => format!("patch; a twin where there is no code but PTX for {}", list(&self.ptx)),
+            (true, false, true) => "patch: no PTX".into(),
+        }
+    }
+}
+
+/// Whether a kernel matches a pattern.
+pub fn matches(pattern: &KernelPattern, symbol: &str) -> bool {
+    let demangled = demangle(symbol);
+    pattern.matches([&*demangled.name, &*demangled.short_name, symbol])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xputrace_wire::device::Codec;
+
+    fn code(sm: u32, portability: Portability) -> StoredAt {
+        StoredAt { codec: Codec::Plain, portability, sm, bytes: 8, address: 0, stored_bytes: 8 }
+    }
+
+    fn ways(ptx: &[u32], cubins: &[u32]) -> Ways {
+        let all = |of: &[u32]| of.iter().map(|it| code(*it, Portability::Later)).collect();
+        Ways::of(&Found { ptx: all(ptx), cubins: all(cubins), bytes: 0 })
+    }
+
+    #[test]
+    fn a_way_follows_from_what_there_is_ptx_of() {
+        for (ptx, cubins, text) in [
+            (&[90][..], &[90][..], "twin, patch"),
+            (&[80], &[80, 90], "twin on sm_80, patch"),
+            (&[75, 90], &[], "twin (the driver compiles PTX for sm_75, sm_90), patch"),
+            (&[80], &[90], "patch; a twin where there is no code but PTX for sm_80"),
+            (&[], &[80, 90], "patch: no PTX"),
+        ] {
+            assert_eq!(ways(ptx, cubins).text(), text);
+            assert_eq!(ways(ptx, cubins).has_twin(), text.starts_with("twin"), "{text}");
+        }
+        let targets = [Portability::Later, Portability::Exact, Portability::Family].map(|it| target(&code(100, it)));
+        assert_eq!(targets, ["sm_100", "sm_100a", "sm_100f"]);
+    }
+
+    #[test]
+    fn a_kernel_of_several_images_has_the_ways_of_all() {
+        let mut all = ways(&[90], &[90]);
+        all.add(&ways(&[], &[80]));
+        assert_eq!(all.text(), "twin on sm_90, patch");
+    }
+
+    #[test]
+    fn kernels_match_by_any_of_their_names() {
+        let symbol = "_Z9vectorAddIfEvPKT_S2_PS0_i";
+        let matches = |pattern: &str| matches(&KernelPattern::new(pattern), symbol);
+        assert!(matches("vectorAdd") && matches("vectorAdd<float>") && matches("_Z9*") && !matches("vector"));
+    }
+}

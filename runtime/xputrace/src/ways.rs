@@ -1,0 +1,93 @@
+//! `xputrace explain`: which way device handlers take into the kernels of a program, as far as that is known before it runs.
+
+use crate::cli::Run;
+use crate::kernels::{Kernels, kernels_in, matches, search};
+use crate::twins::files::mapped_programs;
+use anyhow::{Context, Result, bail};
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use xputrace_model::plan::{DeviceWay, KernelPattern, Plan};
+
+/// Describes the way; empty for a script without device handlers.
+///
+/// # Errors
+/// There is no such program, or a process cannot be looked at.
+pub fn explain(plan: &Plan, run: &Run) -> Result<String> {
+    let patterns: BTreeSet<&str> = plan.device_handlers().map(|it| it.kernels.text()).collect();
+    if patterns.is_empty() && run.has_target() {
+        bail!(
+            "`explain` takes a process or a command for handlers inside kernels, and the script has none: leave it out"
+        );
+    }
+    if patterns.is_empty() {
+        return Ok(String::new());
+    }
+    let files = files_of(run)?;
+    let mut lines = vec![way(plan).to_owned()];
+    match &files {
+        None => lines.push("which kernels that reaches is known with -p PID or -- CMD".into()),
+        Some(files) => lines.extend(patterns.iter().flat_map(|it| reached(it, files, plan, run))),
+    }
+    Ok(lines.iter().fold("\nway into kernels\n".into(), |text, it| format!("{text}  {it}\n")))
+}
+
+fn way(plan: &Plan) -> &'static str {
+    match plan.device_way {
+        DeviceWay::Patch => "patches of machine code",
+        DeviceWay::Twin => "twins: copies of kernels, made from their PTX",
+    }
+}
+
+/// The kernels in files of a program; `None` without a program.
+fn files_of(run: &Run) -> Result<Option<BTreeMap<PathBuf, Kernels>>> {
+    if let Some(program) = run.command.first() {
+        let path = find_program(program).with_context(|| format!("there is no program `{}`", program.display()))?;
+        let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        return Ok(Some([(path.clone(), kernels_in(&file, &path))].into()));
+    }
+    let mut files = BTreeMap::new();
+    for pid in &run.options.pids {
+        let mapped = mapped_programs(*pid).with_context(|| format!("process {pid}"))?;
+        files.extend(search(*pid, &mapped).files);
+    }
+    Ok((!run.options.pids.is_empty()).then_some(files))
+}
+
+/// Returns the file of a command, as execvp(3) finds it.
+fn find_program(name: &OsStr) -> Option<PathBuf> {
+    if Path::new(name).components().count() > 1 {
+        return Some(name.into());
+    }
+    let directories = env::var_os("PATH")?;
+    env::split_paths(&directories).map(|it| it.join(name)).find(|it| it.is_file())
+}
+
+/// Says which kernels of these files a pattern names, and what they get.
+fn reached(pattern: &str, files: &BTreeMap<PathBuf, Kernels>, plan: &Plan, run: &Run) -> Vec<String> {
+    let pattern = KernelPattern::new(pattern);
+    let mut lines = Vec::new();
+    for (path, kernels) in files {
+        let named: Vec<_> = kernels.iter().filter(|it| matches(&pattern, it.0)).collect();
+        if named.is_empty() {
+            continue;
+        }
+        let n_twins = named.iter().filter(|it| it.1.has_twin()).count();
+        let (n, path) = (named.len(), path.display());
+        let without = match (plan.device_way, n - n_twins) {
+            (DeviceWay::Patch, _) | (_, 0) => String::new(),
+            (_, n) => format!(", {n} without PTX: they need #{{via: \"patch\"}}"),
+        };
+        lines.push(format!("{}: {n} in {path}{without}", pattern.text()));
+    }
+    if lines.is_empty() {
+        let where_else = if run.command.is_empty() { "that it has mapped" } else { "of the command, before it runs" };
+        lines.push(format!("{}: none in the files {where_else}: decided when code is loaded", pattern.text()));
+    }
+    if plan.device_way == DeviceWay::Patch && run.command.is_empty() {
+        lines.push("patches reach only modules that are loaded after xputrace has attached".into());
+    }
+    lines
+}
