@@ -269,6 +269,53 @@ def patched_pytorch():
     return f"{len(wanted)} kernels, {sum(wanted.values())} threads, in 10 launches of a graph too"
 
 
+# What kernels do by CUPTI, and by patches beside a device handler.
+KERNELS = """
+    kernel(|k| { @n[k.name].count(); @time[k.name].sum(k.duration); @from[k.name, k.launch.pystack].count(); });
+    kernel(|k| if k.start < k.launch.time || k.duration < 0 { @early.count(); });
+"""
+PATCHED_KERNELS = 'device_exit("*", #{via: "patch", per: "block"}, |t| @blocks[t.kernel].count());' + KERNELS + """
+    kernel(|k| @grids[k.name].sum(k.grid.size));
+    launch(|l| @launches[l.kind].count());
+"""
+
+
+def expect_kernels(found, by_cupti):
+    """Kernels are those that CUPTI tells, and their times are about as long."""
+    expect("kernels", found["@n"], by_cupti["@n"])
+    expect("blocks", found["@blocks"], found["@grids"])
+    expect("kernels before their launch", found.get("@early"), None)
+    factors = {k: round(found["@time"][k] / v, 2) for k, v in by_cupti["@time"].items()}
+    # Patches take a thread's time at its entry and exit, and small kernels are little more than that.
+    assert all(0.4 < it < 20 for it in factors.values()), factors
+    whole = sum(found["@time"].values()) / sum(by_cupti["@time"].values())
+    assert 0.5 < whole < 5, whole
+    return f"{sum(found['@n'].values())} kernels, together {whole:.2f} x CUPTI's times; {factors}"
+
+
+@case("patches: a kernel's times, launches and stacks beside a patched handler", cases=CASES)
+def patched_times():
+    found, own = inside(PATCHED_KERNELS, 1_000_000, 200)
+    by_cupti, _ = inside(KERNELS, 1_000_000, 200)
+    expect("launches", (found["@n"]["reduce"], found["@launches"]["kernel"]), (200, sum(found["@n"].values())))
+    return expect_kernels(found, by_cupti)
+
+
+@case("patches: times of PyTorch's kernels, also in a graph, and the lines that launched them", cases=CASES)
+def patched_times_pytorch():
+    program = OUT / "patched.py"
+    program.write_text(TORCH)
+    objects, done = trace(PATCHED_KERNELS, ["python3", program])
+    of_cupti, by_cupti = trace(KERNELS, ["python3", program])
+    found = maps(objects)
+    expect("the program's result", done.stdout, by_cupti.stdout)
+    expect("losses", bad(losses(objects)), {})
+    expect("graphs", found["@launches"].get("graph"), 10)
+    gemms = {k: v for k, v in found["@from"].items() if re.search("gemm|nvjet|xmma|cutlass", k)}
+    assert gemms and all("patched.py" in k for k in gemms), found["@from"]
+    return expect_kernels(found, maps(of_cupti))
+
+
 def lines_of(objects):
     return [it["data"] for it in objects if it["type"] == "print"]
 
