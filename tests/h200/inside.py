@@ -301,6 +301,22 @@ def patched_times():
     return expect_kernels(found, by_cupti)
 
 
+@case("patches: handlers at the launches that they ask for", cases=CASES)
+def patched_launches():
+    found, own = inside("""
+        device_entry("reduce", #{via: "patch", every: 3, per: "block"}, |t| @third.count());
+        device_exit("reduce", #{tag: 1, per: "block"}, |t| @tagged.count());
+        device_exit("reduce", #{per: "block"}, |t| @all.count());
+        let never = device_entry("reduce", #{per: "block"}, |t| @never.count());
+        never.disable();
+        launch(|l| { @launches += 1; if @launches % 4 == 0 { l.tag = 1; } });
+        kernel(|k| @n.count());
+    """, 100_000, 100)
+    blocks = own["blocks"]
+    expect("blocks", [found.get(it) for it in ("@third", "@tagged", "@all", "@never", "@n")], [34 * blocks, 25 * blocks, 100 * blocks, None, 100])
+    return f"{found}"
+
+
 @case("patches: times of PyTorch's kernels, also in a graph, and the lines that launched them", cases=CASES)
 def patched_times_pytorch():
     program = OUT / "patched.py"
@@ -336,25 +352,25 @@ def run_object(name, *options, elements=100_000, launches=10):
     return [json.loads(it) for it in out.read_text().splitlines()], own
 
 
-def lines_of_blocks(options, argument):
-    script = f'device_exit("reduce", #{{{options}}}, |t| print(`${{t.kernel}} ${{t.blockIdx.x}} ${{t.arg2}}`));'
+def lines_of_blocks(options, read, shown):
+    script = f'device_exit("reduce", #{{{options}}}, |t| print(`${{t.kernel}} ${{t.blockIdx.x}} ${{t.{read}}}`));'
     objects, done = trace(script, [BIN / "inside", 100_000, 10])
     own, lines = account(done), lines_of(objects)
     expect("losses", bad(losses(objects), {"kernels_only"}), {})
     counts = {it: lines.count(it) for it in set(lines)}
     name = lines[0].rsplit(" ", 2)[0]
-    expect("lines", counts, {f"{name} {block} {argument(own)}": own["launches"] for block in range(own["blocks"])})
+    expect("lines", counts, {f"{name} {block} {shown(own)}": own["launches"] for block in range(own["blocks"])})
     return f"{len(lines)} lines, such as {lines[0]}"
 
 
 @case("lines that blocks print", cases=CASES)
 def prints():
-    return lines_of_blocks('per: "block"', lambda own: own["elements"])
+    return lines_of_blocks('per: "block"', "arg2", lambda own: own["elements"])
 
 
 @case("patches: lines that blocks print", cases=CASES)
 def patched_prints():
-    return lines_of_blocks('per: "block", via: "patch"', lambda own: "-")
+    return lines_of_blocks('per: "block", via: "patch"', "gridDim.x", lambda own: own["blocks"])
 
 
 @case("lines of each block, in their order", cases=CASES)

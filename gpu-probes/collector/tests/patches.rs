@@ -23,10 +23,11 @@ use xputrace_collector::rendezvous::{Received, Trust};
 use xputrace_collector::sanitizer::SanitizerBackend;
 use xputrace_collector::{Dormant, World};
 use xputrace_wire::device::{
-    self, ImageOutcome, PatchPoint, PatchedKernel, Patches, kernel_words, twin_status, twin_symbol,
+    self, CHOICES, Choice, ImageOutcome, PatchPoint, PatchedKernel, Patches, Unprobed, kernel_words, twin_status,
+    twin_symbol,
 };
 use xputrace_wire::events::Realtime;
-use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, TWIN, demand};
+use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, READ_DEVICE, TWIN, demand};
 use xputrace_wire::record::Launch;
 use xputrace_wire::region::{Lost, PAGE, Shape};
 use xputrace_wire::times::MOST_GROUPS;
@@ -94,7 +95,12 @@ impl Run {
 
     /// Loads a module, while the tracer answers that these kernels have handlers.
     fn load(&self, module: u64, kernels: &[&str]) {
-        let kernel = |it: &&str| PatchedKernel { symbol: (*it).to_owned(), name: 71, handlers: 5 };
+        self.load_with(module, kernels, Choice::default(), [5, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    /// Likewise; the handlers have conditions.
+    fn load_with(&self, module: u64, kernels: &[&str], conditions: Choice, handlers: [u64; CHOICES]) {
+        let kernel = |it: &&str| PatchedKernel { symbol: (*it).to_owned(), name: 71, conditions, handlers };
         let patches = Patches {
             code: vec![1],
             points: vec![PatchPoint::Entry, PatchPoint::Exit],
@@ -252,6 +258,52 @@ fn a_module_that_waits_for_a_stream_holds_up_no_other() {
         }
         sanitizer::WAITS.store(false, SeqCst);
     });
+    run.end();
+}
+
+#[test]
+fn words_are_those_of_the_conditions_that_hold() {
+    let _alone = alone();
+    let mut run = Run::new(ALL);
+    let conditions = Choice { conditions: [Some(0), Some(3), None], holding: 0 };
+    let control = run.control();
+    control.conditions[0].every.store(2, SeqCst);
+    control.conditions[3].is_off.store(1, SeqCst);
+    run.load_with(0x200, &["first"], conditions, [0, 1, 2, 3, 0, 0, 0, 0]);
+    let handlers = |grid_id| word(FIRST.launch(grid_id), kernel_words::HANDLERS);
+    assert_eq!([1, 2, 3].map(handlers), [1, 0, 1]);
+    run.control().conditions[3].is_off.store(0, SeqCst);
+    assert_eq!([4, 5].map(handlers), [2, 3]);
+    launch_graph(&[(FIRST, 10)]);
+    let counts = |at: usize| {
+        let it = &run.control().conditions[at];
+        [&it.met, &it.chosen, &it.unprobed].map(|it| it.load(SeqCst))
+    };
+    assert_eq!([counts(0), counts(3)], [[5, 3, 1], [2, 2, 0]]);
+    assert_eq!(run.control().unprobed[Unprobed::InGraph as usize].load(SeqCst), 1);
+    let names = run.kernels(6);
+    let n_of = |name: &str| names.iter().filter(|it| it.0 == name).count();
+    assert_eq!([n_of("first"), n_of(&twin_symbol("first"))], [1, 5]);
+    assert!(names.iter().all(|it| it.1 == 50), "{names:?}");
+    run.end();
+}
+
+#[test]
+fn a_copy_that_fails_leaves_the_one_before() {
+    let _alone = alone();
+    let mut run = Run::new(demand::LAUNCHES | demand::KERNELS);
+    run.load(0x200, &["first"]);
+    let mut copy = |number: u64| {
+        run.tracer.socket.as_ref().unwrap().send(&Message::new(READ_DEVICE, &[number], ""));
+        let control = unsafe { &*run.block.cast::<device::Control>() };
+        run.tracer.until("the copy", |_| control.answered.load(SeqCst) == number);
+        control.slots[0].generation.load(SeqCst)
+    };
+    assert_eq!(copy(1), 2);
+    sanitizer::COPIES_FAIL.store(true, SeqCst);
+    assert_eq!(copy(2), 2);
+    sanitizer::COPIES_FAIL.store(false, SeqCst);
+    assert_eq!(copy(3), 4);
     run.end();
 }
 

@@ -278,7 +278,10 @@ impl Maker {
     }
 
     /// Returns what a kernel gets at which launches, where that is anything.
-    fn choices(&self, kernel: &str, wanted: &Wanted) -> Result<Vec<(Choice, Wanted)>, NoTwin> {
+    ///
+    /// # Errors
+    /// They are too many.
+    pub fn choices(&self, kernel: &str, wanted: &Wanted) -> Result<Vec<(Choice, Wanted)>, NoTwin> {
         let condition = |handler: &usize| self.handlers[*handler].condition;
         let mut all: Vec<u8> = wanted.handlers.iter().filter_map(condition).collect();
         all.sort_unstable();

@@ -113,6 +113,8 @@ counted! {
         /// The twin may not fit on the GPU as a whole where the original does: blocks that wait for each other would never
         /// end.
         MayNotFit,
+        /// A node of a graph, for patches with `every` or a tag: the nodes of a kernel have the same words there.
+        InGraph,
         /// Its code was loaded before we came, and no file of the program has it.
         NotInFiles,
         /// Likewise, and its file has machine code of it alone.
@@ -201,6 +203,9 @@ pub struct Condition {
     /// Those of the chosen that ran the original all the same: [`Control::unprobed`] has them too.
     pub unprobed: AtomicU64,
 }
+
+/// Number of choices that a kernel's conditions leave.
+pub const CHOICES: usize = 1 << MOST_KERNEL_CONDITIONS;
 
 /// Which of a kernel's conditions a twin is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -715,13 +720,29 @@ pub struct Patches {
 }
 
 /// A kernel that handlers run in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PatchedKernel {
     pub symbol: String,
     /// String id of its name.
     pub name: u64,
-    /// A bit for each of its handlers, by index.
-    pub handlers: u64,
+    /// The conditions that its handlers have; none holds.
+    pub conditions: Choice,
+    /// A bit for each handler that runs, by index: where these conditions hold, by [`Choice::holding`].
+    pub handlers: [u64; CHOICES],
+}
+
+impl PatchedKernel {
+    /// Encodes all but the symbol.
+    fn words(&self) -> [u64; 2 + CHOICES] {
+        let [a, b, c, d, e, f, g, h] = self.handlers;
+        [self.name, self.conditions.word().into(), a, b, c, d, e, f, g, h]
+    }
+
+    /// Inverts [`PatchedKernel::words`]; `None` for conditions that there can't be.
+    fn of_words([name, conditions, handlers @ ..]: [u64; 2 + CHOICES], symbol: String) -> Option<Self> {
+        let conditions = Choice::of_word(u32::try_from(conditions).ok()?).filter(|it| it.holding == 0)?;
+        Some(PatchedKernel { symbol, name, conditions, handlers })
+    }
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -733,15 +754,17 @@ struct PatchesHead {
     kernels: u32,
 }
 
+/// What is encoded of a kernel beside its symbol.
+const KERNEL_BYTES: usize = (2 + CHOICES) * size_of::<u64>();
+
 impl Patches {
-    /// Encodes the patches: sizes, two words of each kernel, the code, then symbols with a 0 behind each.
+    /// Encodes the patches: sizes, words of each kernel, the code, then symbols with a 0 behind each.
     pub fn encode(&self) -> Vec<u8> {
         let points = self.points.iter().fold(0, |all, it| all | 1 << *it as u32);
         let head = PatchesHead { code_bytes: self.code.len() as u64, points, kernels: self.kernels.len() as u32 };
         let mut out = head.as_bytes().to_vec();
         for it in &self.kernels {
-            out.extend(it.name.to_le_bytes());
-            out.extend(it.handlers.to_le_bytes());
+            out.extend(it.words().as_bytes());
         }
         out.extend(&self.code);
         for it in &self.kernels {
@@ -754,13 +777,14 @@ impl Patches {
     /// Inverts [`Patches::encode`]; `None` if the bytes are malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (head, rest) = PatchesHead::read_from_prefix(bytes).ok()?;
-        let (words, rest) = rest.split_at_checked(usize::try_from(u64::from(head.kernels) * 16).ok()?)?;
-        let (words, _) = words.as_chunks::<16>();
+        let (words, rest) =
+            rest.split_at_checked(usize::try_from(u64::from(head.kernels) * KERNEL_BYTES as u64).ok()?)?;
+        let (words, _) = words.as_chunks::<KERNEL_BYTES>();
         let (code, symbols) = rest.split_at_checked(usize::try_from(head.code_bytes).ok()?)?;
         let mut symbols = symbols.split_inclusive(|it| *it == 0).map(|it| it.strip_suffix(&[0]));
         let kernels = words.iter().map(|words| {
-            let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|it| words[at + it]));
-            Some(PatchedKernel { symbol: symbol_of(symbols.next()??)?, name: word(0), handlers: word(8) })
+            let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|it| words[8 * at + it]));
+            PatchedKernel::of_words(std::array::from_fn(word), symbol_of(symbols.next()??)?)
         });
         let kernels = kernels.collect::<Option<Vec<_>>>()?;
         let points = PatchPoint::ALL.iter().copied().filter(|it| head.points & 1 << *it as u32 != 0).collect();
@@ -866,8 +890,14 @@ mod tests {
 
     #[test]
     fn patches_round_trip_and_less_of_them_is_refused() {
-        let kernel = |symbol: &str, name, handlers| PatchedKernel { symbol: symbol.into(), name, handlers };
-        let kernels = vec![kernel("gemm", 7, 1 << 63), kernel("softmax", 9, 3)];
+        let kernel = |symbol: &str, name, conditions, handlers| PatchedKernel {
+            symbol: symbol.into(),
+            name,
+            conditions: Choice { conditions, holding: 0 },
+            handlers,
+        };
+        let some = [Some(4), Some(31), None];
+        let kernels = vec![kernel("gemm", 7, [None; 3], [1 << 63; 8]), kernel("softmax", 9, some, [3; 8])];
         let patches = Patches { code: vec![0, 1, 2], points: vec![PatchPoint::Entry, PatchPoint::Barrier], kernels };
         let bytes = patches.encode();
         assert_eq!(Patches::decode(&bytes), Some(patches));

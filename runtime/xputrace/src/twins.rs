@@ -192,6 +192,8 @@ impl Twins {
             Ok(Outcome::Made(made)) => made,
             Ok(Outcome::Patched(patched)) => {
                 self.tally.add_patches(&patched.code, self.making.takes_times).iter().for_each(|it| note(it));
+                let kernels = patched.kernels.iter().map(|it| it.symbol.as_str());
+                running.state().pipeline.has_twins(asker.process, kernels);
                 return Woven::Patches(patches_of(patched, running));
             }
             Ok(Outcome::Nothing) => return Woven::Nothing,
@@ -243,8 +245,7 @@ fn name_of(symbol: &str, running: &mut Running) -> u64 {
 }
 
 fn patches_of(Patched { code, points, kernels }: Patched, running: &mut Running) -> Patches {
-    let kernel =
-        |(symbol, handlers): (String, u64)| PatchedKernel { name: name_of(&symbol, running), symbol, handlers };
+    let kernel = |it: PatchedKernel| PatchedKernel { name: name_of(&it.symbol, running), ..it };
     Patches { code: code.cubin.code, points, kernels: kernels.into_iter().map(kernel).collect() }
 }
 
@@ -401,6 +402,7 @@ fn ran_original(why: Unprobed) -> &'static str {
         Unprobed::NoContext => "in contexts beyond the first 16, or in green ones",
         Unprobed::AttributeRefused => "with an attribute that their twin did not take",
         Unprobed::BlockTooLarge => "with more threads a block than their twin has registers for",
+        Unprobed::InGraph => "in graphs, where handlers of patches with `every` or `tag` do not run",
         Unprobed::MayNotFit => "with a grid that the GPU runs all at once, as it may not run their twin's",
         Unprobed::NotInFiles => {
             "their kernels were loaded before xputrace attached, and no file that the process has mapped has them: they were \

@@ -75,9 +75,15 @@ pub(super) fn kernel_of(data: &LaunchData, correlation: u32, device: u32, contex
 ///
 /// # Safety
 /// `data` is the API's for this launch, which the calling thread makes; the registers are those at the API's call.
-pub(super) unsafe fn begin(agent: &'static Agent, data: &LaunchData, launching: Launching, registers: &Pushed) {
+pub(super) unsafe fn begin(
+    agent: &'static Agent,
+    data: &LaunchData,
+    correlation: u32,
+    context: Context,
+    registers: &Pushed,
+) {
     let submission = || Submission {
-        context: Some(launching.context),
+        context: Some(context),
         grid: data.grid,
         block: data.block,
         dynamic_shared: 0,
@@ -85,9 +91,13 @@ pub(super) unsafe fn begin(agent: &'static Agent, data: &LaunchData, launching: 
         is_captured: false,
         records: Records::Certain,
     };
-    let entered = entered(events::Call::Kernel, launching.kernel.correlation, data.function_name, registers);
+    let entered = entered(events::Call::Kernel, correlation, data.function_name, registers);
     // SAFETY: the caller's promise.
     unsafe { launch::enter(agent, &entered, submission) };
+}
+
+/// Has the kernel recorded whose launch the calling thread has begun.
+pub(super) fn record(launching: Launching) {
     OPEN.set(Some(launching));
 }
 

@@ -165,8 +165,7 @@ impl Run {
                 }
                 (domain::LAUNCH, LAUNCH_BEGIN) => {
                     let launch = &*data.cast::<LaunchData>();
-                    let launching = backend.patching.launched(&backend.functions, agent, launch);
-                    launching.into_iter().for_each(|it| launches::begin(agent, launch, it, registers));
+                    backend.patching.launched(&backend.functions, agent, launch, registers);
                 }
                 (domain::LAUNCH, LAUNCH_END) => launches::end(agent),
                 (domain::GRAPHS, NODE_LAUNCH_BEGIN) => {

@@ -8,9 +8,11 @@ use super::launches::{self, Launching, Recorded, context_of};
 use super::places::Places;
 use super::times::{Awaited, Timing};
 use crate::agent::device::{CodeAt, LAST_COPY_WITHIN, LOOKS_EVERY, TWIN_WITHIN};
+use crate::agent::launch;
 use crate::agent::{Agent, Context};
 use crate::cupti::Handle;
 use crate::cupti::driver::Driver;
+use crate::cupti::twins::choosing::{KernelNumber, Kernels, Off, count_unprobed};
 use crate::cupti::twins::table::{Key, New, Table};
 use crate::cupti::twins::{Calls, GpuTimer};
 use std::collections::HashMap;
@@ -21,8 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::Instant;
+use xputrace_unwind::Pushed;
 use xputrace_wire::device::{
-    ENABLED, Extent, ImageOutcome, MOST_CONTEXTS, PatchedKernel, Patches, Unprobed, kernel_words, twin_symbol,
+    Choice, ENABLED, Extent, ImageOutcome, MOST_CONTEXTS, PatchedKernel, Patches, Unprobed, kernel_words, twin_symbol,
 };
 use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
@@ -41,6 +44,8 @@ pub(super) struct Patching {
     state: Mutex<State>,
     /// The kernels that were launched, by `CUfunction`: addresses of [`Kernel`]s, which are never freed.
     launched: Table,
+    /// What launches of kernels are counted in whose handlers have conditions.
+    kernels: Kernels,
 }
 
 #[derive(Debug, Default)]
@@ -59,9 +64,27 @@ struct State {
 #[derive(Debug)]
 struct Module {
     slot: usize,
-    /// Those with handlers, and the first place of each.
-    kernels: HashMap<String, usize>,
+    /// Those with handlers.
+    kernels: HashMap<String, WithHandlers>,
     places: Range<usize>,
+}
+
+/// What a kernel with handlers has.
+#[derive(Clone, Copy, Debug)]
+struct WithHandlers {
+    /// Its first place.
+    place: usize,
+    conditions: Choice,
+    number: KernelNumber,
+    /// A bit for each choice that lets handlers run.
+    running: u8,
+}
+
+impl WithHandlers {
+    /// What a kernel has that has none.
+    fn none(place: usize) -> Self {
+        WithHandlers { place, conditions: Choice::default(), number: 0, running: 0 }
+    }
 }
 
 /// A kernel that was launched.
@@ -70,12 +93,13 @@ struct Kernel {
     /// The slot of its context, if that has patched modules.
     slot: Option<usize>,
     device: u32,
-    /// The address of its words, a place for each [`Taking`]; 0 if it is not patched.
+    /// The address of its words, a place for each [`Taking`] and choice; 0 if it is not patched.
     words: u64,
-    has_handlers: bool,
+    with: WithHandlers,
     /// Where its times go, if it takes any.
     timing: Option<&'static Timing>,
-    /// What records call it where it runs patched.
+    /// What records call it where its handlers run, and where none does.
+    twin: &'static CStr,
     symbol: &'static CStr,
 }
 
@@ -92,12 +116,23 @@ impl Taking {
 }
 
 impl Kernel {
+    /// Whether handlers run where these conditions hold.
+    fn runs(&self, choice: Choice) -> bool {
+        self.with.running >> choice.holding & 1 == 1
+    }
+
     /// Returns the address of its words for a launch; 0 if patches are to do nothing.
-    fn address(&self, taking: Taking) -> u64 {
-        if taking == Taking::None && !self.has_handlers {
+    fn address(&self, taking: Taking, choice: Choice) -> u64 {
+        if self.words == 0 || taking == Taking::None && !self.runs(choice) {
             return 0;
         }
-        self.words + (taking as usize * kernel_words::BYTES) as u64
+        let place = taking as usize * n_choices(self.with.conditions) + usize::from(choice.holding);
+        self.words + (place * kernel_words::BYTES) as u64
+    }
+
+    /// Returns what its record calls it.
+    fn called(&self, choice: Choice) -> &'static CStr {
+        if self.runs(choice) { self.twin } else { self.symbol }
     }
 }
 
@@ -136,13 +171,18 @@ impl Patched {
 
     /// Returns a kernel's words, one place after another.
     fn words_of(&self, kernel: &PatchedKernel) -> Vec<u8> {
-        let all = Taking::ALL.into_iter().take(self.places_of_kernel());
-        all.flat_map(|taking| words(self.block, kernel, taking, self.timing)).collect()
+        let choices = &kernel.handlers[..n_choices(kernel.conditions)];
+        let all = Taking::ALL.into_iter().take(self.n_takings()).flat_map(|it| choices.iter().map(move |of| (it, *of)));
+        all.flat_map(|(taking, handlers)| words(self.block, kernel.name, handlers, taking, self.timing)).collect()
+    }
+
+    fn n_takings(&self) -> usize {
+        if self.timing.is_some() { Taking::ALL.len() } else { 1 }
     }
 
     /// Returns how many places a kernel has.
-    fn places_of_kernel(&self) -> usize {
-        if self.timing.is_some() { Taking::ALL.len() } else { 1 }
+    fn places_of(&self, kernel: &PatchedKernel) -> usize {
+        self.n_takings() * n_choices(kernel.conditions)
     }
 }
 
@@ -153,6 +193,11 @@ impl Calls for InUse {
     fn call<T>(&self, call: impl FnOnce() -> Result<T, u32>) -> Result<T, u32> {
         call()
     }
+}
+
+/// Returns how many choices conditions leave.
+fn n_choices(conditions: Choice) -> usize {
+    1 << conditions.conditions.iter().flatten().count()
 }
 
 fn checked(answer: u32) -> Result<(), ImageOutcome> {
@@ -175,13 +220,14 @@ impl Patching {
     /// # Errors
     /// There is no memory.
     pub(super) fn new() -> std::io::Result<Self> {
-        let launched = Table::new()?;
+        let (launched, kernels) = (Table::new()?, Kernels::new()?);
         Ok(Patching {
             is_off: AtomicBool::new(false),
             at_a_time: Mutex::default(),
             in_use: Mutex::default(),
             state: Mutex::default(),
             launched,
+            kernels,
         })
     }
 
@@ -367,16 +413,16 @@ impl Patching {
         module: usize,
         kernels: &[PatchedKernel],
     ) -> Result<(), ImageOutcome> {
+        // Those of kernels without handlers come first, with each module again: they are the same.
+        let without_handlers = PatchedKernel::default();
+        let all = || std::iter::once(&without_handlers).chain(kernels);
         let (context, places) = {
             let context = &mut self.state().contexts[slot];
-            // Those of kernels without handlers come first, with each module again: they are the same.
-            let n = (1 + kernels.len()) * context.places_of_kernel();
+            let n = all().map(|it| context.places_of(it)).sum();
             let first = context.places.take(n, MOST_PLACES).ok_or(ImageOutcome::TableFull)?;
             (context.clone(), first..first + n)
         };
-        let without_handlers = PatchedKernel { symbol: String::new(), name: 0, handlers: 0 };
-        let all = std::iter::once(&without_handlers).chain(kernels);
-        let bytes: Vec<u8> = all.flat_map(|it| context.words_of(it)).collect();
+        let bytes: Vec<u8> = all().flat_map(|it| context.words_of(it)).collect();
         let (at, stream) = (context.address(places.start), context.stream() as Handle);
         // SAFETY: within the memory that was allocated for them.
         let is_written = checked(unsafe {
@@ -390,37 +436,75 @@ impl Patching {
             state.contexts[slot].places.give_back(places);
             return Err(outcome);
         }
-        let place = |index: usize| places.start + (1 + index) * context.places_of_kernel();
-        let kernels = kernels.iter().enumerate().map(|(index, it)| (it.symbol.clone(), place(index))).collect();
-        state.modules.insert(module, Module { slot, kernels, places });
+        let mut place = places.start;
+        let mut with_handlers = HashMap::new();
+        for it in all() {
+            if let Some(number) = self.kernels.add(it.conditions) {
+                let running = (0..n_choices(it.conditions)).filter(|of| it.handlers[*of] != 0);
+                let running = running.fold(0, |all, it| all | 1 << it);
+                let found = WithHandlers { place, conditions: it.conditions, number, running };
+                with_handlers.insert(it.symbol.clone(), found);
+            }
+            place += context.places_of(it);
+        }
+        state.modules.insert(module, Module { slot, kernels: with_handlers, places });
         Ok(())
     }
 
-    /// Tells the patches of a launch which kernel they are in, or that they do nothing. Returns what is to be recorded of the
-    /// launch, if anything.
+    /// Decides which of a kernel's conditions hold for the launch that the calling thread makes.
+    fn choose(&self, agent: &Agent, kernel: &Kernel) -> Choice {
+        let control = agent.device_region().map(|it| it.control());
+        control.map_or(Choice::default(), |it| self.kernels.choose(kernel.with.number, it, Off::default(), launch::tag))
+    }
+
+    /// Likewise for a node of a graph. All nodes of a kernel have the same words, so what holds for some launches holds for none.
+    fn choose_for_node(&self, agent: &Agent, kernel: &Kernel) -> Choice {
+        let Some(control) = agent.device_region().map(|it| it.control()) else { return Choice::default() };
+        let (always, sometimes) = self.kernels.always(kernel.with.number, control);
+        if sometimes.holding != 0 {
+            agent.count_unprobed(Unprobed::InGraph, 1);
+            count_unprobed(control, sometimes);
+        }
+        always
+    }
+
+    /// Tells the patches of a launch which kernel they are in, or that they do nothing, and begins to record the launch, if that
+    /// is to be.
     ///
     /// # Safety
-    /// `launch` is the API's in a callback about this launch.
+    /// `launch` is the API's in a callback about this launch, which the calling thread makes; the registers are those at the
+    /// API's call.
     pub(super) unsafe fn launched(
         &self,
         functions: &Functions,
         agent: &'static Agent,
         launch: &LaunchData,
-    ) -> Option<Launching> {
+        registers: &Pushed,
+    ) {
         let are_all_recorded = agent.wants(demand::PATCHED_KERNELS);
         // SAFETY: the caller's promise.
-        let kernel = unsafe { self.kernel_of(functions, launch) }?;
+        let Some(kernel) = (unsafe { self.kernel_of(functions, launch) }) else { return };
         if kernel.words == 0 && !are_all_recorded {
-            return None;
+            return;
         }
         let is_inside = agent.runs_twins_now() && agent.is_device_selected(kernel.device);
         let runs = is_inside && kernel.words != 0 && !self.is_off.load(Ordering::Acquire);
         let context = kernel.context(launch.context);
         let record = launches::kernel_of(launch, launches::new_correlation(), kernel.device, context);
-        let awaited = Awaited { kernel: record, symbol: kernel.symbol };
+        let begin = || {
+            // SAFETY: the caller's promise.
+            unsafe { launches::begin(agent, launch, record.correlation, context, registers) };
+        };
+        // First, since handlers at the launch set its tag.
+        let is_begun = is_inside && are_all_recorded;
+        if is_begun {
+            begin();
+        }
+        let choice = if runs { self.choose(agent, kernel) } else { Choice::default() };
+        let awaited = Awaited { kernel: record, symbol: kernel.called(choice) };
         let mut is_timed = runs && kernel.timing.is_some_and(|it| it.await_launch(agent, awaited));
         let mut data = match runs {
-            true => kernel.address(if is_timed { Taking::OfLaunch } else { Taking::None }),
+            true => kernel.address(if is_timed { Taking::OfLaunch } else { Taking::None }, choice),
             false => 0,
         };
         if kernel.words != 0 {
@@ -433,15 +517,23 @@ impl Patching {
                 (is_timed, data) = (false, 0);
             }
         }
-        self.count(agent, kernel, runs, data != 0);
-        let is_recorded = is_inside && (are_all_recorded || data != 0 && agent.wants(demand::LAUNCHES));
+        let has_handlers = runs && kernel.runs(choice);
+        self.count(agent, kernel, has_handlers, data != 0);
+        if has_handlers && data == 0 {
+            agent.device_region().into_iter().for_each(|it| count_unprobed(it.control(), choice));
+        }
+        if !is_begun && data != 0 && agent.wants(demand::LAUNCHES) {
+            begin();
+        } else if !is_begun {
+            return;
+        }
         let recorded = match (are_all_recorded, is_timed) {
             (true, true) => Recorded::Later,
             (true, false) => Recorded::WithoutTimes,
             (false, _) => Recorded::AtReturn,
         };
-        let symbol = if data != 0 { kernel.symbol.as_ptr() } else { launch.function_name };
-        is_recorded.then_some(Launching { kernel: record, context, symbol, recorded })
+        let symbol = if data != 0 { kernel.called(choice).as_ptr() } else { launch.function_name };
+        launches::record(Launching { kernel: record, context, symbol, recorded });
     }
 
     /// Likewise for a node of a graph. The nodes of a graph's launch are one launch to the API, which can have one address: kernels
@@ -456,22 +548,23 @@ impl Patching {
         let Some(kernel) = kernel.filter(|it| it.words != 0) else { return };
         let runs = agent.runs_twins_now() && !self.is_off.load(Ordering::Acquire);
         let taking = if kernel.timing.is_some() { Taking::OfNode } else { Taking::None };
-        let data = if runs { kernel.address(taking) } else { 0 };
+        let choice = if runs { self.choose_for_node(agent, kernel) } else { Choice::default() };
+        let data = if runs { kernel.address(taking, choice) } else { 0 };
         if let Some(timing) = kernel.timing {
             let context = kernel.context(launch.context);
             let record = launches::node_of(launch, node.node, kernel.device, context);
-            let awaited = record.map(|it| Awaited { kernel: it, symbol: kernel.symbol });
+            let awaited = record.map(|it| Awaited { kernel: it, symbol: kernel.called(choice) });
             timing.await_node(agent, launch.grid_id, awaited.filter(|_| runs));
         }
         // SAFETY: the caller's promise; the address is of device memory that stays.
         let answer = unsafe { (functions.set_data)(launch.function, data as *const c_void) };
-        self.count(agent, kernel, runs, answer == SUCCESS && data != 0);
+        self.count(agent, kernel, runs && kernel.runs(choice), answer == SUCCESS);
     }
 
-    /// Counts a launch of a kernel with handlers, which were to run; `is_told` says that they do.
-    fn count(&self, agent: &Agent, kernel: &Kernel, runs: bool, is_told: bool) {
+    /// Counts a launch with handlers that were to run; `is_told` says that they do.
+    fn count(&self, agent: &Agent, kernel: &Kernel, has_handlers: bool, is_told: bool) {
         let (Some(slot), Some(region)) = (kernel.slot, agent.device_region()) else { return };
-        match runs && kernel.has_handlers {
+        match has_handlers {
             true if is_told => _ = region.control().slots[slot].swapped.fetch_add(1, Ordering::Relaxed),
             true => agent.count_unprobed(Unprobed::AttributeRefused, 1),
             false => {}
@@ -510,7 +603,7 @@ impl Patching {
         drop(state);
         if kernel.words != 0 {
             // What it gets where no callback of ours says: after the run. The block says then that it does nothing.
-            let data = kernel.address(Taking::None) as *const c_void;
+            let data = kernel.address(Taking::None, Choice::default()) as *const c_void;
             // SAFETY: the caller's promise; the address is of device memory that stays, or null.
             unsafe { (functions.set_data)(launch.function, data) };
         }
@@ -518,24 +611,25 @@ impl Patching {
     }
 
     /// Copies so much of a context's block into the device region, and tells the patches how much of its ring was read; returns
-    /// whether it could.
+    /// whether it could. Readers see all of it, or the copy before.
     fn copy(&self, functions: &Functions, agent: &Agent, slot: usize, stream: usize, extent: Extent) -> bool {
         let Some(region) = agent.device_region() else { return false };
         let block = self.state().contexts[slot].block;
-        region.write_copy(slot, |to| {
-            if let Some((at, read)) = region.read_of_ring(slot) {
-                // SAFETY: a word of the block.
-                unsafe { write_word(functions, block + at, read, stream) };
-            }
-            region.shape().pieces(extent).all(|piece| {
-                let from = (block + piece.start as u64) as *const c_void;
-                // SAFETY: a piece of the block, for which the copy has room; a context that is alive.
-                let answer = unsafe {
-                    (functions.copy_to_host)(to.add(piece.start).cast(), from, piece.len(), stream as Handle)
-                };
-                answer == SUCCESS
-            })
-        })
+        if let Some((at, read)) = region.read_of_ring(slot) {
+            // SAFETY: a word of the block.
+            unsafe { write_word(functions, block + at, read, stream) };
+        }
+        let mut whole = vec![0u8; region.shape().bytes_of(extent)];
+        let is_whole = region.shape().pieces(extent).all(|piece| {
+            let (from, to) = ((block + piece.start as u64) as *const c_void, &mut whole[piece]);
+            // SAFETY: a piece of the block, and room for it; a context that is alive.
+            unsafe { (functions.copy_to_host)(to.as_mut_ptr().cast(), from, to.len(), stream as Handle) == SUCCESS }
+        });
+        if is_whole {
+            // SAFETY: the copy has room for as much of a block.
+            region.write_copy(slot, |to| unsafe { to.copy_from_nonoverlapping(whole.as_ptr(), whole.len()) });
+        }
+        is_whole
     }
 
     /// Delivers the kernels that have left their times.
@@ -660,20 +754,20 @@ impl State {
         let slot = self.contexts.iter().position(|it| it.context == launch.context as usize);
         let device = self.devices.get(&(launch.context as usize)).copied().unwrap_or(UNKNOWN);
         let Some(module) = self.modules.get(&(launch.module as usize)) else {
-            return Kernel { slot, device, words: 0, has_handlers: false, timing: None, symbol: c"" };
+            let with = WithHandlers::none(0);
+            return Kernel { slot, device, words: 0, with, timing: None, twin: c"", symbol: c"" };
         };
         let (context, name) = (&self.contexts[module.slot], name.to_string_lossy());
-        let place = module.kernels.get(&*name).copied();
+        let found = module.kernels.get(&*name).copied();
+        let with = found.unwrap_or(WithHandlers::none(module.places.start));
         Kernel {
             slot: Some(module.slot),
             device,
-            words: match (place, context.timing) {
-                (None, None) => 0,
-                _ => context.address(place.unwrap_or(module.places.start)),
-            },
-            has_handlers: place.is_some(),
+            words: if found.is_some() || context.timing.is_some() { context.address(with.place) } else { 0 },
+            with,
             timing: context.timing,
-            symbol: kept(if place.is_some() { twin_symbol(&name) } else { name.into_owned() }),
+            twin: kept(twin_symbol(&name)),
+            symbol: kept(name.into_owned()),
         }
     }
 }
@@ -690,15 +784,15 @@ fn kept(text: String) -> &'static CStr {
     CString::new(text).map_or(c"", |it| Box::leak(it.into_boxed_c_str()))
 }
 
-/// Returns the words that a kernel has in device memory for launches of a kind.
-fn words(block: u64, kernel: &PatchedKernel, taking: Taking, timing: Option<&Timing>) -> [u8; kernel_words::BYTES] {
+/// Returns the words that a kernel of this name has in device memory for launches of a kind.
+fn words(block: u64, name: u64, handlers: u64, taking: Taking, timing: Option<&Timing>) -> [u8; kernel_words::BYTES] {
     let times = timing.filter(|_| taking != Taking::None).map_or(0, Timing::address);
     let groups = if taking == Taking::OfNode { times::NODES } else { times::LAUNCHES };
     let mut words = [0; kernel_words::BYTES];
     for (at, word) in [
         (kernel_words::BLOCK, block),
-        (kernel_words::NAME, kernel.name),
-        (kernel_words::HANDLERS, kernel.handlers),
+        (kernel_words::NAME, name),
+        (kernel_words::HANDLERS, handlers),
         (kernel_words::TIMES, times),
         (kernel_words::GROUPS, times + groups as u64),
         (kernel_words::IS_NODE, (taking == Taking::OfNode).into()),

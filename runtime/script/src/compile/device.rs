@@ -7,10 +7,10 @@ use super::tables::{LaunchWords, Purpose, Shapes};
 use super::typed::MapId;
 use super::unit::Unit;
 use crate::handler::{Handler, Staged};
-use xputrace_model::context::device::{MOST_CONDITIONS, launch_word};
-use xputrace_model::context::word;
+use xputrace_model::context::device::{ARGUMENTS, MOST_CONDITIONS, launch_word};
+use xputrace_model::context::{device, word};
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{Activity, Calls, Demand, DeviceWay, LaunchFilter, Place, Plan};
+use xputrace_model::plan::{Activity, Calls, Demand, DeviceWay, Place, Plan};
 use xputrace_model::schema::{self, DeviceEvent, Event, Field, From};
 use xputrace_model::table::Scalar;
 
@@ -44,10 +44,6 @@ pub(super) fn check_way(staged: &Staged) -> Vec<Diagnostic> {
             error(it, "patches of machine code don't know which thread of a block ends last".to_owned())
                 .help("`device_block_end` needs a twin: leave `via` out"),
         ),
-        Event::Device(_) if way == DeviceWay::Patch && runs_at_some_launches(staged, it) => Some(
-            error(it, "handlers run at all launches where kernels are patched".to_owned())
-                .help("`every`, `tag`, `enable()` and `disable()` need twins: leave `via` out"),
-        ),
         event if way == DeviceWay::Patch && needs_cupti(it) => Some(
             error(
                 it,
@@ -60,13 +56,6 @@ pub(super) fn check_way(staged: &Staged) -> Vec<Diagnostic> {
         _ => None,
     });
     mistakes.collect()
-}
-
-/// Whether a handler asks for some launches, or can be enabled and disabled.
-fn runs_at_some_launches(staged: &Staged, handler: &Handler) -> bool {
-    let is_held = staged.handlers.iter().any(|it| it.holds.contains(&handler.declared));
-    let begins_on = staged.probes.get(handler.declared as usize).is_none_or(|it| it.begins_on);
-    handler.options.launches() != LaunchFilter::ALL || is_held || !begins_on
 }
 
 /// Whether only CUPTI tells of a handler's event. Patches tell of kernels, and the Sanitizer API of launches.
@@ -115,11 +104,30 @@ const OF_CUPTI: [usize; 21] = [
     word::LAUNCH_EXTERNAL_KIND,
 ];
 
-/// Reports fields of kernels and launches that nobody tells where machine code is patched.
+/// Reports fields that nobody tells where machine code is patched.
 pub(super) fn check_patched_fields(staged: &Staged, units: &[Unit]) -> Vec<Diagnostic> {
-    if !has_patched_kernels(staged) {
+    if way(staged) != DeviceWay::Patch {
         return Vec::new();
     }
+    let parameters =
+        units.iter().filter(|it| matches!(it.handler.event, Event::Device(_))).filter_map(parameters_of_patch);
+    parameters.chain(fields_of_patched_kernels(units)).collect()
+}
+
+fn parameters_of_patch(unit: &Unit) -> Option<Diagnostic> {
+    let words: Vec<usize> = (ARGUMENTS..device::WORDS).collect();
+    let error = Diagnostic::error(
+        "via",
+        "the parameters of a kernel are not known where its machine code is patched",
+        unit.handler.declared_at.clone(),
+    )
+    .help("the Sanitizer API passes none to patches, and PTX, which they are made of, can't name where machine code has them")
+    .help("`#{via: \"twin\"}` has them, for kernels with PTX");
+    unit.reads().any(&words).then_some(error)
+}
+
+/// Reports fields of kernels and launches that CUPTI alone tells.
+fn fields_of_patched_kernels(units: &[Unit]) -> impl Iterator<Item = Diagnostic> {
     let is_one = |it: &&Unit| matches!(it.handler.event, Event::Activity(_) | Event::Launch);
     let mistake = |unit: &Unit| {
         let reads = unit.reads();
@@ -130,7 +138,7 @@ pub(super) fn check_patched_fields(staged: &Staged, units: &[Unit]) -> Vec<Diagn
             .help("CUPTI does, which can't be used then: run the handler in a script of its own");
         (!untold.is_empty()).then_some(error)
     };
-    units.iter().filter(is_one).filter_map(mistake).collect()
+    units.iter().filter(is_one).filter_map(mistake)
 }
 
 fn fields_of_cupti(event: Event) -> impl Iterator<Item = &'static Field> {

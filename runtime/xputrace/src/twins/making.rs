@@ -11,8 +11,8 @@ use xputrace_cubins::{Account, Compiler, Cubin, Limit, NoCubin, Order, Purpose};
 use xputrace_model::plan::{DeviceWay, KernelPattern, Plan};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{Image, Loaded, Peer};
-use xputrace_twins::{Gpu, Maker, NoCode, NoTwin, TwinText, Wanted, kernels_of};
-use xputrace_wire::device::{Codec, ComputeCapabilities, PatchPoint, Portability, Ptx};
+use xputrace_twins::{Gpu, Maker, NoTwin, TwinText, Wanted, kernels_of};
+use xputrace_wire::device::{CHOICES, Choice, Codec, ComputeCapabilities, PatchPoint, PatchedKernel, Portability, Ptx};
 
 /// How long a `ptxas` may run. Longer than programs wait: the next run finds the cubin.
 const COMPILES_WITHIN: Duration = Duration::from_secs(60);
@@ -73,8 +73,8 @@ pub struct Made {
 pub struct Patched {
     pub code: Compiled,
     pub points: Vec<PatchPoint>,
-    /// The kernels' symbols, and a bit for each handler.
-    pub kernels: Vec<(String, u64)>,
+    /// Without the ids of their names.
+    pub kernels: Vec<PatchedKernel>,
 }
 
 /// What the driver gets.
@@ -177,10 +177,11 @@ impl Making {
         let capabilities = image.capabilities;
         let wanted = image.read(|loaded| match loaded {
             Loaded::Ptx(_) | Loaded::Kernel(_) => Ok(Vec::new()),
-            Loaded::Cubin(cubin) => Ok(kernels_of(cubin.bytes)?.iter().filter_map(|it| self.patched(it)).collect()),
+            Loaded::Cubin(cubin) => {
+                kernels_of(cubin.bytes)?.iter().filter_map(|it| self.patched(it).transpose()).collect()
+            }
         });
-        let kernels: Vec<(String, u64)> =
-            wanted.context("reading what the program has loaded")?.map_err(|error: NoCode| anyhow!(error))?;
+        let kernels: Vec<PatchedKernel> = wanted.context("reading what the program has loaded")??;
         if kernels.is_empty() && !self.takes_times {
             return Ok(Outcome::Nothing);
         }
@@ -197,10 +198,16 @@ impl Making {
         Ok(Outcome::Patched(Patched { code, points: text.points, kernels }))
     }
 
-    /// Returns a kernel with a bit for each of its handlers, if it has any.
-    fn patched(&self, symbol: &str) -> Option<(String, u64)> {
-        let Wanted { handlers } = self.wanted(symbol)?;
-        Some((symbol.to_owned(), handlers.iter().fold(0, |all, it| all | 1 << it)))
+    /// Returns a kernel with its handlers, if it has any.
+    fn patched(&self, symbol: &str) -> Result<Option<PatchedKernel>> {
+        let Some(wanted) = self.wanted(symbol) else { return Ok(None) };
+        let choices = self.maker.choices(symbol, &wanted)?;
+        let conditions = Choice { holding: 0, ..choices.first().map(|it| it.0).unwrap_or_default() };
+        let mut handlers = [0; CHOICES];
+        for (Choice { holding, .. }, wanted) in &choices {
+            handlers[usize::from(*holding)] = wanted.handlers.iter().fold(0, |all, it| all | 1 << it);
+        }
+        Ok(Some(PatchedKernel { symbol: symbol.to_owned(), name: 0, conditions, handlers }))
     }
 
     fn weave(&self, modules: &[Ptx<'_>], gpu: Gpu) -> Result<Vec<TwinText>, NoTwin> {

@@ -4,16 +4,16 @@
 use crate::agent::zeroed::{ZeroIsValid, Zeroed};
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use xputrace_wire::device::{Choice, Condition, Control, MOST_CONDITIONS, MOST_KERNEL_CONDITIONS};
+use xputrace_wire::device::{self, Choice, Condition, Control, MOST_CONDITIONS, MOST_KERNEL_CONDITIONS};
 
 /// Kernels whose handlers have conditions.
 const MOST_KERNELS: usize = 1 << 14;
 
 /// Number of choices that a kernel's conditions leave.
-pub(super) const CHOICES: u8 = 1 << MOST_KERNEL_CONDITIONS;
+pub(super) const CHOICES: u8 = device::CHOICES as u8;
 
 /// A kernel whose handlers have conditions, from 1 on; 0 stands for any other.
-pub(super) type KernelNumber = u32;
+pub(crate) type KernelNumber = u32;
 
 /// What such a kernel's launches are counted in.
 #[derive(Debug)]
@@ -31,18 +31,18 @@ unsafe impl ZeroIsValid for Counters {}
 
 /// All of them, by number.
 #[derive(Debug)]
-pub(super) struct Kernels {
+pub(crate) struct Kernels {
     all: Zeroed<Counters>,
     n: AtomicU32,
 }
 
 impl Kernels {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Kernels { all: Zeroed::new(MOST_KERNELS)?, n: AtomicU32::new(0) })
     }
 
     /// Numbers a kernel; `None` if they are too many. One thread at a time.
-    pub(super) fn add(&self, choice: Choice) -> Option<KernelNumber> {
+    pub(crate) fn add(&self, choice: Choice) -> Option<KernelNumber> {
         let conditions = Choice { holding: 0, ..choice }.word();
         if conditions == 0 {
             return Some(0);
@@ -53,9 +53,25 @@ impl Kernels {
         Some(at + 1)
     }
 
+    /// Returns which conditions hold for all launches at this moment, and which of the others may hold for one: those with `every`
+    /// or a tag.
+    pub(crate) fn always(&self, number: KernelNumber, control: &Control) -> (Choice, Choice) {
+        let conditions = number.checked_sub(1).map(|at| &self.all[at as usize].conditions);
+        let of_kernel = conditions.and_then(|it| Choice::of_word(it.load(Ordering::Acquire))).unwrap_or_default();
+        let (mut always, mut sometimes) = (of_kernel, of_kernel);
+        for (at, number) in of_kernel.conditions.into_iter().enumerate() {
+            let Some(condition) = number.and_then(|it| control.conditions.get(usize::from(it))) else { continue };
+            let is_sometimes =
+                condition.every.load(Ordering::Relaxed) > 1 || condition.has_tag.load(Ordering::Relaxed) != 0;
+            let of = if is_sometimes { &mut sometimes } else { &mut always };
+            of.holding |= u8::from(condition.is_off.load(Ordering::Relaxed) == 0) << at;
+        }
+        (always, sometimes)
+    }
+
     /// Decides which conditions hold for a launch with this tag, where these switches are off, and counts it.
     #[inline]
-    pub(super) fn choose(
+    pub(crate) fn choose(
         &self,
         number: KernelNumber,
         control: &Control,
@@ -98,7 +114,7 @@ fn has_tag(condition: &Condition, tag: impl Fn() -> Option<i64>) -> bool {
 
 /// Counts a launch that ran the original although these conditions held.
 #[cold]
-pub(super) fn count_unprobed(control: &Control, choice: Choice) {
+pub(crate) fn count_unprobed(control: &Control, choice: Choice) {
     for (at, condition) in choice.conditions.into_iter().enumerate() {
         let condition = condition.filter(|_| choice.holding >> at & 1 == 1);
         if let Some(condition) = condition.and_then(|it| control.conditions.get(usize::from(it))) {
@@ -109,7 +125,7 @@ pub(super) fn count_unprobed(control: &Control, choice: Choice) {
 
 /// Which switches of twins are off: a bit for each element of their variable for the block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Off(u64);
+pub(crate) struct Off(u64);
 
 /// The same, for launches to see.
 #[derive(Debug, Default)]
@@ -179,6 +195,18 @@ mod tests {
             [&control.conditions[at].met, &control.conditions[at].chosen].map(|it| it.load(Ordering::Relaxed))
         };
         assert_eq!([counts(2), counts(5)], [[8, 4], [8, 8]]);
+    }
+
+    #[test]
+    fn conditions_of_single_launches_do_not_always_hold() {
+        let (kernels, control) = (Kernels::new().unwrap(), Control::default());
+        control.conditions[2].every.store(3, Ordering::Relaxed);
+        let kernel = kernels.add(OF_TWO).unwrap();
+        let always = || kernels.always(kernel, &control);
+        assert_eq!([always().0.holding, always().1.holding], [2, 1]);
+        control.conditions[5].is_off.store(1, Ordering::Relaxed);
+        assert_eq!([always().0.holding, always().1.holding], [0, 1]);
+        assert_eq!(kernels.always(0, &control), (Choice::default(), Choice::default()));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! that are loaded by then. Only that waits; other launches take no lock. What the worker does is in [`work`].
 
 mod calls;
-mod choosing;
+pub(crate) mod choosing;
 mod clocks;
 mod code;
 mod contexts;
