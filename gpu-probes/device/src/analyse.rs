@@ -8,6 +8,7 @@ use xputrace_bytecode::{BpfMapId, helper};
 
 use crate::emit::helpers;
 use crate::flat::{Alu, AtomicOp, Cond, Flat, Node, Op, Operand};
+use crate::sums::KeyWord;
 use crate::value::{Null, Place, Scalar, Value};
 use crate::{DeviceMap, Kind, Request, Word};
 
@@ -140,9 +141,10 @@ impl Analysis<'_> {
 
     /// Returns what bytes of the context hold.
     fn of_context(&self, at: i64, n_bytes: usize) -> Value {
-        let word = usize::try_from(at / 8).ok().and_then(|it| self.request.context.get(it));
-        match word {
-            Some(Word::Constant(value)) if n_bytes == 8 && at % 8 == 0 => Value::known(*value),
+        let Some(at) = usize::try_from(at).ok().filter(|it| n_bytes == 8 && it % 8 == 0) else { return Value::UNKNOWN };
+        match self.request.context.get(at / 8) {
+            Some(Word::Constant(value)) => Value::known(*value),
+            Some(word) if word.is_fixed() => Value::Scalar(Scalar { word: Some(at / 8), ..Scalar::UNKNOWN }),
             _ => Value::UNKNOWN,
         }
     }
@@ -234,11 +236,17 @@ impl State {
         State { shared, frames }
     }
 
-    /// Returns the words of the key in R2, if each is a number known now.
-    pub(crate) fn key(&self, map: DeviceMap) -> Option<Vec<u64>> {
+    /// Returns the words of the key in R2, if each is the same wherever a thread comes here.
+    pub(crate) fn key(&self, map: DeviceMap) -> Option<Vec<KeyWord>> {
         let word = |at: u32| {
-            let known = self.loaded(self.shared[2], at.into(), 8).scalar().known?;
-            Some(if map.key_bytes - at < 8 { known & ((1 << (8 * (map.key_bytes - at))) - 1) } else { known })
+            let Scalar { known, word, .. } = self.loaded(self.shared[2], at.into(), 8).scalar();
+            let n_bytes = map.key_bytes - at;
+            match (known, word) {
+                (Some(known), _) if n_bytes < 8 => Some(KeyWord::Known(known & ((1 << (8 * n_bytes)) - 1))),
+                (Some(known), _) => Some(KeyWord::Known(known)),
+                (None, Some(word)) if n_bytes >= 8 => Some(KeyWord::OfContext(word)),
+                _ => None,
+            }
         };
         (0..map.key_bytes).step_by(8).map(word).collect()
     }
@@ -342,7 +350,7 @@ fn computed(op: Alu, wide: bool, lhs: Value, rhs: Value) -> Value {
 
 fn number(op: Alu, wide: bool, a: Scalar, b: Scalar) -> Scalar {
     if op == Alu::Mov {
-        return b.known.map_or(Scalar { known: None, zeros: b.zeros }, |it| Scalar::known(narrowed(it, wide)));
+        return b.known.map_or(Scalar { zeros: b.zeros, ..Scalar::UNKNOWN }, |it| Scalar::known(narrowed(it, wide)));
     }
     if let (Some(a), Some(b)) = (a.known, b.known)
         && let Some(result) = folded(op, wide, a, b)
@@ -356,7 +364,7 @@ fn number(op: Alu, wide: bool, a: Scalar, b: Scalar) -> Scalar {
         (Alu::Lsh, Some(by)) => a.zeros.saturating_add((by & if wide { 63 } else { 31 }) as u8).min(64),
         _ => 0,
     };
-    Scalar { known: None, zeros }
+    Scalar { zeros, ..Scalar::UNKNOWN }
 }
 
 fn narrowed(value: u64, wide: bool) -> u64 {

@@ -60,7 +60,12 @@ pub enum Word {
     Wide(String),
     /// Statements that set `{d}`, a 64-bit register. What they declare goes into a scope of their own.
     Statements(String),
+    /// Likewise, and it is the same wherever a thread reads it.
+    Fixed(String),
 }
+
+/// Special registers that don't change while a thread runs (PTX ISA, chapter 10), before their axis.
+const FIXED_REGISTERS: [&str; 6] = ["%tid", "%ntid", "%ctaid", "%nctaid", "%laneid", "%gridid"];
 
 /// A word, and when it is read.
 impl Word {
@@ -68,8 +73,19 @@ impl Word {
     fn changes(&self) -> bool {
         match self {
             Word::Narrow(register) | Word::Wide(register) => register.contains("clock") || register.contains("timer"),
-            Word::Statements(_) => true,
+            Word::Statements(_) | Word::Fixed(_) => true,
             Word::Absent | Word::Constant(_) => false,
+        }
+    }
+
+    /// Whether it is the same wherever a thread reads it, though it may not be known now.
+    fn is_fixed(&self) -> bool {
+        match self {
+            Word::Narrow(register) | Word::Wide(register) => {
+                FIXED_REGISTERS.contains(&register.split('.').next().unwrap_or_default())
+            }
+            Word::Fixed(_) | Word::Constant(_) => true,
+            Word::Statements(_) | Word::Absent => false,
         }
     }
 }

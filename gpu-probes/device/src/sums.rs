@@ -29,9 +29,17 @@ const MOST_VALUE_BYTES: u32 = 192;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sum {
     map: BpfMapId,
-    key: Vec<u64>,
+    key: Vec<KeyWord>,
     /// What is done to the words of its value, by their offset.
     words: BTreeMap<i32, Change>,
+}
+
+/// A word of an element's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyWord {
+    Known(u64),
+    /// This word of the context, which is the same wherever a thread reads it.
+    OfContext(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +128,7 @@ impl Sums {
     }
 
     /// Returns the number of an element with a known key.
-    pub(crate) fn find(&self, map: BpfMapId, key: Option<Vec<u64>>) -> Option<usize> {
+    pub(crate) fn find(&self, map: BpfMapId, key: Option<Vec<KeyWord>>) -> Option<usize> {
         let key = key.filter(|_| !self.list.is_empty())?;
         let at = self.list.iter().position(|it| it.map == map && it.key == key)?;
         Some(self.first + at)
@@ -140,16 +148,17 @@ impl Sums {
         text
     }
 
-    /// Returns the PTX that adds the registers to the maps, for where a thread ends.
+    /// Returns the PTX that adds the registers to the maps, for where a thread ends; `context` is what handlers have there.
     ///
     /// # Errors
     /// A map is of a kind that has no such elements.
-    pub fn flush(&self, maps: &[DeviceMap], options: &Options) -> Result<String, Refusal> {
+    pub fn flush(&self, maps: &[DeviceMap], context: &[Word], options: &Options) -> Result<String, Refusal> {
         let mut text = String::new();
         let options = Options { sums: Sums::default(), ..options.clone() };
         for (number, sum) in (self.first..).zip(&self.list) {
             let program = sum.program(maps).map_err(|it| Refusal { insn: 0, what: it.to_string() })?;
-            let context: Vec<Word> = sum.words.keys().map(|at| Word::Wide(word(number, *at))).collect();
+            let words = sum.words.keys().map(|at| Word::Wide(word(number, *at)));
+            let context: Vec<Word> = words.chain(sum.key_words().map(|it| context[it].clone())).collect();
             let request = Request { program: &program, maps, context: &context, options: &options };
             let flat = flatten(&program, maps.len())?;
             let block = emit::emit(&flat, &analyse(&flat, &request), &request)?;
@@ -165,13 +174,29 @@ impl Sums {
 }
 
 impl Sum {
-    /// Returns the program that adds the words of its context to the element, and makes the element if it isn't there.
+    /// Returns the words of the context that are in its key.
+    fn key_words(&self) -> impl Iterator<Item = usize> {
+        self.key.iter().filter_map(|it| match it {
+            KeyWord::OfContext(word) => Some(*word),
+            KeyWord::Known(_) => None,
+        })
+    }
+
+    /// Returns the program that adds the first words of its context to the element, and makes the element if it isn't there.
+    /// Behind them are those of its key.
     fn program(&self, maps: &[DeviceMap]) -> Result<Program, AsmError> {
         let mut asm = Assembler::new();
         let (found, end, element) = (asm.label(), asm.label(), Reg::R7);
         asm.mov(Reg::R6, Reg::R1);
+        let mut next = 8 * self.words.len() as i16;
         for (at, word) in (KEY_AT..).step_by(8).zip(&self.key) {
-            asm.mov_imm(Reg::R1, *word as i64);
+            match word {
+                KeyWord::Known(known) => asm.mov_imm(Reg::R1, *known as i64),
+                KeyWord::OfContext(_) => {
+                    asm.ldx(Size::Dw, Reg::R1, Reg::R6, next);
+                    next += 8;
+                }
+            }
             asm.stx(Size::Dw, Reg::FP, at, Reg::R1);
         }
         self.look_up(&mut asm);
@@ -234,7 +259,7 @@ fn address(asm: &mut Assembler, into: Reg, at: i16) {
     asm.alu_imm(insn::Alu::Add, into, at.into());
 }
 
-/// Returns the elements that a program looks up by keys that are known now.
+/// Returns the elements that a program looks up by keys that are the same wherever a thread comes there.
 fn candidates(flat: &Flat, request: &Request<'_>) -> Vec<Sum> {
     let types = analyse(flat, request);
     let mut list: Vec<Sum> = Vec::new();

@@ -43,6 +43,8 @@ pub(crate) enum Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scalar {
     pub(crate) known: Option<u64>,
+    /// The word of the context that it is, of those that are the same wherever a thread reads them.
+    pub(crate) word: Option<usize>,
     /// Low bits that are certainly 0.
     pub(crate) zeros: u8,
 }
@@ -66,15 +68,16 @@ pub(crate) enum Null {
 }
 
 impl Scalar {
-    pub(crate) const UNKNOWN: Scalar = Scalar { known: None, zeros: 0 };
+    pub(crate) const UNKNOWN: Scalar = Scalar { known: None, word: None, zeros: 0 };
 
     pub(crate) fn known(value: u64) -> Scalar {
-        Scalar { known: Some(value), zeros: value.trailing_zeros() as u8 }
+        Scalar { known: Some(value), word: None, zeros: value.trailing_zeros() as u8 }
     }
 
     fn join(self, other: Scalar) -> Scalar {
         let known = self.known.filter(|it| other.known == Some(*it));
-        Scalar { known, zeros: self.zeros.min(other.zeros) }
+        let word = self.word.filter(|it| other.word == Some(*it));
+        Scalar { known, word, zeros: self.zeros.min(other.zeros) }
     }
 }
 

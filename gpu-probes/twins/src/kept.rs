@@ -1,7 +1,7 @@
 //! What a kernel's threads keep in registers until they end: see [`xputrace_device::sums`].
 
 use crate::NoTwin;
-use crate::maker::{Kernels, Maker, Origin, places_of, switch_of, together_again};
+use crate::maker::{Kernels, Maker, Origin, Spot, places_of, switch_of, together_again};
 use std::collections::BTreeMap;
 use xputrace_device::{Options, Refusal, Request, Sum, Sums, TableAt};
 use xputrace_events::DeviceEvent;
@@ -134,12 +134,13 @@ impl Maker {
     }
 
     /// Returns what adds that which a thread has kept to the maps.
-    pub(crate) fn flush(&self, kept: &Kept, architecture: u32) -> Result<String, Refusal> {
+    pub(crate) fn flush(&self, kept: &Kept, spot: &Spot<'_>, architecture: u32) -> Result<String, Refusal> {
+        let context = self.origin.context(spot, &self.texts);
         let mut text = String::new();
         for Part { switch, handler, sums } in &kept.parts {
             let mut options = self.options(*handler, architecture, TableAt::Variable { switch: *switch });
             options.first_site += options.sites.len() as u32;
-            text += &sums.flush(self.maps(), &Options { sites: Vec::new(), ..options })?;
+            text += &sums.flush(self.maps(), &context, &Options { sites: Vec::new(), ..options })?;
         }
         Ok(together_again(&text))
     }

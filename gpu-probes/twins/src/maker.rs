@@ -430,7 +430,7 @@ impl Maker {
             }
         }
         match kept.filter(|_| place == DeviceEvent::Exit) {
-            Some(kept) => Ok(text + &self.flush(kept, architecture)?),
+            Some(kept) => Ok(text + &self.flush(kept, spot, architecture)?),
             None => Ok(text),
         }
     }
@@ -576,13 +576,13 @@ impl Spot<'_> {
             Source::Register32(register) => Word::Narrow(register.into()),
             Source::Register64(register) => Word::Wide(register.into()),
             Source::GlobalTimer => Word::Statements(clock()),
-            Source::OfProcess => Word::Statements(process_id()),
-            Source::OfKernel => Word::Statements(name_of(self.kernel)),
+            Source::OfProcess => Word::Fixed(process_id()),
+            Source::OfKernel => Word::Fixed(name_of(self.kernel)),
             Source::Leader => Word::Statements(LEADER.into()),
             Source::Active => Word::Statements(ACTIVE.into()),
             Source::OfPlace => self.of_place(at, texts),
             Source::HasArgument(n) => Word::Constant(self.parameter(n).is_some().into()),
-            Source::Argument(n) => self.parameter(n).map_or(Word::Constant(0), |it| Word::Statements(it.statements())),
+            Source::Argument(n) => self.parameter(n).map_or(Word::Constant(0), |it| Word::Fixed(it.statements())),
         }
     }
 

@@ -336,7 +336,7 @@ impl Emitter<'_> {
                 put!(self, "mov.u32 {narrow}, {from}");
                 put!(self, "cvt.u64.u32 {register}, {narrow}");
             }
-            Word::Statements(text) => {
+            Word::Statements(text) | Word::Fixed(text) => {
                 let text = text.replace("{d}", register);
                 self.body.push_str(&format!("    {{ {text} }}\n"));
             }

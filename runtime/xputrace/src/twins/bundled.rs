@@ -72,6 +72,17 @@ fn sums_of_accesses_are_kept_in_registers() {
         device_mem("lines", |t| if t.space == "global" { @low.min(t.address) });
         device_exit("lines", |t| @n.count());
     "#;
+    let by_thread = r#"
+        device_mem("lines", |t| { @n[t.kernel].count(); @by[t.launch.ustack, t.space].sum(t.bytes ?? 0) });
+        device_mem("lines", |t| { @low[t.blockIdx.x, t.laneid].min(t.address); @moving[t.smid].count() });
+    "#;
+    let by_thread = twin(&plan(by_thread)).unwrap();
+    assert!(
+        by_thread.text.contains("%xpt_sum1_there") && !by_thread.text.contains("%xpt_sum2_there"),
+        "{}",
+        by_thread.text
+    );
+    assemble("sums by thread", &by_thread.text, &[]);
     let made = twin(&plan(script)).unwrap();
     for kept in 0..4 {
         assert!(made.text.contains(&format!(".reg .b32 %xpt_sum{kept}_there;")), "{}", made.text);
