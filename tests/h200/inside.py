@@ -5,6 +5,7 @@
 import csv
 import json
 import re
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -522,6 +523,66 @@ def faults():
             if via == "twin":
                 assert "a kernel of the program failed" in done.stderr and f"error {code}" in done.stderr, done.stderr
     return "the errors are those of the bare program, and named as its own"
+
+
+class Running:
+    """A program of `late.cu`, which runs its kernel until it is ended."""
+
+    def __init__(self, name):
+        pipe = subprocess.PIPE
+        self.program = subprocess.Popen([BIN / name, "100000"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        expect("its first line", self.program.stdout.readline().strip(), "loaded")
+
+    def attach(self, script):
+        """Traces it for some seconds; returns maps, and what the tracer says."""
+        out = OUT / "late.json"
+        line = [XPUTRACE, "-f", "json", "-o", str(out), "-p", str(self.program.pid), "--for", "5s", "-e", script]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{' '.join(line)}\n{done.stderr[-3000:]}"
+        return maps([json.loads(it) for it in out.read_text().splitlines()]), done.stderr
+
+    def end(self):
+        """Ends it, and returns its own account."""
+        told, _ = self.program.communicate("", timeout=60)
+        return json.loads(told.splitlines()[-1])
+
+
+def unprobed(said, why):
+    """How many launches ran without handlers for this reason."""
+    found = re.search(rf"(\d+) launches ran without handlers: {why}", said)
+    return int(found[1]) if found else 0
+
+
+@case("a kernel that was loaded before", cases=CASES)
+def loaded_before():
+    running = Running("late")
+    listed = subprocess.run([XPUTRACE, "list", "device:gr*", "-p", str(running.program.pid)], capture_output=True, text=True)
+    expect("what it lists", listed.stdout.split(), [str(BIN / "late"), "twin,", "patch", "grow"])
+    script = 'device_entry("grow", |t| @entries.count()); device_exit("grow", |t| @exits.count()); kernel(|k| @kernels[k.name].count());'
+    # The second time, the collector is there already.
+    runs = [running.attach(script) for _ in range(2)]
+    own = running.end()
+    expect("the program's result", (own["wrong"], own["error"]), (0, "no error"))
+    counts = []
+    for found, said in runs:
+        expect("entries and exits", found.get("@entries"), found.get("@exits"))
+        with_twin, rest = divmod(found["@entries"], own["threads"])
+        early, kernels = unprobed(said, "before their twin was ready"), found["@kernels"]["grow"]
+        # Launches as tracing begins and ends may be in one count alone.
+        assert rest == 0 and with_twin > 0 and abs(with_twin + early - kernels) <= 5, (with_twin, rest, early, kernels)
+        counts.append((with_twin, early, kernels))
+    return f"launches with the twin, before it was ready, and kernels: {counts}"
+
+
+@case("a kernel that was loaded before, without PTX", cases=CASES)
+def loaded_before_without_ptx():
+    running = Running("late_machine_code")
+    found, said = running.attach('device_entry("grow", |t| @n.count());')
+    own = running.end()
+    expect("the program's result", (own["wrong"], own["error"]), (0, "no error"))
+    early = unprobed(said, "their kernels were loaded before xputrace attached, and their file has no PTX")
+    assert early > 0 and "@n" not in found, (found, said)
+    return f"{early} launches"
 
 
 def by_ncu(program, metrics):

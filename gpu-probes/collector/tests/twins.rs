@@ -1591,6 +1591,7 @@ fn an_answer_that_comes_too_late_is_dropped() {
     code::end(library);
     run.answer(number, &twin_of(&["scale"], &["table"]));
     run.read_device();
-    assert_eq!((code::MISUSES.load(SeqCst), run.images(ImageOutcome::Twinned)), (0, 0));
+    let images = run.control().images.iter().map(|it| it.load(SeqCst)).sum::<u64>();
+    assert_eq!((code::MISUSES.load(SeqCst), images, run.unprobed(Unprobed::NotReady)), (0, 0, 1));
     run.end();
 }

@@ -3,19 +3,17 @@
 use crate::below::open_file;
 use crate::console;
 use crate::drivers::is_software_gpu_name;
+use crate::twins::files::SEARCHED_WITHIN;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use xputrace_model::plan::KernelPattern;
 use xputrace_symbols::demangle;
 use xputrace_twins::{cubin_in, entries_of, entries_of_cubin, images_of, ptx_in, text};
 use xputrace_wire::device::Portability;
 use xputrace_wire::fatbin::{Found, StoredAt};
-
-/// How long a file is searched.
-const SEARCHED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Which ways lead into a kernel, by the files that have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

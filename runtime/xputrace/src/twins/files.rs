@@ -16,7 +16,7 @@ use xputrace_wire::fatbin::{Found, StoredAt};
 use xputrace_wire::maps::MapsLine;
 
 /// How long a file is searched for PTX, and again for machine code.
-const SEARCHED_WITHIN: Duration = Duration::from_secs(30);
+pub const SEARCHED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The files that were searched, for one script.
 #[derive(Debug, Default)]

@@ -24,10 +24,12 @@ const MOST_KERNELS: usize = 1 << 14;
 
 /// What is known of a kernel: nothing so far.
 const ASKED: u32 = 0;
-/// It has a twin, or needs none.
-const SETTLED: u32 = 1;
-/// From here on: it has no twin, by why.
-const REFUSED: u32 = 2;
+/// No handler names it, or it is of code that was loaded since: its launches don't count.
+const NEEDS_NONE: u32 = 1;
+/// It has a twin.
+const HAS_TWIN: u32 = 2;
+/// From here on: it has none, by why.
+const REFUSED: u32 = 3;
 
 /// A kernel's launches.
 #[derive(Debug)]
@@ -87,37 +89,32 @@ impl Early {
 impl Launches {
     /// Counts a launch that runs the original.
     fn count(&self, agent: &Agent) {
-        match self.standing.load(Ordering::Acquire) {
-            ASKED => {
-                self.early.fetch_add(1, Ordering::AcqRel);
-                // There may be an answer by now.
-                self.count_early(agent);
-            }
-            SETTLED => {}
-            refused => {
-                Unprobed::ALL.get((refused - REFUSED) as usize).into_iter().for_each(|it| agent.count_unprobed(*it, 1))
-            }
-        }
+        self.early.fetch_add(1, Ordering::AcqRel);
+        self.count_early(agent);
     }
 
-    /// Counts the launches before the answer, if there is one.
+    /// Counts the launches that were not counted yet, if it is known what they are.
     fn count_early(&self, agent: &Agent) {
         let standing = self.standing.load(Ordering::Acquire);
-        if standing != ASKED {
-            let why = standing.checked_sub(REFUSED).and_then(|it| Unprobed::ALL.get(it as usize).copied());
-            agent.count_unprobed(why.unwrap_or(Unprobed::NotReady), self.early.swap(0, Ordering::AcqRel));
+        if standing == ASKED {
+            return;
         }
+        let n = self.early.swap(0, Ordering::AcqRel);
+        let why = match standing {
+            NEEDS_NONE => None,
+            HAS_TWIN => Some(Unprobed::NotReady),
+            refused => Unprobed::ALL.get((refused - REFUSED) as usize).copied(),
+        };
+        why.into_iter().for_each(|it| agent.count_unprobed(it, n));
     }
 
     /// Takes what became of it.
     fn settle(&self, agent: &Agent, outcome: Result<(), ImageOutcome>) {
-        if outcome == Err(ImageOutcome::NothingToProbe) {
-            // Not even the launches so far.
-            self.standing.store(SETTLED, Ordering::Release);
-            self.early.store(0, Ordering::Release);
-            return;
-        }
-        let standing = outcome.map_or_else(|it| REFUSED + reason(it) as u32, |()| SETTLED);
+        let standing = match outcome {
+            Ok(()) => HAS_TWIN,
+            Err(ImageOutcome::NothingToProbe) => NEEDS_NONE,
+            Err(why) => REFUSED + reason(why) as u32,
+        };
         self.standing.store(standing, Ordering::Release);
         self.count_early(agent);
     }
@@ -152,7 +149,7 @@ impl Run {
             return;
         }
         let known = early.find(key);
-        if known.is_some_and(|it| it.standing.load(Ordering::Acquire) == SETTLED) {
+        if known.is_some_and(|it| it.standing.load(Ordering::Acquire) == NEEDS_NONE) {
             return;
         }
         let Some(context) = context else { return };
@@ -182,7 +179,7 @@ impl Run {
             return Some(launches);
         }
         let asked = known.ok().filter(|it| !is_twin(it) && !images.loaded.contains(&(it.origin, it.code)));
-        let launches = early.add(key, if asked.is_some() { ASKED } else { SETTLED })?;
+        let launches = early.add(key, if asked.is_some() { ASKED } else { NEEDS_NONE })?;
         let KernelCode { origin, code, symbol } = asked?;
         let is_gone = Arc::new(AtomicBool::new(false));
         images.early.push(EarlyKernel { key, origin, code, context: context.id, is_gone: is_gone.clone() });
@@ -205,14 +202,18 @@ struct Launched {
 impl Twins {
     /// Has a kernel run its twins, if there are any. Called by the worker.
     fn answered(&self, work: Work, launches: &Launches, answer: Result<Vec<Twin>, ImageOutcome>, is_gone: &AtomicBool) {
-        let outcome = answer.and_then(|it| self.load(work, &it, is_gone));
-        launches.settle(work.agent, outcome);
-        match outcome {
-            Ok(()) => work.agent.count_image(ImageOutcome::Twinned),
-            Err(it) if it != ImageOutcome::NothingToProbe && reason(it) == Unprobed::NoTwin => {
-                work.agent.count_image(it)
+        match answer.and_then(|it| self.load(work, &it, is_gone)) {
+            // Of code that was unloaded meanwhile, all that is to be said.
+            Err(it) if it != ImageOutcome::NothingToProbe && is_gone.load(Ordering::Acquire) => {
+                launches.settle(work.agent, Ok(()));
             }
-            Err(_) => {}
+            outcome => {
+                launches.settle(work.agent, outcome);
+                let is_of_images =
+                    |it: &ImageOutcome| *it != ImageOutcome::NothingToProbe && reason(*it) == Unprobed::NoTwin;
+                let told = outcome.map_or_else(|it| Some(it).filter(is_of_images), |()| Some(ImageOutcome::Twinned));
+                told.into_iter().for_each(|it| work.agent.count_image(it));
+            }
         }
     }
 
