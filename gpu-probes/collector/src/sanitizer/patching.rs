@@ -151,6 +151,8 @@ struct Patched {
     default_stream: usize,
     /// Likewise ours, made by the worker.
     own_stream: Option<usize>,
+    /// Whether what [`Patching::prepare`] writes by the default stream is surely there.
+    is_prepared: bool,
     /// Of its GPU; only the worker uses it.
     timer: Arc<Mutex<GpuTimer>>,
 }
@@ -160,9 +162,10 @@ impl Patched {
         self.context != 0
     }
 
-    /// Returns the stream for copies. Ours waits for nothing; before the worker has made it, nothing runs.
+    /// Returns the stream for a module's words. Ours waits for nothing. A module that comes before the context is prepared waits
+    /// for that, too.
     fn stream(&self) -> usize {
-        self.own_stream.unwrap_or(self.default_stream)
+        self.own_stream.filter(|_| self.is_prepared).unwrap_or(self.default_stream)
     }
 
     fn address(&self, place: usize) -> u64 {
@@ -400,6 +403,7 @@ impl Patching {
             timing: takes_times.then(|| &*Box::leak(Box::new(Timing::new(block as u64 + times_at as u64)))),
             default_stream: stream as usize,
             own_stream: None,
+            is_prepared: false,
             timer: Arc::new(Mutex::new(timer)),
         });
         Ok(n_slots)
@@ -436,6 +440,7 @@ impl Patching {
             state.contexts[slot].places.give_back(places);
             return Err(outcome);
         }
+        state.contexts[slot].is_prepared = true;
         let mut place = places.start;
         let mut with_handlers = HashMap::new();
         for it in all() {
