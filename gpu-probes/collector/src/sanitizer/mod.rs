@@ -142,6 +142,10 @@ impl Run {
                 (domain::RESOURCE, CONTEXT_CREATED) => {
                     let ContextData { context, device } = &*data.cast();
                     backend.patching.context_created(*context, *device as u32);
+                    if agent.device_region().is_some_and(|it| it.place_of_clock_offset().is_some()) {
+                        let context = *context as usize;
+                        agent.work_later(move || backend.patching.begin_clock(&backend.driver, context));
+                    }
                 }
                 (domain::RESOURCE, CONTEXT_DESTROYING) => {
                     let ContextData { context, .. } = &*data.cast();

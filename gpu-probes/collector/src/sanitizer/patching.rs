@@ -48,12 +48,19 @@ pub(super) struct Patching {
     kernels: Kernels,
 }
 
+/// A context that is there.
+#[derive(Debug)]
+struct Created {
+    device: u32,
+    timer: Arc<Mutex<GpuTimer>>,
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// In the order of their slots.
     contexts: Vec<Patched>,
-    /// GPUs of contexts, patched or not.
-    devices: HashMap<usize, u32>,
+    /// Contexts that are there, patched or not.
+    created: HashMap<usize, Created>,
     /// Patched modules.
     modules: HashMap<usize, Module>,
     /// Modules of the functions in the table.
@@ -244,7 +251,26 @@ impl Patching {
     }
 
     pub(super) fn context_created(&self, context: Handle, device: u32) {
-        self.state().devices.insert(context as usize, device);
+        let timer = Arc::new(Mutex::new(GpuTimer::new()));
+        self.state().created.insert(context as usize, Created { device, timer });
+    }
+
+    /// Measures the timer of a context's GPU before any kernel of it runs, if that is soon enough.
+    pub(super) fn begin_clock(&self, driver: &Driver, context: usize) {
+        let _in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(timer) = self.state().created.get(&context).map(|it| it.timer.clone()) else { return };
+        let mut timer = timer.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: a context that is alive, and does not end meanwhile.
+        unsafe {
+            if driver.code.enter(context as Handle).is_ok() {
+                timer.load(&driver.code, &InUse, || driver.code.urgent_stream());
+                if timer.is_due() {
+                    // Without an answer it is measured later.
+                    let _ = timer.measure(&driver.code, &InUse, false);
+                }
+            }
+            driver.code.leave();
+        }
     }
 
     /// Returns a context by its handle.
@@ -254,15 +280,15 @@ impl Patching {
     }
 
     pub(super) fn device_of(&self, context: Handle) -> Option<u32> {
-        self.state().devices.get(&(context as usize)).copied()
+        self.state().created.get(&(context as usize)).map(|it| it.device)
     }
 
     /// Copies the block of a context that is about to end, unless the worker is stuck with it.
     pub(super) fn context_ends(&self, functions: &Functions, agent: &'static Agent, context: Handle) {
         let slot = self.state().contexts.iter().position(|it| it.context == context as usize);
-        self.state().devices.remove(&(context as usize));
-        let Some(slot) = slot else { return };
+        self.state().created.remove(&(context as usize));
         let in_use = self.wait_until_unused();
+        let Some(slot) = slot else { return };
         let Patched { default_stream: stream, timing, .. } = self.state().contexts[slot].clone();
         if in_use.is_some() {
             if self.copy(functions, agent, slot, stream, Extent::Whole) {
@@ -383,13 +409,12 @@ impl Patching {
                 checked((functions.fill)(block.byte_add(times_at), 0, times::BYTES, stream))?;
             }
         }
-        let mut timer = GpuTimer::new();
+        let (timer, (offset, error_nanos)) = self.timer_of(context);
         if let Some(at) = region.place_of_clock_offset() {
-            let guess = timer.guess();
             let to = (block as u64 + at) as *mut c_void;
             // SAFETY: a word of the block; the bytes are copied before this returns.
-            checked(unsafe { (functions.copy_to_device)(to, guess.to_le_bytes().as_ptr().cast(), 8, stream) })?;
-            region.tell_clock(n_slots, guess, 0);
+            checked(unsafe { (functions.copy_to_device)(to, offset.to_le_bytes().as_ptr().cast(), 8, stream) })?;
+            region.tell_clock(n_slots, offset, error_nanos);
         }
         let told = &region.control().slots[n_slots];
         told.context.store(context_of(n_slots, context).id, Ordering::Release);
@@ -404,9 +429,24 @@ impl Patching {
             default_stream: stream as usize,
             own_stream: None,
             is_prepared: false,
-            timer: Arc::new(Mutex::new(timer)),
+            timer,
         });
         Ok(n_slots)
+    }
+
+    /// Returns the timer of a context, and what it begins with: a new one if the worker is at that which it has, as the worker may
+    /// wait for a lock of the driver's that this thread holds.
+    fn timer_of(&self, context: Handle) -> (Arc<Mutex<GpuTimer>>, (i64, u64)) {
+        let of_context = self.state().created.get(&(context as usize)).map(|it| it.timer.clone());
+        let first = of_context.as_ref().and_then(|it| Some(it.try_lock().ok()?.first()));
+        match of_context.zip(first) {
+            Some(unused) => unused,
+            None => {
+                let mut timer = GpuTimer::new();
+                let first = timer.first();
+                (Arc::new(Mutex::new(timer)), first)
+            }
+        }
     }
 
     /// Writes the words of a module's kernels that have handlers, waits until they are there, and notes the module.
@@ -757,7 +797,7 @@ impl State {
     /// Returns what is known of a kernel that is launched for the first time.
     fn kernel(&self, launch: &LaunchData, name: &CStr) -> Kernel {
         let slot = self.contexts.iter().position(|it| it.context == launch.context as usize);
-        let device = self.devices.get(&(launch.context as usize)).copied().unwrap_or(UNKNOWN);
+        let device = self.created.get(&(launch.context as usize)).map_or(UNKNOWN, |it| it.device);
         let Some(module) = self.modules.get(&(launch.module as usize)) else {
             let with = WithHandlers::none(0);
             return Kernel { slot, device, words: 0, with, timing: None, twin: c"", symbol: c"" };

@@ -34,15 +34,18 @@ const TIMER_PTX: &str = "\
 }
 \0";
 
-/// How often the timer is measured.
-const MEASURES_EVERY_NANOS: u64 = 1_000_000_000;
+/// How often the timer is measured, at most: it is looked at with each copy of the blocks.
+const MEASURES_EVERY_NANOS: u64 = 100_000_000;
+/// How long an offset is in use, as far as is assumed: it is what is right in the middle of that time.
+const IN_USE_NANOS: i64 = 200_000_000;
 /// Samples of a measurement. Each takes some 10 us.
-const SAMPLES: usize = 8;
+const SAMPLES: usize = 4;
 /// How long a sample waits for its kernel.
 const ANSWERS_WITHIN_NANOS: u64 = 2_000_000;
-/// By how much the clocks drift at most, in parts per million, as far as it is assumed: only to choose between an older sample
-/// and a longer one. (1.9 were seen.)
-const DRIFT_PPM: u64 = 5;
+/// By how much the clocks drift at most, in parts per million, as far as it is assumed. (1.9 were seen on an H200, 27 on an H100.)
+const DRIFT_PPM: i64 = 100;
+/// Time between two samples from which a drift can be told: that of their errors is little then.
+const TELLS_DRIFT_NANOS: u64 = 50_000_000;
 
 /// Makes calls of the driver in a context.
 pub(crate) trait Calls {
@@ -71,8 +74,18 @@ impl Sample {
 
     /// Whether it is as good as an older one, whose error has grown since.
     fn is_as_good_as(&self, older: &Sample) -> bool {
-        let drift = self.at.saturating_sub(older.at) / 1_000_000 * DRIFT_PPM;
+        let drift = self.at.saturating_sub(older.at) / 1_000_000 * DRIFT_PPM as u64;
         self.error_nanos <= older.error_nanos + drift
+    }
+
+    /// Returns the offset in the middle of the time for which it is in use, if it goes on to drift as it has since an older sample.
+    fn ahead(&self, older: Option<&Sample>) -> i64 {
+        let since = |it: &Sample| self.at.saturating_sub(it.at);
+        let Some(older) = older.filter(|it| since(it) >= TELLS_DRIFT_NANOS) else { return self.offset_nanos };
+        let drift = i128::from(self.offset_nanos - older.offset_nanos) * i128::from(IN_USE_NANOS / 2)
+            / i128::from(since(older));
+        let most = i128::from(IN_USE_NANOS / 2 / 1_000_000 * DRIFT_PPM);
+        self.offset_nanos + drift.clamp(-most, most) as i64
     }
 }
 
@@ -96,10 +109,13 @@ impl GpuTimer {
         GpuTimer { kernel: None, was_tried: false, tried_at: 0, sample: None, offset_nanos: 0, error_nanos: 0 }
     }
 
-    /// Returns what is added until it is measured: as if it were CLOCK_REALTIME, which it is close to (0.05 and 0.5 ms were seen).
-    pub(crate) fn guess(&mut self) -> i64 {
-        self.offset_nanos = now().wrapping_sub(realtime_now().0) as i64;
-        self.offset_nanos
+    /// Returns what handlers add at first, and by how much that may be wrong: until it is measured, as if it were CLOCK_REALTIME, which
+    /// it is close to (0.05 and 0.5 ms were seen), and 0.
+    pub(crate) fn first(&mut self) -> (i64, u64) {
+        if self.sample.is_none() {
+            self.offset_nanos = now().wrapping_sub(realtime_now().0) as i64;
+        }
+        (self.offset_nanos, self.error_nanos)
     }
 
     /// Loads its kernel into the current context, for a stream that is used for nothing else. Tries it once.
@@ -130,9 +146,9 @@ impl GpuTimer {
         if self.sample.is_some_and(|it| !new.is_as_good_as(&it)) {
             return None;
         }
-        self.sample = Some(new);
-        self.offset_nanos = new.offset_nanos;
-        Some(new.offset_nanos)
+        let older = self.sample.replace(new);
+        self.offset_nanos = new.ahead(older.as_ref());
+        Some(self.offset_nanos)
     }
 
     /// Returns what handlers add.
@@ -232,9 +248,10 @@ mod tests {
         let mut timer = GpuTimer::new();
         timer.offset_nanos = -500_000;
         assert_eq!((timer.take(sample(-20, 4000, 0), false), timer.error_nanos()), (Some(-20), 4000));
-        // It drifted by 2 us.
-        assert_eq!((timer.take(sample(-2020, 3000, 1 << 30), true), timer.error_nanos()), (Some(-2020), 5000));
-        assert_eq!((timer.take(sample(-2030, 3500, 2 << 30), true), timer.error_nanos()), (Some(-2030), 5000));
+        // It drifted by 2 us a second, and goes on to do so.
+        let second = 1_000_000_000;
+        assert_eq!((timer.take(sample(-2020, 3000, second), true), timer.error_nanos()), (Some(-2220), 5000));
+        assert_eq!((timer.take(sample(-4020, 3500, 2 * second), true), timer.error_nanos()), (Some(-4220), 5300));
 
         let mut late = GpuTimer::new();
         late.offset_nanos = -500_000;
@@ -244,9 +261,16 @@ mod tests {
     #[test]
     fn a_long_sample_replaces_none_that_is_better_still() {
         let mut timer = GpuTimer::new();
-        let second = 1_000_000_000;
         assert_eq!(timer.take(sample(0, 4000, 0), false), Some(0));
-        assert_eq!((timer.take(sample(-9000, 9001, second), true), timer.error_nanos()), (None, 18_001));
-        assert_eq!(timer.take(sample(-9000, 9001, 2 * second), true), Some(-9000));
+        assert_eq!((timer.take(sample(-9000, 15_000, 100_000_000), true), timer.error_nanos()), (None, 24_000));
+        assert_eq!(timer.take(sample(-9000, 15_000, 200_000_000), true), Some(-9000 - 4500));
+    }
+
+    #[test]
+    fn a_drift_that_is_not_believed_is_not_followed() {
+        let mut timer = GpuTimer::new();
+        timer.take(sample(0, 4000, 0), false);
+        assert_eq!(timer.take(sample(1_000_000, 4000, 100_000_000), true), Some(1_000_000 + 10_000));
+        assert_eq!(timer.take(sample(1_000_500, 4000, 110_000_000), true), Some(1_000_500), "too soon to tell");
     }
 }

@@ -346,7 +346,7 @@ impl Twins {
         // SAFETY: as above; the initial bytes are as long as the block.
         lease.call(|| unsafe { code.write(block, region.initial(), region.block_bytes(), stream) })?;
         if let Some(at) = region.place_of_clock_offset() {
-            let guess = state.timer().guess().to_le_bytes();
+            let guess = state.timer().first().0.to_le_bytes();
             // SAFETY: a word of the block, and bytes that live until the copy is done.
             lease.call(|| unsafe { code.write(block + at, guess.as_ptr(), guess.len(), stream) })?;
             // SAFETY: our own stream.
