@@ -622,6 +622,77 @@ def sectors():
     return f"{found} as {wanted}"
 
 
+def conflicts_of(size, stride):
+    """How many conflicts a warp's access has whose threads access elements of so many bytes, so many elements apart."""
+    unit = max(size, 4)
+    threads = 128 // unit
+    conflicts = 0
+    for first in range(0, 32, threads):
+        units = {lane * stride * size // unit for lane in range(first, first + threads)}
+        banks = [it % threads for it in units]
+        conflicts += max(map(banks.count, banks)) - 1
+    return conflicts
+
+
+STRIDES = [(1, 1), (1, 32), (4, 0), (4, 1), (4, 2), (4, 3), (4, 8), (4, 32), (4, 33), (8, 1), (8, 2), (8, 16), (16, 1), (16, 4), (16, 8)]
+
+
+@case("bank conflicts", cases=CASES)
+def conflicts():
+    for size, stride in STRIDES:
+        for via in ("twin", "patch"):
+            script = f'device_mem("strided*", #{{via: "{via}", per: "warp"}}, |t| if t.conflicts != () {{ @n[t.access].sum(t.conflicts); @times[t.access].count() }});'
+            objects, done = trace(script, [BIN / "banks", size, stride, 10])
+            own, found = account(done), maps(objects)
+            expect("the program's result", (own["wrong"], own["error"]), (0, "no error"))
+            times = own["warps"] * own["launches"]
+            expect(f"accesses by {via}", found["@times"], {"load": times, "store": times})
+            wanted = conflicts_of(size, stride) * times
+            expect(f"conflicts of {size} bytes, {stride} apart, by {via}", found["@n"], {"load": wanted, "store": wanted})
+    return f"{len(STRIDES)} strides, by twins and by patches"
+
+
+@case("bank conflicts are those that Nsight Compute counts", needs="ncu", cases=CASES)
+def conflicts_by_ncu():
+    metrics = [f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{it}.sum" for it in ("ld", "st")]
+    found = {}
+    for size, stride in STRIDES:
+        counted = by_ncu([BIN / "banks", size, stride, 1], metrics)
+        found[size, stride] = tuple(counted[it] for it in metrics)
+    # Of 3 blocks of 2 warps.
+    wanted = {it: (6 * conflicts_of(*it),) * 2 for it in STRIDES}
+    expect("conflicts", found, wanted)
+    return f"{found}"
+
+
+@case("launches in one of two streams", cases=CASES)
+def streams():
+    program = [BIN / "banks", 4, 1, 30]
+    launches = maps(trace("kernel(|k| @n[k.stream].count());", program)[0])["@n"]
+    expect("launches by stream", sorted(launches.values()), [10, 20])
+    for stream, n in launches.items():
+        script = f'device_block_begin("*", #{{stream: {stream}}}, |t| @all.count()); device_entry("*", #{{stream: {stream}, every: 5}}, |t| @fifths.count());'
+        objects, done = trace(script, program)
+        found, own = maps(objects), account(done)
+        wanted = {"@all": own["blocks"] * n, "@fifths": own["warps"] * 32 * n // 5}
+        expect(f"in stream {stream}", {it: found.get(it) for it in wanted}, wanted)
+        expect("losses", bad(losses(objects), {"kernels_only"}), {})
+    return f"{launches}"
+
+
+@case("a kernel asks for a map to be printed", cases=CASES)
+def printed_maps():
+    script = 'device_exit("reduce", |t| @n.count()); device_block_end("reduce", |t| if t.blockIdx.x == 7 { print(@n) });'
+    objects, done = trace(script, [BIN / "inside", 100_000, 10])
+    own = account(done)
+    shown = [it["data"]["@n"] for it in objects if "@n" in it["data"]]
+    most = own["threads"] * own["launches"]
+    # One for each launch, and one at the end.
+    expect("times", len(shown), own["launches"] + 1)
+    expect("counts that go back, and the last", ([it for it in shown if it > most], shown == sorted(shown), shown[-1]), ([], True, most))
+    return f"{shown}"
+
+
 if __name__ == "__main__":
     words = sys.argv[1:]
     sys.exit(run_checks([it for it in CASES if all(word in it[0] for word in words)], "inside.txt") != 0)

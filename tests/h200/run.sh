@@ -34,6 +34,7 @@ build() {
     nvcc -O2 -w -arch=sm_90 -lineinfo -Xcompiler $host -cudart shared -o "$BIN/inside" inside.cu &
     nvcc -O2 -w -arch=sm_90 -Xcompiler $host -cudart shared -o "$BIN/late" late.cu &
     nvcc -O2 -w -gencode arch=compute_90,code=sm_90 -Xcompiler $host -cudart shared -o "$BIN/late_machine_code" late.cu &
+    nvcc -O2 -w -std=c++17 -arch=sm_90 -lineinfo -o "$BIN/banks" banks.cu &
     $nvcc -cudart shared -o "$BIN/managed" managed.cu &
     nvcc -O2 -w -std=c++17 -gencode arch=compute_90,code=[sm_90,compute_90] -compress-mode=none -cudart static -o "$BIN/twins" twins.cu -lcuda &
     nvcc -O2 -w -std=c++17 -ptx -arch=compute_90 -o "$BIN/twins.ptx" twins.cu &

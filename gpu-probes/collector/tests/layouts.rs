@@ -447,14 +447,16 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
             twins::Role::LoadFile(_) if is_library => has(&[(0, "library"), (8, "fileName")]),
             twins::Role::LoadFile(_) => has(&[(0, "module"), (8, "fname")]),
             twins::Role::Unload(_) => has(&[(0, if is_library { "library" } else { "hmod" })]),
-            twins::Role::Launch | twins::Role::Cooperative => has(&[
+            twins::Role::Launch { .. } | twins::Role::Cooperative { .. } => has(&[
                 (place::launch::KERNEL, "f"),
                 (place::launch::GRID, "gridDimX"),
                 (place::launch::BLOCK, "blockDimX"),
                 (place::launch::SHARED, "sharedMemBytes"),
                 (place::launch::STREAM, "hStream"),
             ]),
-            twins::Role::LaunchEx => has(&[(place::launch_ex::CONFIG, "config"), (place::launch_ex::KERNEL, "f")]),
+            twins::Role::LaunchEx { .. } => {
+                has(&[(place::launch_ex::CONFIG, "config"), (place::launch_ex::KERNEL, "f")])
+            }
             twins::Role::Node { at, .. } => has(&[(at, "nodeParams")]),
             twins::Role::GetNode(_) => has(&[(8, "nodeParams")]),
             twins::Role::SetFunctionAttribute => has(&[(0, "hfunc"), (8, "attrib"), (12, "value")]),

@@ -57,9 +57,13 @@ pub const LINE: usize = 24;
 pub const ACTIVE: usize = 25;
 /// Sectors of memory ([`SECTOR_BYTES`]) that the threads of the warp that are there together access; 0 if it is not known.
 pub const SECTORS: usize = 26;
+/// 1 if the next word is known.
+pub const HAS_CONFLICTS: usize = 27;
+/// Passes that the warp's access to shared memory takes beyond the fewest.
+pub const CONFLICTS: usize = 28;
 /// What the launch's words are, each in place of a word of the events of its kernel ([`LAUNCH_WORDS`]). On a GPU each of them
 /// is the launch's number, which tells the tracer what they are.
-pub const LAUNCH: usize = 27;
+pub const LAUNCH: usize = 29;
 /// Two words each: whether the kernel has that parameter, and its bits.
 pub const ARGUMENTS: usize = LAUNCH + LAUNCH_WORDS.len();
 
@@ -266,7 +270,7 @@ const FIELDS: &[Field] = &with::<{ COMMON.len() + MOST_ARGUMENTS }>(&[]);
 const LINE_FIELDS: &[Field] = &with::<{ COMMON.len() + 1 + MOST_ARGUMENTS }>(&[LINE_FIELD]);
 const ACCESS_FIELDS: &[Field] = &with::<{ COMMON.len() + OF_ACCESS.len() + MOST_ARGUMENTS }>(&OF_ACCESS);
 
-const OF_ACCESS: [Field; 6] = [
+const OF_ACCESS: [Field; 7] = [
     int("address", ADDRESS, "address that is accessed; in shared and local memory, within the thread's own"),
     optional("bytes", BYTES, Unit::Bytes, "bytes that the thread accesses; `()` where only the running code knows"),
     Field {
@@ -290,6 +294,15 @@ const OF_ACCESS: [Field; 6] = [
         "32-byte sectors of global memory that the warp's threads access together; `()` in other memory, and where `bytes` is \
          `()` or more than 32",
     ),
+    Field {
+        from: From::Optional { flag: HAS_CONFLICTS, value: CONFLICTS },
+        ..int(
+            "conflicts",
+            CONFLICTS,
+            "passes that the warp's access to shared memory takes beyond the fewest, since threads want different words of a bank; \
+             `()` in other memory, for atomics and whole matrices, and where `bytes` is `()` or more than 16",
+        )
+    },
     LINE_FIELD,
 ];
 
@@ -437,7 +450,10 @@ mod tests {
     #[test]
     fn every_word_that_belongs_to_no_place_has_a_source() {
         let of_place = (0..WORDS).filter(|it| SOURCES[*it] == Source::OfPlace);
-        assert_eq!(of_place.collect::<Vec<_>>(), [ADDRESS, BYTES, ACCESS, SPACE, LINE, SECTORS]);
+        assert_eq!(
+            of_place.collect::<Vec<_>>(),
+            [ADDRESS, BYTES, ACCESS, SPACE, LINE, SECTORS, HAS_CONFLICTS, CONFLICTS]
+        );
     }
 
     #[test]

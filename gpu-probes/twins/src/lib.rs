@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod block_end;
+mod conflicts;
 mod kept;
 mod maker;
 mod patches;

@@ -2,6 +2,7 @@
 
 use crate::NoTwin;
 use crate::block_end;
+use crate::conflicts;
 use crate::kept::{Kept, keeps};
 use crate::text::{Gpu, best, text};
 use std::collections::{BTreeMap, BTreeSet};
@@ -602,6 +603,12 @@ impl Spot<'_> {
             (device::BYTES, Some(access)) => Word::Constant(access.bytes.unwrap_or(0).into()),
             (device::ACCESS, Some(access)) => Word::Constant(texts.id(kind(&access).text())),
             (device::SECTORS, Some(access)) => sectors(&access).map_or(Word::Constant(0), Word::Statements),
+            (device::HAS_CONFLICTS, Some(access)) => {
+                conflicts::are_known(&access).map_or(Word::Constant(0), Word::Statements)
+            }
+            (device::CONFLICTS, Some(access)) => {
+                conflicts::of_access(&access).map_or(Word::Constant(0), Word::Statements)
+            }
             (device::SPACE, Some(access)) => Word::Constant(texts.id(access.space.name())),
             _ => Word::Constant(0),
         }

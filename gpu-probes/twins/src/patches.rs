@@ -3,6 +3,7 @@
 //! A function's first parameter is the address of the kernel's words ([`kernel_words`]); those behind it are the API's
 //! (`sanitizer_patching.h`, "SanitizerCallback…").
 
+use crate::conflicts;
 use crate::maker::{ACTIVE, LEADER, Maker, clock, process_id, sectors_at};
 use crate::times::Place;
 use object::{Object, ObjectSection};
@@ -155,6 +156,14 @@ impl Maker {
             device::ADDRESS => Word::Wide(ADDRESS.into()),
             device::BYTES => Word::Narrow(BYTES.into()),
             device::SECTORS if point == PatchPoint::Global => Word::Statements(sectors_at(ADDRESS, "")),
+            // All but atomics, by their flags.
+            device::HAS_CONFLICTS if point == PatchPoint::Shared => Word::Statements(format!(
+                "{{ .reg .b32 %both; .reg .pred %is_it; and.b32 %both, {FLAGS}, 3; setp.ne.u32 %is_it, %both, 3; \
+                 selp.b64 {{d}}, 1, 0, %is_it; }}"
+            )),
+            device::CONFLICTS if point == PatchPoint::Shared => {
+                Word::Statements(conflicts::of(ADDRESS, BYTES, "mov.b32 %counted, %there;"))
+            }
             device::SPACE => Word::Constant(self.texts.id(space)),
             device::ACCESS => {
                 let [load, store, atomic] =

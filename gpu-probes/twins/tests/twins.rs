@@ -340,6 +340,7 @@ fn what_is_known_of_accesses_and_barriers_and_parameters() {
     let of_access = [device::ADDRESS, device::BYTES, device::ACCESS, device::SPACE, device::LINE, device::IS_LEADER];
     let mut handlers = at(DeviceEvent::Memory, &of_access);
     handlers.extend(at(DeviceEvent::Memory, &[device::ACTIVE, device::SECTORS]));
+    handlers.extend(at(DeviceEvent::Memory, &[device::HAS_CONFLICTS, device::CONFLICTS]));
     handlers.extend(at(DeviceEvent::Barrier, &[device::THREAD]));
     handlers.extend(at(DeviceEvent::Entry, &[device::ARGUMENTS, device::ARGUMENTS + 1, device::ARGUMENTS + 31]));
     golden("accesses.ptx", &twin(handlers, FIRST, "second").unwrap().unwrap());
@@ -362,8 +363,16 @@ fn what_another_handler_reads_is_not_kept() {
 
 #[test]
 fn patches_have_a_function_for_each_place_that_has_handlers() {
-    let of_access =
-        [device::ADDRESS, device::BYTES, device::ACCESS, device::SPACE, device::LINE, device::ARGUMENTS + 1];
+    let of_access = [
+        device::ADDRESS,
+        device::BYTES,
+        device::ACCESS,
+        device::SPACE,
+        device::LINE,
+        device::HAS_CONFLICTS,
+        device::CONFLICTS,
+        device::ARGUMENTS + 1,
+    ];
     let mut handlers: Vec<_> = of_access.iter().map(|it| counting(DeviceEvent::Memory, *it)).collect();
     for word in [device::TIME, device::PID, device::KERNEL, device::IS_LEADER, device::ACTIVE, device::LAUNCH] {
         handlers.push(counting(DeviceEvent::Entry, word));
@@ -404,6 +413,27 @@ fn reads_of_the_addresses_of_variables_are_no_accesses() {
     assert_eq!(twin.variables, ["counter"]);
     let code = twin.text;
     assert_eq!(code.matches("[xpt_device]").count(), 1, "{code}");
+}
+
+#[test]
+fn conflicts_are_those_of_shared_memory() {
+    let text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p) { .reg .b32 %r<5>; .reg .b64 %a;\n\
+                .shared .align 16 .b8 tile[64];\nld.param.u64 %a, [p];\nST; ret; }\n";
+    let handlers =
+        || vec![counting(DeviceEvent::Memory, device::CONFLICTS), counting(DeviceEvent::Memory, device::HAS_CONFLICTS)];
+    let twin = |access: &str| twin(handlers(), &text.replace("ST", access), "k").unwrap().unwrap().text;
+    for access in
+        ["st.shared.u8 [tile], 1", "ld.volatile.shared.v4.u32 {%r1, %r2, %r3, %r4}, [tile]", "ld.u32 %r1, [%a]"]
+    {
+        let twin = twin(access);
+        assert!(twin.contains("%of_group"), "{access}");
+        assemble_text("conflicts", &twin);
+    }
+    for access in
+        ["atom.shared.add.u32 %r1, [tile], 1", "ld.global.u32 %r1, [%a]", "cp.async.ca.shared.global [tile], [%a], 16"]
+    {
+        assert!(!twin(access).contains("%of_group"), "{access}");
+    }
 }
 
 #[test]

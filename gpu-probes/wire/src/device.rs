@@ -196,6 +196,9 @@ pub struct Condition {
     pub has_tag: AtomicU32,
     /// 1 while no launch meets it.
     pub is_off: AtomicU32,
+    /// The id of the stream that a launch must be in, if `has_stream` is 1.
+    pub stream: AtomicU32,
+    pub has_stream: AtomicU32,
     /// Launches that met the rest.
     pub met: AtomicU64,
     /// Those of them that `every` chose.

@@ -557,16 +557,19 @@ pub struct LaunchFilter {
     pub every: u64,
     /// `tag: n`: only launches with this tag. `every` counts those alone.
     pub tag: Option<i64>,
+    /// `stream: n`: only launches in the stream with this id, likewise.
+    pub stream: Option<u32>,
 }
 
 impl LaunchFilter {
-    pub const ALL: LaunchFilter = LaunchFilter { every: 1, tag: None };
+    pub const ALL: LaunchFilter = LaunchFilter { every: 1, tag: None, stream: None };
 
     /// Returns it as the script's options say it: `every: 100, tag: 7`.
     pub fn text(&self) -> String {
         let every = (self.every > 1).then(|| format!("every: {}", self.every));
         let tag = self.tag.map(|it| format!("tag: {it}"));
-        every.into_iter().chain(tag).collect::<Vec<_>>().join(", ")
+        let stream = self.stream.map(|it| format!("stream: {it}"));
+        every.into_iter().chain(tag).chain(stream).collect::<Vec<_>>().join(", ")
     }
 }
 

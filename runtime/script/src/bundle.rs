@@ -67,6 +67,7 @@ texts! {
         "hotlines",
         "launchlat-device",
         "memcoalesce",
+        "bankconflict",
         "warpdiv"
     ],
     STDLIB: ["latency", "flame", "request", "units", "fmt", "python", "occupancy", "ranges", "clock"]

@@ -536,8 +536,8 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
         Event::Activity(_) => &["every"],
         Event::Host(_) => &["every", "optional"],
         Event::Launch => &["every", "kinds"],
-        Event::Device(place) if place.is_of_blocks() => &["every", "tag", "via"],
-        Event::Device(_) => &["per", "every", "tag", "via"],
+        Event::Device(place) if place.is_of_blocks() => &["every", "tag", "stream", "via"],
+        Event::Device(_) => &["per", "every", "tag", "stream", "via"],
         Event::Begin | Event::End | Event::Interval => &[],
         Event::Uretprobe => &["scope", "every", "return"],
         _ => &["scope", "every"],
@@ -630,6 +630,16 @@ fn option(
                 "`tag` takes an integer".to_owned(),
                 "`tag: 1` runs the handler at launches to which a `launch` handler gave this tag: `l.tag = 1`"
                     .to_owned(),
+            ),
+        },
+        "stream" => match value.as_int().map(u32::try_from) {
+            Ok(Ok(stream)) => {
+                options.stream = Some(stream);
+                Some(())
+            }
+            _ => wrong(
+                "`stream` takes the id of a stream".to_owned(),
+                "`stream: 7` runs the handler at launches in the stream of that number, as `k.stream` shows it".to_owned(),
             ),
         },
         "return" => match text_of(value).and_then(|it| ReturnWay::named(&it)) {

@@ -50,6 +50,8 @@ pub struct Options {
     pub via: Option<DeviceWay>,
     /// `tag: n`: at which launches a device handler runs.
     pub tag: Option<i64>,
+    /// `stream: n`: likewise.
+    pub stream: Option<u32>,
     /// `return: "trampoline"`: how a return probe detects returns.
     pub returns: ReturnWay,
 }
@@ -84,7 +86,7 @@ impl Options {
 
     /// Returns the launches at which a device handler runs.
     pub fn launches(&self) -> LaunchFilter {
-        LaunchFilter { every: self.every.unwrap_or(1), tag: self.tag }
+        LaunchFilter { every: self.every.unwrap_or(1), tag: self.tag, stream: self.stream }
     }
 
     /// Returns the calls that a `launch` handler sees.

@@ -51,7 +51,8 @@ pub(crate) fn record(
 /// Like [`record`], for a record from memory that the program can write: it prints or ends the run. What else handlers
 /// ask of the tracer, device code does not.
 pub(crate) fn record_of_gpu(plan: &Plan, names: &Names, data: &[u8], sink: &mut dyn Sink) -> bool {
-    let is_known = [record::PRINT, record::EXIT].into_iter().any(|it| record::is_of(data, it));
+    let prints_map = record::is_of(data, record::MAP) && action(word(data, 8)) != MapAction::Clear;
+    let is_known = prints_map || [record::PRINT, record::EXIT].into_iter().any(|it| record::is_of(data, it));
     is_known && record(plan, names, &mut |_, _, _| (), data, sink)
 }
 

@@ -182,7 +182,7 @@ fn ran_all(plan: Plan, gpu: GpuKind, twins: &[&str], kernels: &[Kernel]) -> (Pip
 #[test]
 fn every_nth_launch_of_each_kernel_is_chosen() {
     let mut plan = plan(DeviceEvent::Exit, "*");
-    plan.probes[0].launches = LaunchFilter { every: 3, tag: None };
+    plan.probes[0].launches = LaunchFilter { every: 3, tag: None, stream: None };
     // Four of the one kernel, and seven of the other, in turn at first.
     let of = |n: u64| {
         let symbol = if n < 8 && n.is_multiple_of(2) { KERNEL_A } else { KERNEL_B };
@@ -204,7 +204,7 @@ fn every_nth_launch_of_each_kernel_is_chosen() {
 #[test]
 fn launches_are_chosen_by_their_tag() {
     let mut plan = plan(DeviceEvent::Exit, "a");
-    plan.probes[0].launches = LaunchFilter { every: 2, tag: Some(-7) };
+    plan.probes[0].launches = LaunchFilter { every: 2, tag: Some(-7), stream: None };
     plan.demand = Demand { calls: Activity::Kernel.causes(), ..plan.demand };
     let tags = [None, Some(-7), Some(7), Some(-7), Some(0), Some(-7)];
     let mut ring = Ring::default().names().clock(1);

@@ -300,17 +300,17 @@ pub fn read(region: &DeviceRegion, extent: Extent, process: ProcessIndex, runnin
 
 fn take(region: &DeviceRegion, extent: Extent, process: ProcessIndex, running: &mut Running) -> io::Result<bool> {
     let copies = region.copies(extent)?;
-    let mut has_records = false;
+    let (mut has_records, mut queue) = (false, running.queue());
     if region.has_ring() {
-        let mut queue = running.queue();
         let read = running.state().pipeline.state_mut().take_device_records(process, &copies, &mut queue);
-        running.settle(queue);
         read.iter().try_for_each(|it| region.set_read(*it))?;
         has_records = read.iter().any(|it| it.found_any);
     }
     if extent == Extent::Whole {
         running.state().pipeline.state_mut().set_device_memory(process, copies);
     }
+    // Maps that records ask to print have what was copied with them.
+    running.settle(queue);
     Ok(has_records)
 }
 

@@ -12,7 +12,7 @@ use crate::agent::launch;
 use crate::agent::{Agent, Context};
 use crate::cupti::Handle;
 use crate::cupti::driver::Driver;
-use crate::cupti::twins::choosing::{KernelNumber, Kernels, Off, count_unprobed};
+use crate::cupti::twins::choosing::{AskLaunch, KernelNumber, Kernels, Off, count_unprobed};
 use crate::cupti::twins::table::{Key, New, Table};
 use crate::cupti::twins::{Calls, GpuTimer};
 use std::collections::HashMap;
@@ -193,6 +193,19 @@ impl Patched {
     /// Returns how many places a kernel has.
     fn places_of(&self, kernel: &PatchedKernel) -> usize {
         self.n_takings() * n_choices(kernel.conditions)
+    }
+}
+
+/// The launch that the calling thread makes, of which its tag alone is known.
+struct Tagged;
+
+impl AskLaunch for Tagged {
+    fn tag(&self) -> Option<i64> {
+        launch::tag()
+    }
+
+    fn stream(&self) -> Option<u32> {
+        None
     }
 }
 
@@ -499,7 +512,7 @@ impl Patching {
     /// Decides which of a kernel's conditions hold for the launch that the calling thread makes.
     fn choose(&self, agent: &Agent, kernel: &Kernel) -> Choice {
         let control = agent.device_region().map(|it| it.control());
-        control.map_or(Choice::default(), |it| self.kernels.choose(kernel.with.number, it, Off::default(), launch::tag))
+        control.map_or(Choice::default(), |it| self.kernels.choose(kernel.with.number, it, Off::default(), &Tagged))
     }
 
     /// Likewise for a node of a graph. All nodes of a kernel have the same words, so what holds for some launches holds for none.

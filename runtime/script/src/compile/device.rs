@@ -44,6 +44,10 @@ pub(super) fn check_way(staged: &Staged) -> Vec<Diagnostic> {
             error(it, "patches of machine code don't know which thread of a block ends last".to_owned())
                 .help("`device_block_end` needs a twin: leave `via` out"),
         ),
+        Event::Device(_) if way == DeviceWay::Patch && it.options.stream.is_some() => Some(
+            error(it, "in which stream a launch is isn't known where kernels are patched".to_owned())
+                .help("`stream` needs a twin: leave `via` out"),
+        ),
         event if way == DeviceWay::Patch && needs_cupti(it) => Some(
             error(
                 it,

@@ -61,9 +61,10 @@ impl Launches {
 
     /// Whether a condition, whose switch is on, chooses the launch of a kernel; counts it.
     fn choose(&mut self, condition: usize, process: ProcessIndex, kernel: &GpuContext) -> bool {
-        let LaunchFilter { every, tag } = self.conditions[condition].launches;
+        let LaunchFilter { every, tag, stream } = self.conditions[condition].launches;
         let has_tag = |tag: i64| kernel[word::LAUNCH_TAGGED] != 0 && kernel[word::LAUNCH_TAG] == tag as u64;
-        if !tag.is_none_or(has_tag) {
+        let is_in = |stream: u32| kernel[word::STREAM] == u64::from(stream);
+        if !tag.is_none_or(has_tag) || !stream.is_none_or(is_in) {
             return false;
         }
         let met = self.met.entry((process, kernel[word::SYMBOL], condition)).or_default();

@@ -114,7 +114,7 @@ impl DeviceRegion {
             file.write_all_at(&id, (shape.initial_offset() + PID_TGID) as u64)?;
         }
         let region = DeviceRegion { file, shape };
-        for (at, LaunchFilter { every, tag }) in
+        for (at, LaunchFilter { every, tag, stream }) in
             conditions.iter().map(|it| it.launches).enumerate().take(MOST_CONDITIONS)
         {
             let write =
@@ -122,6 +122,8 @@ impl DeviceRegion {
             write(offset_of!(device::Condition, every), &every.to_le_bytes())?;
             write(offset_of!(device::Condition, tag), &tag.unwrap_or(0).to_le_bytes())?;
             write(offset_of!(device::Condition, has_tag), &u32::from(tag.is_some()).to_le_bytes())?;
+            write(offset_of!(device::Condition, stream), &stream.unwrap_or(0).to_le_bytes())?;
+            write(offset_of!(device::Condition, has_stream), &u32::from(stream.is_some()).to_le_bytes())?;
         }
         Ok(region)
     }
@@ -401,7 +403,7 @@ mod tests {
 
     #[test]
     fn conditions_are_told_and_switched_and_their_launches_counted() {
-        let filter = |every, tag| LaunchFilter { every, tag };
+        let filter = |every, tag| LaunchFilter { every, tag, stream: None };
         let of = |launches, switch| Condition { launches, switch };
         let conditions = [
             of(filter(100, None), None),

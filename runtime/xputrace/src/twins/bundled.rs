@@ -62,7 +62,7 @@ fn bundled_scripts_fit_into_a_kernel() {
         assert!(twin.text.contains("[xpt_device]"), "{} has code there", script.name);
         assemble(script.name, &twin.text, &[]);
     }
-    assert_eq!(n, 8, "scripts with handlers inside kernels");
+    assert_eq!(n, 9, "scripts with handlers inside kernels");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn patches_of_scripts_are_compiled() {
 }
 
 /// Bundled scripts that can patch.
-const CAN_PATCH: [&str; 4] = ["smbusy", "hotlines", "memcoalesce", "warpdiv"];
+const CAN_PATCH: [&str; 5] = ["smbusy", "hotlines", "memcoalesce", "bankconflict", "warpdiv"];
 
 #[test]
 fn bundled_scripts_patch() {

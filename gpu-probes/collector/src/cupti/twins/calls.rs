@@ -4,6 +4,7 @@
 
 use super::super::calls::{Id, Index, driver, read};
 use super::super::{RESOURCE_CONTEXT_DESTROYING, domain};
+use crate::agent::Stream;
 use std::ffi::c_void;
 
 /// What kind of handle a program has of code.
@@ -35,12 +36,12 @@ pub enum Role {
     LoadFile(Origin),
     /// Its only parameter is the handle.
     Unload(Origin),
-    /// `cuLaunchKernel`.
-    Launch,
-    /// `cuLaunchKernelEx`.
-    LaunchEx,
-    /// `cuLaunchCooperativeKernel`: its first parameter is the kernel.
-    Cooperative,
+    /// `cuLaunchKernel`. `per_thread`: whether the default stream is the thread's own.
+    Launch { per_thread: bool },
+    /// `cuLaunchKernelEx`, likewise.
+    LaunchEx { per_thread: bool },
+    /// `cuLaunchCooperativeKernel`, likewise: its first parameter is the kernel.
+    Cooperative { per_thread: bool },
     /// Makes a kernel node, or changes it, as the parameter at this place points out.
     Node { at: usize, layout: NodeLayout },
     /// Stores what a kernel node is where its second parameter points to.
@@ -70,12 +71,12 @@ pub const TWIN_IDS: &[Id<Role>] = &[
     driver(679, "cuLibraryLoadFromFile", Role::LoadFile(Origin::Library)),
     driver(22, "cuModuleUnload", Role::Unload(Origin::Module)),
     driver(680, "cuLibraryUnload", Role::Unload(Origin::Library)),
-    driver(307, "cuLaunchKernel", Role::Launch),
-    driver(442, "cuLaunchKernel_ptsz", Role::Launch),
-    driver(652, "cuLaunchKernelEx", Role::LaunchEx),
-    driver(653, "cuLaunchKernelEx_ptsz", Role::LaunchEx),
-    driver(477, "cuLaunchCooperativeKernel", Role::Cooperative),
-    driver(478, "cuLaunchCooperativeKernel_ptsz", Role::Cooperative),
+    driver(307, "cuLaunchKernel", Role::Launch { per_thread: false }),
+    driver(442, "cuLaunchKernel_ptsz", Role::Launch { per_thread: true }),
+    driver(652, "cuLaunchKernelEx", Role::LaunchEx { per_thread: false }),
+    driver(653, "cuLaunchKernelEx_ptsz", Role::LaunchEx { per_thread: true }),
+    driver(477, "cuLaunchCooperativeKernel", Role::Cooperative { per_thread: false }),
+    driver(478, "cuLaunchCooperativeKernel_ptsz", Role::Cooperative { per_thread: true }),
     driver(502, "cuGraphAddKernelNode", node(32, NodeLayout::Function)),
     driver(689, "cuGraphAddKernelNode_v2", node(32, NodeLayout::Kernel)),
     driver(521, "cuGraphKernelNodeSetParams", node(8, NodeLayout::Function)),
@@ -180,8 +181,8 @@ pub(super) struct Kernel {
     pub(super) is_cooperative: bool,
     /// Whether the launch itself groups its blocks into clusters.
     pub(super) has_clusters: bool,
-    /// Of a launch; 0 of a node.
-    pub(super) stream: u64,
+    /// `None` of a node.
+    pub(super) stream: Option<Stream>,
     /// The context that a node names, 0 if it doesn't.
     pub(super) context: u64,
 }
@@ -208,17 +209,17 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
     // SAFETY: the caller's promise, and the offsets of the layouts.
     unsafe {
         match role {
-            Role::Launch | Role::Cooperative => Some(Kernel {
+            Role::Launch { per_thread } | Role::Cooperative { per_thread } => Some(Kernel {
                 handle: read(at, offset::launch::KERNEL),
                 blocks: volume(at, offset::launch::GRID),
                 threads: volume(at, offset::launch::BLOCK),
                 shared: read(at, offset::launch::SHARED),
-                is_cooperative: role == Role::Cooperative,
+                is_cooperative: matches!(role, Role::Cooperative { .. }),
                 has_clusters: false,
-                stream: read(at, offset::launch::STREAM),
+                stream: Some(Stream { handle: read(at, offset::launch::STREAM), per_thread }),
                 context: 0,
             }),
-            Role::LaunchEx => {
+            Role::LaunchEx { per_thread } => {
                 let config: *const u8 = read(at, offset::launch_ex::CONFIG);
                 (!config.is_null()).then(|| Kernel {
                     handle: read(at, offset::launch_ex::KERNEL),
@@ -227,7 +228,7 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
                     shared: read(config, offset::config::SHARED),
                     is_cooperative: has_attribute(config, ATTRIBUTE_COOPERATIVE),
                     has_clusters: has_attribute(config, ATTRIBUTE_CLUSTER),
-                    stream: read(config, offset::config::STREAM),
+                    stream: Some(Stream { handle: read(config, offset::config::STREAM), per_thread }),
                     context: 0,
                 })
             }
@@ -254,7 +255,7 @@ unsafe fn has_attribute(config: *const u8, id: u32) -> bool {
 
 /// Returns where a launch has its kernel.
 pub(super) fn place_of_kernel(role: Role) -> usize {
-    if role == Role::LaunchEx { offset::launch_ex::KERNEL } else { offset::launch::KERNEL }
+    if let Role::LaunchEx { .. } = role { offset::launch_ex::KERNEL } else { offset::launch::KERNEL }
 }
 
 /// The largest of the structures that describe a node: `CUgraphNodeParams`.
@@ -299,7 +300,7 @@ pub(super) unsafe fn node_kernel(layout: NodeLayout, node: *const u8) -> Option<
             shared: read(node, at + offset::node::SHARED),
             is_cooperative: false,
             has_clusters: false,
-            stream: 0,
+            stream: None,
             context: if has_kernel { read(node, at + offset::node::CONTEXT) } else { 0 },
         };
         Some((kernel, place))

@@ -6,6 +6,14 @@ use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use xputrace_wire::device::{self, Choice, Condition, Control, MOST_CONDITIONS, MOST_KERNEL_CONDITIONS};
 
+/// What conditions ask of a launch.
+pub(crate) trait AskLaunch {
+    /// The tag that it was given.
+    fn tag(&self) -> Option<i64>;
+    /// The id of its stream in records. A node of a graph has none.
+    fn stream(&self) -> Option<u32>;
+}
+
 /// Kernels whose handlers have conditions.
 const MOST_KERNELS: usize = 1 << 14;
 
@@ -53,48 +61,42 @@ impl Kernels {
         Some(at + 1)
     }
 
-    /// Returns which conditions hold for all launches at this moment, and which of the others may hold for one: those with `every`
-    /// or a tag.
+    /// Returns which conditions hold for all launches at this moment, and which of the others may hold for one: those with `every`,
+    /// a tag or a stream.
     pub(crate) fn always(&self, number: KernelNumber, control: &Control) -> (Choice, Choice) {
         let conditions = number.checked_sub(1).map(|at| &self.all[at as usize].conditions);
         let of_kernel = conditions.and_then(|it| Choice::of_word(it.load(Ordering::Acquire))).unwrap_or_default();
         let (mut always, mut sometimes) = (of_kernel, of_kernel);
         for (at, number) in of_kernel.conditions.into_iter().enumerate() {
             let Some(condition) = number.and_then(|it| control.conditions.get(usize::from(it))) else { continue };
-            let is_sometimes =
-                condition.every.load(Ordering::Relaxed) > 1 || condition.has_tag.load(Ordering::Relaxed) != 0;
+            let is_sometimes = condition.every.load(Ordering::Relaxed) > 1
+                || [&condition.has_tag, &condition.has_stream].iter().any(|it| it.load(Ordering::Relaxed) != 0);
             let of = if is_sometimes { &mut sometimes } else { &mut always };
             of.holding |= u8::from(condition.is_off.load(Ordering::Relaxed) == 0) << at;
         }
         (always, sometimes)
     }
 
-    /// Decides which conditions hold for a launch with this tag, where these switches are off, and counts it.
+    /// Decides which conditions hold for a launch, where these switches are off, and counts it.
     #[inline]
-    pub(crate) fn choose(
-        &self,
-        number: KernelNumber,
-        control: &Control,
-        off: Off,
-        tag: impl Fn() -> Option<i64>,
-    ) -> Choice {
+    pub(crate) fn choose(&self, number: KernelNumber, control: &Control, off: Off, launch: &impl AskLaunch) -> Choice {
         match number.checked_sub(1) {
             None => Choice::default(),
-            Some(at) => self.all[at as usize].choose(control, off, tag),
+            Some(at) => self.all[at as usize].choose(control, off, launch),
         }
     }
 }
 
 impl Counters {
     #[inline(never)]
-    fn choose(&self, control: &Control, off: Off, tag: impl Fn() -> Option<i64>) -> Choice {
+    fn choose(&self, control: &Control, off: Off, launch: &impl AskLaunch) -> Choice {
         let mut choice = Choice::of_word(self.conditions.load(Ordering::Acquire)).unwrap_or_default();
         for (at, number) in choice.conditions.into_iter().enumerate() {
             let Some(number) = number.map(usize::from) else { continue };
             let condition = &control.conditions[number];
             // One that was just switched on: its twins would do nothing yet.
             let is_off = condition.is_off.load(Ordering::Relaxed) != 0 || off.has(number);
-            if is_off || !has_tag(condition, &tag) {
+            if is_off || !has_tag(condition, launch) || !is_in_stream(condition, launch) {
                 continue;
             }
             condition.met.fetch_add(1, Ordering::Relaxed);
@@ -108,8 +110,14 @@ impl Counters {
     }
 }
 
-fn has_tag(condition: &Condition, tag: impl Fn() -> Option<i64>) -> bool {
-    condition.has_tag.load(Ordering::Relaxed) == 0 || tag() == Some(condition.tag.load(Ordering::Relaxed) as i64)
+fn has_tag(condition: &Condition, launch: &impl AskLaunch) -> bool {
+    let Condition { tag, has_tag, .. } = condition;
+    has_tag.load(Ordering::Relaxed) == 0 || launch.tag() == Some(tag.load(Ordering::Relaxed) as i64)
+}
+
+fn is_in_stream(condition: &Condition, launch: &impl AskLaunch) -> bool {
+    let Condition { stream, has_stream, .. } = condition;
+    has_stream.load(Ordering::Relaxed) == 0 || launch.stream() == Some(stream.load(Ordering::Relaxed))
 }
 
 /// Counts a launch that ran the original although these conditions held.
@@ -179,6 +187,21 @@ impl Off {
 mod tests {
     use super::*;
 
+    /// A launch with this tag, in this stream.
+    struct Launch(Option<i64>, Option<u32>);
+
+    impl AskLaunch for Launch {
+        fn tag(&self) -> Option<i64> {
+            self.0
+        }
+
+        fn stream(&self) -> Option<u32> {
+            self.1
+        }
+    }
+
+    const PLAIN: Launch = Launch(None, None);
+
     const OF_TWO: Choice = Choice { conditions: [Some(2), Some(5), None], holding: 0 };
 
     #[test]
@@ -188,7 +211,7 @@ mod tests {
         let [a, b] = [OF_TWO; 2].map(|it| kernels.add(it).unwrap());
         assert_eq!(kernels.add(Choice::default()), Some(0));
         let holding = |kernel| {
-            (0..4).map(|_| kernels.choose(kernel, &control, Off::default(), || None).holding).collect::<Vec<_>>()
+            (0..4).map(|_| kernels.choose(kernel, &control, Off::default(), &PLAIN).holding).collect::<Vec<_>>()
         };
         assert_eq!((holding(a), holding(b), holding(0)), (vec![3, 2, 2, 3], vec![3, 2, 2, 3], vec![0; 4]));
         let counts = |at: usize| {
@@ -217,7 +240,7 @@ mod tests {
         condition.has_tag.store(1, Ordering::Relaxed);
         condition.tag.store(-7i64 as u64, Ordering::Relaxed);
         let kernel = kernels.add(OF_TWO).unwrap();
-        let choose = |tag| kernels.choose(kernel, &control, Off::default(), || tag).holding;
+        let choose = |tag| kernels.choose(kernel, &control, Off::default(), &Launch(tag, None)).holding;
         assert_eq!([None, Some(7), Some(-7), Some(-7), Some(-7)].map(choose), [2, 2, 3, 2, 3]);
         condition.is_off.store(1, Ordering::Relaxed);
         control.conditions[5].is_off.store(1, Ordering::Relaxed);
@@ -225,6 +248,17 @@ mod tests {
         assert_eq!(condition.met.load(Ordering::Relaxed), 3);
         count_unprobed(&control, Choice { holding: 2, ..OF_TWO });
         assert_eq!([2, 5].map(|it: usize| control.conditions[it].unprobed.load(Ordering::Relaxed)), [0, 1]);
+    }
+
+    #[test]
+    fn a_launch_in_another_stream_does_not_count() {
+        let (kernels, control) = (Kernels::new().unwrap(), Control::default());
+        control.conditions[2].every.store(2, Ordering::Relaxed);
+        control.conditions[2].stream.store(13, Ordering::Relaxed);
+        control.conditions[2].has_stream.store(1, Ordering::Relaxed);
+        let kernel = kernels.add(OF_TWO).unwrap();
+        let choose = |stream| kernels.choose(kernel, &control, Off::default(), &Launch(None, stream)).holding;
+        assert_eq!([Some(13), Some(7), None, Some(13), Some(13)].map(choose), [3, 2, 2, 2, 3]);
     }
 
     #[test]
@@ -242,7 +276,7 @@ mod tests {
         control.conditions[1].is_off.store(0, Ordering::Relaxed);
         let kernels = Kernels::new().unwrap();
         let kernel = kernels.add(Choice { conditions: [Some(1), None, None], holding: 0 }).unwrap();
-        let choose = |off| kernels.choose(kernel, &control, off, || None).holding;
+        let choose = |off| kernels.choose(kernel, &control, off, &PLAIN).holding;
         assert_eq!([choose(looks[299]), choose(wanted.look(&control))], [0, 1], "until it is on");
     }
 }

@@ -36,10 +36,9 @@ use super::{
 };
 use crate::agent::device::{CodeAt, Job, LOOKS_EVERY, TWIN_WITHIN};
 use crate::agent::host_call::unseen;
-use crate::agent::launch;
 use crate::agent::{Agent, Context};
 use calls::{Kernel, MOST_NODE_BYTES, role_of};
-use choosing::{CHOICES, Kernels, SharedOff, Wanted};
+use choosing::{AskLaunch, CHOICES, Kernels, SharedOff, Wanted};
 use code::KernelHandle;
 use contexts::Contexts;
 use early::{Early, EarlyKernel};
@@ -52,6 +51,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use streams::Launching;
 use table::{Entry, Key, Table};
 use work::{Image, ImageEntry, Loaded, Switch};
 use xputrace_wire::device::{Choice, Control, Extent, MOST_CONTEXTS, Unprobed};
@@ -255,7 +255,7 @@ impl Run {
         // SAFETY: the caller's promise, and the offsets of the layouts.
         unsafe {
             match role {
-                Role::Launch | Role::LaunchEx | Role::Cooperative => {
+                Role::Launch { .. } | Role::LaunchEx { .. } | Role::Cooperative { .. } => {
                     let kernel = calls::launch(role, data.function_params);
                     if let Some(twin) = kernel.and_then(|it| self.twin_of(twins, context(data), &it)) {
                         params.add(calls::place_of_kernel(role)).cast_mut().cast::<u64>().write_unaligned(twin);
@@ -326,6 +326,7 @@ impl Run {
             return None;
         }
         let context = self.context_of(twins, current, kernel);
+        let launching = Launching { run: self, kernel, context };
         if newest == 0 {
             self.look_at_early(twins, context, kernel);
             return None;
@@ -335,7 +336,7 @@ impl Run {
             _ => match self.prepare_now(twins, context, newest) {
                 Ok(slot) => slot,
                 Err(why) => {
-                    self.count_if_known(twins, kernel, why);
+                    self.count_if_known(twins, &launching, why);
                     return None;
                 }
             },
@@ -343,13 +344,13 @@ impl Run {
         let key = Key::new(kernel.handle, slot)?;
         let Some((plain, entry)) = twins.twins.find(key) else {
             if twins.has_unprepared.load(Ordering::Acquire) {
-                self.count_if_known(twins, kernel, Unprobed::NotReady);
+                self.count_if_known(twins, &launching, Unprobed::NotReady);
             }
             self.look_at_early(twins, context, kernel);
             return None;
         };
         let control = self.agent.device_region()?.control();
-        let choice = twins.choose(control, entry);
+        let choice = twins.choose(control, entry, &launching);
         let (twin, entry) = match choice.holding {
             0 => (plain, entry),
             holding => match twins.twins.find(key.holding(holding)) {
@@ -456,10 +457,10 @@ impl Run {
 
     /// Counts a launch if its kernel has a twin anywhere that is for it.
     #[cold]
-    fn count_if_known(&self, twins: &Twins, kernel: &Kernel, why: Unprobed) {
-        let found = Key::anywhere(kernel.handle).and_then(|it| twins.twins.find(it));
+    fn count_if_known(&self, twins: &Twins, launching: &Launching<'_>, why: Unprobed) {
+        let found = Key::anywhere(launching.kernel.handle).and_then(|it| twins.twins.find(it));
         let (Some((plain, entry)), Some(region)) = (found, self.agent.device_region()) else { return };
-        let choice = twins.choose(region.control(), entry);
+        let choice = twins.choose(region.control(), entry, launching);
         if plain != 0 || choice.holding != 0 {
             self.count_unprobed(region.control(), choice, why);
         }
@@ -533,8 +534,8 @@ impl Run {
 impl Twins {
     /// Decides which conditions of a kernel hold for the launch that the calling thread is making.
     #[inline]
-    fn choose(&self, control: &Control, entry: &Entry) -> Choice {
-        self.kernels.choose(entry.kernel.load(Ordering::Relaxed), control, self.off.get(), launch::tag)
+    fn choose(&self, control: &Control, entry: &Entry, launch: &impl AskLaunch) -> Choice {
+        self.kernels.choose(entry.kernel.load(Ordering::Relaxed), control, self.off.get(), launch)
     }
 
     fn has_block(&self, slot: usize) -> bool {

@@ -3,8 +3,9 @@
 use super::super::{Handle, Run, STREAM_PER_THREAD};
 use super::Twins;
 use super::calls::Kernel;
+use super::choosing::AskLaunch;
 use crate::agent::host_call::unseen;
-use crate::agent::{Agent, Context};
+use crate::agent::{Agent, Backend, Context, launch};
 use std::cell::Cell;
 use std::ptr::{null, null_mut};
 
@@ -31,7 +32,7 @@ impl Run {
     /// Returns the context in which a launch runs that is made while another may be current; `None` if it is not known.
     #[inline]
     pub(super) fn context_of(&self, twins: &Twins, current: Option<Context>, kernel: &Kernel) -> Option<Context> {
-        match (kernel.context, kernel.stream) {
+        match (kernel.context, kernel.stream.map_or(0, |it| it.handle as u64)) {
             (0, 0..=PER_THREAD) => current,
             (0, stream) => self.context_of_stream(twins, current, stream),
             (handle, _) => self.context_by_handle(twins, current, handle as Handle),
@@ -61,6 +62,23 @@ impl Run {
             None => self.backend.id_of_context(handle)?,
         };
         Some(Context { id, handle })
+    }
+}
+
+/// A launch, as conditions ask for it.
+pub(super) struct Launching<'a> {
+    pub(super) run: &'a Run,
+    pub(super) kernel: &'a Kernel,
+    pub(super) context: Option<Context>,
+}
+
+impl AskLaunch for Launching<'_> {
+    fn tag(&self) -> Option<i64> {
+        launch::tag()
+    }
+
+    fn stream(&self) -> Option<u32> {
+        unseen(|| self.run.backend.stream_of(self.context?, self.kernel.stream?))
     }
 }
 

@@ -401,10 +401,6 @@ impl Checker<'_> {
     /// Checks what `print` prints: a map, an object or a text.
     fn print(&mut self, argument: &Syntax) -> StmtKind {
         if let Some((name, top)) = self.printed_map(argument) {
-            if self.place == Place::Gpu {
-                let at = argument.position();
-                self.not_yet_on_gpu("printing a map", at, "print it in an `interval` or `end` handler");
-            }
             let map = self.whole_map(&name, argument.start_position());
             return StmtKind::Map(map, MapAction::Print { top });
         }
