@@ -396,7 +396,7 @@ def said_within(stderr):
     return float(found[1]) * {"ns": 1, "us": 1e3, "ms": 1e6}[found[2]]
 
 
-def times_against_cupti(options, beside):
+def times_against_cupti(options, beside, most):
     """Times in a kernel against the launch's, and against CUPTI's where that is: all within what the run says."""
     script = f"""
         map(#{{name: "first", size: 8192}}); map(#{{name: "start", size: 8192}}); map(#{{name: "end", size: 8192}}); map(#{{name: "last", size: 8192}});
@@ -406,7 +406,7 @@ def times_against_cupti(options, beside):
     """
     objects, done = trace(script, [BIN / "inside", 100_000, 3000])
     found, within = maps(objects), said_within(done.stderr)
-    assert within < 50_000, f"within {within} ns"
+    assert within < most, f"within {within} ns"
     first, last = found["@first"], found["@last"]
     latencies = sorted(time - int(launched) for launched, time in first.items())
     assert latencies[0] > -within and latencies[len(latencies) // 2] < 1e9, latencies[:3]
@@ -424,12 +424,13 @@ def times_against_cupti(options, beside):
 @case("times in kernels are on the CPU's clock", cases=CASES)
 def times():
     kernels = "kernel(|k| { @kernels[k.name].count(); @start[k.launch.time].min(k.start); @end[k.launch.time].max(k.end); });"
-    return times_against_cupti("", kernels)
+    return times_against_cupti("", kernels, 50_000)
 
 
 @case("patches: times in kernels are on the CPU's clock", cases=CASES)
 def patched_times():
-    return times_against_cupti('via: "patch"', "")
+    # The first launch may come before the timer was measured.
+    return times_against_cupti('via: "patch"', "", 2_000_000)
 
 
 @case("more lines than the ring holds", cases=CASES)
@@ -685,7 +686,7 @@ def printed_maps():
     script = 'device_exit("reduce", |t| @n.count()); device_block_end("reduce", |t| if t.blockIdx.x == 7 { print(@n) });'
     objects, done = trace(script, [BIN / "inside", 100_000, 10])
     own = account(done)
-    shown = [it["data"]["@n"] for it in objects if "@n" in it["data"]]
+    shown = [it["data"]["@n"] for it in objects if it["type"] == "map"]
     most = own["threads"] * own["launches"]
     # One for each launch, and one at the end.
     expect("times", len(shown), own["launches"] + 1)

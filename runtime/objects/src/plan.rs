@@ -35,8 +35,13 @@ pub fn plan(file: &str, bytes: &[u8], wishes: &Wishes, read: &ReadFile<'_>) -> R
         ..Plan::default()
     };
     programs.list.iter().try_for_each(|it| it.add(wishes, &mut plan))?;
-    // What runs at a kernel's exit sees what was done at its entry, whatever their order in the object.
-    plan.probes.sort_by_key(|it| it.event == Event::Device(DeviceEvent::Exit));
+    // What runs at a kernel's exit sees what was done at its entry, whatever their order in the object, and what runs at the end of
+    // a block both.
+    plan.probes.sort_by_key(|it| match it.event {
+        Event::Device(DeviceEvent::BlockEnd) => 2,
+        Event::Device(DeviceEvent::Exit) => 1,
+        _ => 0,
+    });
     plan.object = Some(Arc::new(Object {
         file: file.to_owned(),
         maps: shown,

@@ -366,6 +366,7 @@ mod tests {
             idle: true,
             captures: true,
             captures_python: true,
+            patched_kernels: true,
             host: HostDemand {
                 kinds: HostEvents::ALL,
                 required: HostEvents::ALL,
