@@ -597,16 +597,14 @@ def by_ncu(program, metrics):
     return {row[name]: float(row[value].replace(",", "")) for row in rows[1:] if len(row) == len(rows[0])}
 
 
-@case("accesses of warps and their threads, against Nsight Compute", needs="ncu", cases=CASES)
+@case("accesses of warps, against Nsight Compute", needs="ncu", cases=CASES)
 def divergence():
     of_warps = {f"{space},{access}": f"smsp__sass_inst_executed_op_{space}_{op}.sum"
                 for space, access, op in (("global", "load", "ld"), ("global", "atomic", "red"), ("shared", "load", "ld"), ("shared", "store", "st"))}
-    of_threads = "smsp__sass_thread_inst_executed_op_memory_pred_on.sum"
-    counted = by_ncu([BIN / "inside", 1_000_000, 1], [*of_warps.values(), of_threads])
-    script = 'device_mem("*", #{via: "patch", per: "warp"}, |t| { @n[t.space, t.access].count(); @threads.sum(t.active) });'
+    counted = by_ncu([BIN / "inside", 1_000_000, 1], of_warps.values())
+    script = 'device_mem("*", #{via: "patch", per: "warp"}, |t| @n[t.space, t.access].count());'
     found = inside(script, 1_000_000, 1)[0]
     expect("accesses of warps", found["@n"], {key: counted[metric] for key, metric in of_warps.items()})
-    expect("of threads", found["@threads"], counted[of_threads])
     return f"{found} as {counted}"
 
 

@@ -17,7 +17,7 @@ use xputrace_bytecode::{Assembler, BpfMapId, Program, ProgramKind, helper};
 use crate::analyse::{State, Types, analyse};
 use crate::flat::{Alu, AtomicOp, Flat, Node, Op, Operand, flatten};
 use crate::value::{Place, Value};
-use crate::{DeviceMap, Kind, Options, Refusal, Request, Word, emit};
+use crate::{Block, DeviceMap, Kind, Options, Refusal, Request, Word, emit};
 
 /// The stack of the program that adds registers to a map: where its key begins, and the value of a new element.
 const KEY_AT: i16 = -64;
@@ -78,14 +78,18 @@ impl Sum {
         self.map
     }
 
-    /// Adds what another program does to the element.
-    pub fn merge(&mut self, other: &Sum) {
+    /// Adds what another program does to the element; returns false if the two do different things to a word.
+    pub fn merge(&mut self, other: &Sum) -> bool {
+        let is_alike = other.words.iter().all(|(at, change)| self.words.get(at).is_none_or(|it| it == change));
         self.words.extend(&other.words);
+        is_alike
     }
 }
 
 impl Sums {
-    /// Returns what this program could keep in registers at this place.
+    /// Returns what this program could keep in registers at this place, of elements that are merged when they are read or not. It
+    /// keeps nothing unless its block has no condition then: threads of a warp that part for a while would come back to the
+    /// kernel's code in other groups, as the compiler has no reason to have them wait for each other.
     ///
     /// # Errors
     /// The program can't be read.
@@ -104,7 +108,11 @@ impl Sums {
                     list[sum].words.insert(at, change);
                 }
                 list.retain(|it| !it.words.is_empty());
-                return Ok(list);
+                return Ok(if is_straight(&emit::emit(&flat, &types, &Request { options: &options, ..request })?) {
+                    list
+                } else {
+                    vec![]
+                });
             }
             let mut sum = 0..;
             list.retain(|_| !sum.next().is_some_and(|it| uses.others.contains(&it)));
@@ -254,6 +262,11 @@ impl Sum {
     }
 }
 
+/// Whether all threads that come to a block do the same.
+pub fn is_straight(block: &Block) -> bool {
+    !block.text.contains('@')
+}
+
 fn address(asm: &mut Assembler, into: Reg, at: i16) {
     asm.mov(into, Reg::FP);
     asm.alu_imm(insn::Alu::Add, into, at.into());
@@ -274,10 +287,10 @@ fn candidates(flat: &Flat, request: &Request<'_>) -> Vec<Sum> {
     list
 }
 
-/// Whether elements are merged when they are read, so that it doesn't matter where and when a thread adds.
+/// Whether elements are of a kind that can be kept. Whether it doesn't matter when a thread adds to them, the caller knows.
 fn can_be_kept(map: DeviceMap) -> bool {
     let has_elements = map.kind == Kind::Hash || map.kind == Kind::Array && map.max_entries == 1;
-    has_elements && map.parts > 1 && map.key_bytes <= MOST_KEY_BYTES && map.value_bytes <= MOST_VALUE_BYTES
+    has_elements && map.key_bytes <= MOST_KEY_BYTES && map.value_bytes <= MOST_VALUE_BYTES
 }
 
 /// Returns the maps to whose elements programs do more than to add.

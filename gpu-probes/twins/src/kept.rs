@@ -37,11 +37,14 @@ struct Candidate {
     sum: Sum,
     /// The places in the code that add to it.
     n_places: usize,
+    /// Whether handlers do different things to it.
+    is_mixed: bool,
 }
 
 impl Kept {
     /// Chooses the elements that most places add to.
     fn chosen(mut candidates: Vec<Candidate>) -> Self {
+        candidates.retain(|it| !it.is_mixed);
         candidates.sort_by_key(|it| std::cmp::Reverse(it.n_places));
         candidates.truncate(MOST_SUMS);
         let mut by_switch: BTreeMap<usize, (usize, Vec<Sum>)> = BTreeMap::new();
@@ -121,13 +124,13 @@ impl Maker {
         let options = self.options(handler, architecture, TableAt::Variable { switch });
         let program = &self.handlers[handler].program;
         let sums = Sums::of(Request { program, maps: self.maps(), context: &context, options: &options })?;
-        for sum in sums.into_iter().filter(|it| !self.read_or_set.contains(&it.map())) {
+        for sum in sums.into_iter().filter(|it| self.added_to.contains(&it.map())) {
             match found.iter_mut().find(|it| it.switch == switch && it.sum.is_of(&sum)) {
                 Some(known) => {
-                    known.sum.merge(&sum);
+                    known.is_mixed |= !known.sum.merge(&sum);
                     known.n_places += 1;
                 }
-                None => found.push(Candidate { switch, handler, sum, n_places: 1 }),
+                None => found.push(Candidate { switch, handler, sum, n_places: 1, is_mixed: false }),
             }
         }
         Ok(())

@@ -113,8 +113,8 @@ pub struct Maker {
     /// The sites of each handler's program, and the number of the first. Behind them, one whose sums are kept has one more.
     own_sites: Vec<(u32, Vec<xputrace_device::Site>)>,
     sites: Vec<HandlerSite>,
-    /// Maps of which handlers do more than add to elements.
-    pub(crate) read_or_set: BTreeSet<BpfMapId>,
+    /// Maps whose elements are merged when they are read, and that handlers only add to.
+    pub(crate) added_to: BTreeSet<BpfMapId>,
     maps: Vec<DeviceMap>,
     arena: Arena,
     reads_clock: bool,
@@ -171,12 +171,13 @@ impl Maker {
         maps: &[Option<GpuMap<'_>>],
         string_id: &dyn Fn(&str) -> Option<u64>,
     ) -> Result<Maker, MakerError> {
+        let merged = maps.iter().enumerate().filter(|it| it.1.is_some_and(|it| it.has_parts));
+        let mut added_to: BTreeSet<BpfMapId> = merged.map(|it| BpfMapId::at(it.0)).collect();
         let maps = maps.iter().map(|it| it.map_or(Ok(NOWHERE), device_map)).collect::<Result<Vec<_>, _>>()?;
         let texts = Texts::new(string_id);
         // Nothing that depends on the place is known yet, so these are all the sites that a handler can have.
         let context: Vec<Word> = origin.context(&Spot::ANY, &texts).into_iter().map(unknown).collect();
         let (mut own_sites, mut sites, mut reads_clock) = (Vec::new(), Vec::new(), false);
-        let mut read_or_set = BTreeSet::new();
         for (handler, Handler { place, program, .. }) in handlers.iter().enumerate() {
             let first_site = sites.len() as u32;
             let options = Options { first_site, allow_exit: origin.allows_exit(), ..Options::default() };
@@ -184,7 +185,8 @@ impl Maker {
             let refused = |refusal| MakerError::Handler { handler, refusal };
             let block = translate(request).map_err(refused)?;
             reads_clock |= block.text.contains(TIMER);
-            read_or_set.extend(sums::read_or_set(request).map_err(refused)?);
+            let others = sums::read_or_set(request).map_err(refused)?;
+            added_to.retain(|it| !others.contains(it));
             sites.extend(block.sites.iter().map(|it| HandlerSite::new(handler, *it)));
             if keeps(*place) {
                 sites.push(HandlerSite { handler, insn: 0, record: None });
@@ -198,7 +200,7 @@ impl Maker {
             n_threads: threads_with_room(&maps),
             maps: maps.clone(),
         })?;
-        Ok(Maker { origin, handlers, own_sites, sites, read_or_set, maps, arena, reads_clock, texts })
+        Ok(Maker { origin, handlers, own_sites, sites, added_to, maps, arena, reads_clock, texts })
     }
 
     /// Returns how the memory is laid out.
@@ -452,10 +454,16 @@ impl Maker {
     ) -> Result<String, xputrace_device::Refusal> {
         let options = Options { sums, ..self.options(handler, architecture, table) };
         let program = &self.handlers[handler].program;
-        let text = translate(Request { program, maps: &self.maps, context, options: &options })?.text;
-        // Threads that a handler ends don't come together again; and those of one without conditions haven't parted.
-        let parts = text.contains('@') && !options.allow_exit;
-        Ok(if parts { together_again(&text) } else { text })
+        let block = |options: &Options| translate(Request { program, maps: &self.maps, context, options });
+        let kept = block(&options)?;
+        if sums::is_straight(&kept) {
+            return Ok(kept.text);
+        }
+        // Nor does it keep then what it could.
+        let text =
+            if options.sums.is_empty() { kept } else { block(&Options { sums: Sums::default(), ..options })? }.text;
+        // Threads that a handler ends don't come together again.
+        Ok(if self.origin.allows_exit() { text } else { together_again(&text) })
     }
 
     /// Returns how a handler is translated.

@@ -251,7 +251,7 @@ pub struct Slot {
     pub swapped: AtomicU64,
     /// 1 once the context or the run has ended, and the block was copied right before.
     pub is_last: AtomicU32,
-    /// What CUDA answered (`CUresult`) when the block could last not be copied; 0 if it always could be.
+    /// What CUDA answered (`CUresult`) when the block could not be copied for the first time; 0 if it always could be.
     pub failure: AtomicU32,
     /// How much of the ring the tracer has read: the word at [`RingPlace::tail`]. Only the tracer writes it.
     pub read: AtomicU64,

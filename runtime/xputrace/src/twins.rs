@@ -328,11 +328,14 @@ pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) -> Clocks
     for (outcome, n) in ImageOutcome::ALL.iter().zip(images).filter(|it| it.1 > 0) {
         missed(*outcome).into_iter().for_each(|what| note(format!("{n} of its images {what}")));
     }
-    for (what, code) in failures.into_iter().filter_map(|it| Some((kernel_failure(it)?, it))) {
-        note(format!(
-            "a kernel of the program failed: {what} (CUDA's error {code}). It is the program's own fault: handlers only write \
-             to memory of their own, within bounds that are tested"
-        ));
+    for code in failures {
+        note(match kernel_failure(code) {
+            Some(what) => format!(
+                "a kernel of the program failed: {what} (CUDA's error {code}). Handlers only access memory of their own, within \
+                 bounds that are tested; without them it should fail as well"
+            ),
+            None => format!("what handlers did could not be read: CUDA's error {code}"),
+        });
     }
     // What follows says it of kernels that were loaded before.
     let has_reasons = unprobed.iter().any(|it| *it > 0);

@@ -340,8 +340,14 @@ impl<'a> Emitter<'a> {
         if body.ends_with(&last) {
             body.truncate(body.len() - last.len());
         }
-        self.setup(body.contains(TABLE));
-        let setup = std::mem::replace(&mut self.body, body);
+        for (word, register) in self.words.clone() {
+            self.materialize(word, &register);
+        }
+        let words = std::mem::take(&mut self.body);
+        // What does no more than to add to registers need not be switched off: who adds these to maps is.
+        let adds_alone = !self.request.options.sums.is_empty() && ![&body, &words].iter().any(|it| it.contains(TABLE));
+        self.setup(!adds_alone);
+        let setup = std::mem::replace(&mut self.body, body) + &words;
         let mut text = String::from("{\n");
         self.declarations(&mut text);
         text.push_str(&setup);
@@ -355,11 +361,11 @@ impl<'a> Emitter<'a> {
         text
     }
 
-    /// Writes what comes before the program: finds the table if that is used, ends if probes are off, and sets what the
+    /// Writes what comes before the program: finds the table and ends if probes are off, where they can be, and sets what the
     /// program begins with.
-    fn setup(&mut self, uses_table: bool) {
+    fn setup(&mut self, is_switched: bool) {
         put!(self, "mov.b64 {RESULT}, 0");
-        if uses_table {
+        if is_switched {
             self.find_table();
         }
         put!(self, "mov.b64 %xpt_r1, 0");
@@ -367,9 +373,6 @@ impl<'a> Emitter<'a> {
             put!(self, "mov.b32 %xpt_fuel, {}", self.request.options.fuel.min(i32::MAX as u32));
         }
         self.setup_stack();
-        for (word, register) in self.words.clone() {
-            self.materialize(word, &register);
-        }
     }
 
     fn find_table(&mut self) {

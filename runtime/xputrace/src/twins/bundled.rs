@@ -73,21 +73,35 @@ fn sums_of_accesses_are_kept_in_registers() {
         device_exit("lines", |t| @n.count());
     "#;
     let by_thread = r#"
-        device_mem("lines", |t| { @n[t.kernel].count(); @by[t.launch.ustack, t.space].sum(t.bytes ?? 0) });
-        device_mem("lines", |t| { @low[t.blockIdx.x, t.laneid].min(t.address); @moving[t.smid].count() });
+        device_mem("lines", |t| { @n[t.kernel].count(); @mean[t.blockIdx.x, t.laneid].avg(t.bytes ?? 0) });
+        device_mem("lines", |t| @low[t.arg1].min(t.address));
     "#;
     let by_thread = twin(&plan(by_thread)).unwrap();
-    assert!(
-        by_thread.text.contains("%xpt_sum1_there") && !by_thread.text.contains("%xpt_sum2_there"),
-        "{}",
-        by_thread.text
-    );
+    assert!(by_thread.text.contains("%xpt_sum2_there"), "{}", by_thread.text);
     assemble("sums by thread", &by_thread.text, &[]);
     let made = twin(&plan(script)).unwrap();
     for kept in 0..4 {
         assert!(made.text.contains(&format!(".reg .b32 %xpt_sum{kept}_there;")), "{}", made.text);
     }
     assemble("sums in registers", &made.text, &[]);
+}
+
+/// What is not the same wherever a thread comes by, or what is done in some threads of a warp alone, goes to the map at once.
+#[test]
+fn other_sums_are_not_kept() {
+    for handler in [
+        "|t| @n[t.smid].count()",
+        "|t| @n[t.launch.ustack].count()",
+        "|t| @n[t.pid].count()",
+        "|t| @first.min(t.time)",
+        "|t| { @n.count(); @h.hist(t.bytes ?? 0) }",
+        "|t| if t.address > 100 { @n.count() }",
+        "#{per: \"warp\"}, |t| @n.count()",
+    ] {
+        let made = twin(&plan(&format!("device_mem(\"lines\", {handler});"))).unwrap();
+        assert!(!made.text.contains("%xpt_sum"), "{handler}: {}", made.text);
+        assemble(handler, &made.text, &[]);
+    }
 }
 
 const PATCHES: [&str; 5] = [

@@ -89,10 +89,12 @@ impl Agent {
         }
     }
 
-    /// Notes what CUDA answered when a context's block could not be copied.
+    /// Notes what CUDA answered when a context's block could not be copied: the first answer, since a context that a kernel has
+    /// failed in may give others at its end.
     pub fn copy_failed(&self, slot: usize, answer: u32) {
         if let Some(region) = self.device_region() {
-            region.control().slots[slot].failure.store(answer, Ordering::Release);
+            let failure = &region.control().slots[slot].failure;
+            let _ = failure.compare_exchange(0, answer, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 

@@ -37,7 +37,7 @@ const TIMER_PTX: &str = "\
 /// How often the timer is measured, at most: it is looked at with each copy of the blocks.
 const MEASURES_EVERY_NANOS: u64 = 100_000_000;
 /// How long an offset is in use, as far as is assumed: it is what is right in the middle of that time.
-const IN_USE_NANOS: i64 = 200_000_000;
+const IN_USE_NANOS: i64 = MEASURES_EVERY_NANOS as i64;
 /// Samples of a measurement. Each takes some 10 us.
 const SAMPLES: usize = 4;
 /// How long a sample waits for its kernel.
@@ -72,10 +72,14 @@ impl Sample {
         Sample { offset_nanos: at.wrapping_sub(timer) as i64, error_nanos, at }
     }
 
+    /// Returns its error some time later, at a time.
+    fn error_at(&self, at: u64) -> u64 {
+        self.error_nanos + at.saturating_sub(self.at) / 1_000_000 * DRIFT_PPM as u64
+    }
+
     /// Whether it is as good as an older one, whose error has grown since.
     fn is_as_good_as(&self, older: &Sample) -> bool {
-        let drift = self.at.saturating_sub(older.at) / 1_000_000 * DRIFT_PPM as u64;
-        self.error_nanos <= older.error_nanos + drift
+        self.error_nanos <= older.error_at(self.at)
     }
 
     /// Returns the offset in the middle of the time for which it is in use, if it goes on to drift as it has since an older sample.
@@ -141,8 +145,11 @@ impl GpuTimer {
 
     /// Takes a sample over; returns the offset if that changes.
     fn take(&mut self, new: Sample, was_read: bool) -> Option<i64> {
-        let moved = if was_read { new.offset_nanos.abs_diff(self.offset_nanos) } else { 0 };
-        self.error_nanos = self.error_nanos.max(new.error_nanos.saturating_add(moved));
+        // A long sample, as of a GPU that is busy, says less of what was in use than the one before it.
+        let in_use = |it: &Sample, error: u64| error.saturating_add(it.offset_nanos.abs_diff(self.offset_nanos));
+        let by_older = self.sample.map_or(u64::MAX, |it| in_use(&it, it.error_at(new.at)));
+        let error = if was_read { in_use(&new, new.error_nanos).min(by_older) } else { new.error_nanos };
+        self.error_nanos = self.error_nanos.max(error);
         if self.sample.is_some_and(|it| !new.is_as_good_as(&it)) {
             return None;
         }
@@ -250,8 +257,8 @@ mod tests {
         assert_eq!((timer.take(sample(-20, 4000, 0), false), timer.error_nanos()), (Some(-20), 4000));
         // It drifted by 2 us a second, and goes on to do so.
         let second = 1_000_000_000;
-        assert_eq!((timer.take(sample(-2020, 3000, second), true), timer.error_nanos()), (Some(-2220), 5000));
-        assert_eq!((timer.take(sample(-4020, 3500, 2 * second), true), timer.error_nanos()), (Some(-4220), 5300));
+        assert_eq!((timer.take(sample(-2020, 3000, second), true), timer.error_nanos()), (Some(-2120), 5000));
+        assert_eq!((timer.take(sample(-4020, 3500, 2 * second), true), timer.error_nanos()), (Some(-4120), 5400));
 
         let mut late = GpuTimer::new();
         late.offset_nanos = -500_000;
@@ -262,15 +269,15 @@ mod tests {
     fn a_long_sample_replaces_none_that_is_better_still() {
         let mut timer = GpuTimer::new();
         assert_eq!(timer.take(sample(0, 4000, 0), false), Some(0));
-        assert_eq!((timer.take(sample(-9000, 15_000, 100_000_000), true), timer.error_nanos()), (None, 24_000));
-        assert_eq!(timer.take(sample(-9000, 15_000, 200_000_000), true), Some(-9000 - 4500));
+        assert_eq!((timer.take(sample(-9000, 15_000, 100_000_000), true), timer.error_nanos()), (None, 14_000));
+        assert_eq!(timer.take(sample(-9000, 15_000, 200_000_000), true), Some(-9000 - 2250));
     }
 
     #[test]
     fn a_drift_that_is_not_believed_is_not_followed() {
         let mut timer = GpuTimer::new();
         timer.take(sample(0, 4000, 0), false);
-        assert_eq!(timer.take(sample(1_000_000, 4000, 100_000_000), true), Some(1_000_000 + 10_000));
+        assert_eq!(timer.take(sample(1_000_000, 4000, 100_000_000), true), Some(1_000_000 + 5_000));
         assert_eq!(timer.take(sample(1_000_500, 4000, 110_000_000), true), Some(1_000_500), "too soon to tell");
     }
 }
