@@ -94,7 +94,7 @@ fn other_sums_are_not_kept() {
         "|t| @n[t.launch.ustack].count()",
         "|t| @n[t.pid].count()",
         "|t| @first.min(t.time)",
-        "|t| { @n.count(); @h.hist(t.bytes ?? 0) }",
+        "|t| { @n.count(); @h.hist(t.address) }",
         "|t| if t.address > 100 { @n.count() }",
         "#{per: \"warp\"}, |t| @n.count()",
     ] {
