@@ -2,6 +2,9 @@
 //!
 //! A kernel begins with the earliest block and ends with the last thread. No thread waits for another: a warp counts its
 //! exiting threads together, and whoever counts last writes the record.
+//!
+//! Few read the timer, since that takes long and the readers of a multiprocessor wait for each other: of the blocks those that see no
+//! earlier one, and of the exiting warps those that fill a line.
 
 use xputrace_wire::times::{HEAD, MOST_GROUPS, MOST_RECORDS, RECORDS, group, record};
 
@@ -27,7 +30,10 @@ impl Place<'_> {
         )
     }
 
-    /// PTX for a thread that enters: the first of its block says when, if no other has said so of an earlier time.
+    /// PTX for a thread that enters: the first of its block says when, unless another block has said so: that read the timer before.
+    ///
+    /// That time has to be there before the thread is counted as it exits. So a fence comes behind it, and the first thread of those
+    /// that exit together counts them: of the first warp that is the same one.
     pub(crate) fn entered(&self) -> String {
         let group = self.group();
         format!(
@@ -43,12 +49,13 @@ impl Place<'_> {
     or.b32 %x, %x, %y;
     setp.ne.u32 %is_no, %x, 0;
     @%is_no bra $times_known;
+{group}    ld.relaxed.gpu.global.u64 %known, [%group+{START}];
+    setp.ne.u64 %is_no, %known, 0;
+    @%is_no bra $times_known;
     mov.u64 %now, %globaltimer;
     not.b64 %now, %now;
-{group}    ld.relaxed.gpu.global.u64 %known, [%group+{START}];
-    setp.ge.u64 %is_no, %known, %now;
-    @%is_no bra $times_known;
     red.relaxed.gpu.global.max.u64 [%group+{START}], %now;
+    fence.acq_rel.gpu;
 $times_known:
     bar.warp.sync %there;
 }}
@@ -67,11 +74,11 @@ $times_known:
     .reg .b64 %grid, %group, %now, %at, %wide;
     .reg .pred %is_no;
     activemask.b32 %there;
-    bfind.u32 %x, %there;
+    brev.b32 %x, %there;
+    clz.b32 %x, %x;
     mov.u32 %lane, %laneid;
     setp.ne.u32 %is_no, %lane, %x;
     @%is_no bra $times_counted;
-    mov.u64 %now, %globaltimer;
 {group}    // How many blocks there are, and this one's line.
     mov.u32 %blocks, %nctaid.y;
     mov.u32 %x, %ctaid.z;
@@ -102,6 +109,7 @@ $times_known:
     setp.ne.u32 %is_no, %known, %n;
     @%is_no bra $times_counted;
     // The line is full.
+    mov.u64 %now, %globaltimer;
     st.relaxed.gpu.global.u32 [%at+{FIRST_LINE}], 0;
     red.relaxed.gpu.global.max.u64 [%group+{END}], %now;
     min.u32 %blocks, %blocks, {LINES};
