@@ -281,8 +281,8 @@ PATCHED_KERNELS = 'device_exit("*", #{via: "patch", per: "block"}, |t| @blocks[t
 """
 
 
-def expect_kernels(found, by_cupti):
-    """Kernels are those that CUPTI tells, and their times are about as long."""
+def expect_kernels(found, by_cupti, most):
+    """Kernels are those that CUPTI tells, and their times are about as long: `most` times as long together."""
     expect("kernels", found["@n"], by_cupti["@n"])
     expect("blocks", found["@blocks"], found["@grids"])
     expect("kernels before their launch", found.get("@early"), None)
@@ -290,7 +290,7 @@ def expect_kernels(found, by_cupti):
     # Patches take a thread's time at its entry and exit, and small kernels are little more than that.
     assert all(0.4 < it < 20 for it in factors.values()), factors
     whole = sum(found["@time"].values()) / sum(by_cupti["@time"].values())
-    assert 0.5 < whole < 5, whole
+    assert 0.5 < whole < most, whole
     return f"{sum(found['@n'].values())} kernels, together {whole:.2f} x CUPTI's times; {factors}"
 
 
@@ -299,7 +299,8 @@ def patched_times():
     found, own = inside(PATCHED_KERNELS, 1_000_000, 200)
     by_cupti, _ = inside(KERNELS, 1_000_000, 200)
     expect("launches", (found["@n"]["reduce"], found["@launches"]["kernel"]), (200, sum(found["@n"].values())))
-    return expect_kernels(found, by_cupti)
+    # A kernel of 5 us whose exits are counted, and handled: the time of both is the kernel's.
+    return expect_kernels(found, by_cupti, 12)
 
 
 @case("patches: handlers at the launches that they ask for", cases=CASES)
@@ -330,7 +331,7 @@ def patched_times_pytorch():
     expect("graphs", found["@launches"].get("graph"), 10)
     gemms = {k: v for k, v in found["@from"].items() if re.search("gemm|nvjet|xmma|cutlass", k)}
     assert gemms and all("patched.py" in k for k in gemms), found["@from"]
-    return expect_kernels(found, maps(of_cupti))
+    return expect_kernels(found, maps(of_cupti), 5)
 
 
 def lines_of(objects):
@@ -429,8 +430,8 @@ def times():
 
 @case("patches: times in kernels are on the CPU's clock", cases=CASES)
 def patched_times():
-    # The first launch may come before the timer was measured.
-    return times_against_cupti('via: "patch"', "", 2_000_000)
+    # Launches wait until the timer was measured: before that it is a guess, which was 0.5 ms off and more.
+    return times_against_cupti('via: "patch"', "", 400_000)
 
 
 @case("more lines than the ring holds", cases=CASES)

@@ -33,6 +33,8 @@ use xputrace_wire::region::{Lost, PAGE, Shape};
 use xputrace_wire::times::MOST_GROUPS;
 
 const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
+/// Kernels with conditions that a process has at a time.
+const MOST_NUMBERS: usize = 1 << 14;
 const BLOCK: device::Shape = device::Shape { block_bytes: 64, ring: None };
 const CONTEXT: u64 = 0x1_0000;
 const ALL: u64 = demand::LAUNCHES | demand::KERNELS | demand::PATCHED_KERNELS;
@@ -225,6 +227,40 @@ fn nodes_of_graphs_have_their_times_at_each_launch() {
 }
 
 #[test]
+fn the_launch_of_a_graph_that_fails_shifts_no_times() {
+    let _alone = alone();
+    let mut run = Run::new(ALL);
+    run.load(0x200, &["first"]);
+    launch_graph(&[(FIRST, 10)]);
+    sanitizer::begin_graph(&[(FIRST, 10)], 1);
+    launch_graph(&[(FIRST, 10)]);
+    let kernels = run.kernels(2);
+    let graphs: Vec<u32> = run.tracer.launches().iter().map(|it| it.correlation).collect();
+    assert_eq!(kernels.iter().map(|it| (it.1, it.2)).collect::<Vec<_>>(), [(50, graphs[0]), (50, graphs[2])]);
+    assert_eq!(run.tracer.lost(Lost::NoTimestamps), 0);
+    run.end();
+}
+
+#[test]
+fn kernels_that_can_not_be_numbered_have_no_handlers_and_it_is_said() {
+    let _alone = alone();
+    let run = Run::new(demand::LAUNCHES | demand::KERNELS);
+    let conditions = Choice { conditions: [Some(0), None, None], holding: 0 };
+    let names: Vec<String> = (0..MOST_NUMBERS + 1).map(|it| format!("k{it}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let load = |names: &[&str]| {
+        run.load_with(0x200, names, conditions, [1; CHOICES]);
+        [ImageOutcome::Twinned, ImageOutcome::TableFull].map(|it| run.control().images[it as usize].load(SeqCst))
+    };
+    assert_eq!(load(&names), [0, 1]);
+    for twinned in 1..4 {
+        assert_eq!(load(&names[..MOST_NUMBERS]), [twinned, 1], "they were given back");
+        sanitizer::unload(CONTEXT, 0x200);
+    }
+    run.end();
+}
+
+#[test]
 fn places_of_an_unloaded_module_are_another_ones() {
     let _alone = alone();
     let run = Run::new(ALL);
@@ -293,17 +329,20 @@ fn a_copy_that_fails_leaves_the_one_before() {
     let _alone = alone();
     let mut run = Run::new(demand::LAUNCHES | demand::KERNELS);
     run.load(0x200, &["first"]);
+    let run_control = unsafe { &*run.block.cast::<device::Control>() };
     let mut copy = |number: u64| {
         run.tracer.socket.as_ref().unwrap().send(&Message::new(READ_DEVICE, &[number], ""));
-        let control = unsafe { &*run.block.cast::<device::Control>() };
-        run.tracer.until("the copy", |_| control.answered.load(SeqCst) == number);
-        control.slots[0].generation.load(SeqCst)
+        run.tracer.until("the copy", |_| run_control.answered.load(SeqCst) == number);
+        run_control.slots[0].generation.load(SeqCst)
     };
     assert_eq!(copy(1), 2);
+    let failure = || run_control.slots[0].failure.load(SeqCst);
     sanitizer::COPIES_FAIL.store(true, SeqCst);
-    assert_eq!(copy(2), 2);
+    assert_eq!((copy(2), failure()), (2, 0), "the context has not failed");
+    sanitizer::ANSWER.store(700, SeqCst);
+    assert_eq!((copy(3), failure()), (2, 700));
     sanitizer::COPIES_FAIL.store(false, SeqCst);
-    assert_eq!(copy(3), 4);
+    assert_eq!(copy(4), 4);
     run.end();
 }
 

@@ -86,6 +86,7 @@ impl Functions {
 
 /// `Sanitizer_CallbackDomain`.
 pub(super) mod domain {
+    pub(in super::super) const DRIVER_API: u32 = 1;
     pub(in super::super) const RESOURCE: u32 = 3;
     pub(in super::super) const LAUNCH: u32 = 5;
     pub(in super::super) const GRAPHS: u32 = 10;
@@ -101,6 +102,12 @@ pub(super) const NODE_LAUNCH_BEGIN: u32 = 4;
 pub(super) const GRAPH_LAUNCH_BEGIN: u32 = 6;
 pub(super) const GRAPH_LAUNCH_END: u32 = 7;
 
+/// `cuGraphLaunch` in [`domain::DRIVER_API`], and its variant whose default stream is the thread's own.
+pub(super) const LAUNCH_GRAPH: u32 = 514;
+pub(super) const LAUNCH_GRAPH_PTSZ: u32 = 515;
+/// `Sanitizer_ApiCallbackSite`.
+pub(super) const API_EXIT: u32 = 1;
+
 /// `CU_GRAPH_NODE_TYPE_KERNEL`.
 pub(super) const NODE_IS_KERNEL: u32 = 0;
 
@@ -114,6 +121,17 @@ pub(super) fn instruction(point: PatchPoint) -> u32 {
         PatchPoint::Local => 5,
         PatchPoint::Barrier => 6,
     }
+}
+
+/// `Sanitizer_CallbackData`, as far as it is read.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct CallData {
+    pub(super) site: u32,
+    pub(super) name: *const c_char,
+    pub(super) parameters: *const c_void,
+    /// At the exit, a `CUresult`.
+    pub(super) result: *const u32,
 }
 
 /// `Sanitizer_ResourceContextData`.

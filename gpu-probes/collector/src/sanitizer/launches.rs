@@ -28,6 +28,8 @@ thread_local! {
     static OPEN: Cell<Option<Launching>> = const { Cell::new(None) };
     /// Likewise of a graph.
     static GRAPH: Cell<Option<OpenGraph>> = const { Cell::new(None) };
+    /// The correlation of the last one, until the program's call returns.
+    static LAST_GRAPH: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 /// A kernel that is being launched, of which a record is to be.
@@ -138,6 +140,12 @@ pub(super) unsafe fn begin_graph(agent: &'static Agent, data: &GraphLaunchData, 
     // Handles are addresses of structures, of which no two are within 16 bytes.
     let id = (data.executable as usize >> 4) as u32 | 1;
     GRAPH.set(Some(OpenGraph { context, correlation, id }));
+    LAST_GRAPH.set(Some(correlation));
+}
+
+/// Returns the correlation of the graph's launch that the thread's call was to do, if it is recorded.
+pub(super) fn take_last_graph() -> Option<u32> {
+    LAST_GRAPH.take()
 }
 
 /// Ends the launch of a graph that the calling thread has begun, if it is recorded.

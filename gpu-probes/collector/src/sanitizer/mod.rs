@@ -6,6 +6,7 @@
 //! worker ─▶ copies blocks, as of twins
 //! ```
 
+mod clock;
 mod functions;
 mod launches;
 mod locate;
@@ -19,9 +20,9 @@ use crate::agent::{Agent, Backend, Context, Flushing, Layer, Order, Refusal, Str
 use crate::cupti::driver::{Driver, find_driver};
 use crate::cupti::{Handle, kind_of_stream, layer_of, twins};
 use functions::{
-    CONTEXT_CREATED, CONTEXT_DESTROYING, ContextData, Functions, GRAPH_LAUNCH_BEGIN, GRAPH_LAUNCH_END, GraphLaunchData,
-    LAUNCH_BEGIN, LAUNCH_END, LaunchData, MODULE_LOADED, MODULE_UNLOADING, ModuleData, NODE_IS_KERNEL,
-    NODE_LAUNCH_BEGIN, NodeLaunchData, SUCCESS, domain,
+    API_EXIT, CONTEXT_CREATED, CONTEXT_DESTROYING, CallData, ContextData, Functions, GRAPH_LAUNCH_BEGIN,
+    GRAPH_LAUNCH_END, GraphLaunchData, LAUNCH_BEGIN, LAUNCH_END, LAUNCH_GRAPH, LAUNCH_GRAPH_PTSZ, LaunchData,
+    MODULE_LOADED, MODULE_UNLOADING, ModuleData, NODE_IS_KERNEL, NODE_LAUNCH_BEGIN, NodeLaunchData, SUCCESS, domain,
 };
 use patching::Patching;
 use std::ffi::{CStr, c_void};
@@ -33,7 +34,7 @@ use xputrace_wire::fatbin::Memory;
 use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// What is watched.
-const WATCHED: [(u32, u32); 9] = [
+const WATCHED: [(u32, u32); 11] = [
     (domain::RESOURCE, CONTEXT_CREATED),
     (domain::RESOURCE, CONTEXT_DESTROYING),
     (domain::RESOURCE, MODULE_LOADED),
@@ -43,6 +44,8 @@ const WATCHED: [(u32, u32); 9] = [
     (domain::GRAPHS, NODE_LAUNCH_BEGIN),
     (domain::GRAPHS, GRAPH_LAUNCH_BEGIN),
     (domain::GRAPHS, GRAPH_LAUNCH_END),
+    (domain::DRIVER_API, LAUNCH_GRAPH),
+    (domain::DRIVER_API, LAUNCH_GRAPH_PTSZ),
 ];
 
 /// The Sanitizer API in this process, for one run.
@@ -186,6 +189,14 @@ impl Run {
                     }
                 }
                 (domain::GRAPHS, GRAPH_LAUNCH_END) => launches::end_graph(agent),
+                (domain::DRIVER_API, _) => {
+                    let call = &*data.cast::<CallData>();
+                    if call.site == API_EXIT {
+                        let has_failed = call.result.as_ref().is_some_and(|it| *it != 0);
+                        let launched = launches::take_last_graph();
+                        launched.filter(|_| has_failed).into_iter().for_each(|it| backend.patching.graph_failed(it));
+                    }
+                }
                 _ => {}
             }
         }

@@ -3,18 +3,20 @@
 //! A module's thread waits for the tracer's answer; launches look their function up without a lock. The API wants patching done
 //! by one thread at a time: that is what `at_a_time` is for. And a context ends once the worker does not use it (`in_use`).
 
+use super::clock::{ContextClock, FirstMeasurement, write_word};
 use super::functions::{Functions, LaunchData, ModuleData, NodeLaunchData, SUCCESS, instruction};
 use super::launches::{self, Launching, Recorded, context_of};
 use super::places::Places;
-use super::times::{Awaited, Timing};
-use crate::agent::device::{CodeAt, LAST_COPY_WITHIN, LOOKS_EVERY, TWIN_WITHIN};
+use super::times::{Awaited, NodeId, Timing};
+use crate::agent::clock::realtime_now;
+use crate::agent::device::{CodeAt, DeviceRegion, LAST_COPY_WITHIN, LOOKS_EVERY, TWIN_WITHIN};
 use crate::agent::launch;
 use crate::agent::{Agent, Context};
 use crate::cupti::Handle;
 use crate::cupti::driver::Driver;
+use crate::cupti::twins::GpuTimer;
 use crate::cupti::twins::choosing::{AskLaunch, KernelNumber, Kernels, Off, count_unprobed};
 use crate::cupti::twins::table::{Key, New, Table};
-use crate::cupti::twins::{Calls, GpuTimer};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::ops::Range;
@@ -40,7 +42,7 @@ pub(super) struct Patching {
     is_off: AtomicBool,
     at_a_time: Mutex<()>,
     /// Held by whoever uses a context from another thread than those of its launches, or ends it. Taken before `state`.
-    in_use: Mutex<()>,
+    pub(super) in_use: Mutex<()>,
     state: Mutex<State>,
     /// The kernels that were launched, by `CUfunction`: addresses of [`Kernel`]s, which are never freed.
     launched: Table,
@@ -56,16 +58,24 @@ struct Created {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     /// In the order of their slots.
-    contexts: Vec<Patched>,
+    pub(super) contexts: Vec<Patched>,
     /// Contexts that are there, patched or not.
     created: HashMap<usize, Created>,
     /// Patched modules.
     modules: HashMap<usize, Module>,
     /// Modules of the functions in the table.
     functions: HashMap<usize, usize>,
+    /// Numbers of kernels with conditions whose modules are gone.
+    free_numbers: Vec<KernelNumber>,
+    /// Texts that are kept, and kernels: a module that is loaded again has the same ones.
+    names: HashMap<String, &'static CStr>,
+    known: HashMap<KernelId, &'static Kernel>,
 }
+
+/// What tells a [`Kernel`] from others: its slot, device, words, number, conditions, the choices that let handlers run, and its name.
+type KernelId = (Option<usize>, u32, u64, KernelNumber, u32, u8, &'static CStr);
 
 /// A patched module.
 #[derive(Debug)]
@@ -105,6 +115,8 @@ struct Kernel {
     with: WithHandlers,
     /// Where its times go, if it takes any.
     timing: Option<&'static Timing>,
+    /// What its first launches wait for, if its times are read.
+    clock: Option<Arc<FirstMeasurement>>,
     /// What records call it where its handlers run, and where none does.
     twin: &'static CStr,
     symbol: &'static CStr,
@@ -137,31 +149,61 @@ impl Kernel {
         self.words + (place * kernel_words::BYTES) as u64
     }
 
+    /// Returns a launch of it whose times are to come.
+    fn awaited(&self, kernel: xputrace_wire::record::Kernel, stream: Handle, choice: Choice) -> Awaited {
+        Awaited { kernel, symbol: self.called(choice), since: realtime_now(), stream: stream as usize }
+    }
+
     /// Returns what its record calls it.
     fn called(&self, choice: Choice) -> &'static CStr {
         if self.runs(choice) { self.twin } else { self.symbol }
     }
 }
 
+/// What patches were told of a launch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// The address of their words; 0 if they do nothing.
+    words: u64,
+    /// The conditions that hold.
+    choice: Choice,
+    /// Whether they take the kernel's times.
+    is_timed: bool,
+}
+
+impl Told {
+    fn is_told(&self) -> bool {
+        self.words != 0
+    }
+}
+
 /// A context with patched modules.
 #[derive(Clone, Debug)]
-struct Patched {
+pub(super) struct Patched {
     /// Null once it has ended.
     context: usize,
-    block: u64,
+    pub(super) block: u64,
     /// Where the words of kernels are. The first places are those of kernels that have no handlers.
     words: u64,
     places: Places,
     /// Where times go, if any are taken.
-    timing: Option<&'static Timing>,
+    pub(super) timing: Option<&'static Timing>,
     /// Of the context's default stream, as the API calls it.
     default_stream: usize,
     /// Likewise ours, made by the worker.
-    own_stream: Option<usize>,
+    own_stream: Option<OwnStream>,
     /// Whether what [`Patching::prepare`] writes by the default stream is surely there.
     is_prepared: bool,
-    /// Of its GPU; only the worker uses it.
-    timer: Arc<Mutex<GpuTimer>>,
+    pub(super) clock: ContextClock,
+}
+
+/// A stream of ours, which waits for no other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnStream {
+    /// As the API calls it.
+    pub(super) api: usize,
+    /// As the driver does.
+    driver: usize,
 }
 
 impl Patched {
@@ -172,7 +214,7 @@ impl Patched {
     /// Returns the stream for a module's words. Ours waits for nothing. A module that comes before the context is prepared waits
     /// for that, too.
     fn stream(&self) -> usize {
-        self.own_stream.filter(|_| self.is_prepared).unwrap_or(self.default_stream)
+        self.own_stream.filter(|_| self.is_prepared).map_or(self.default_stream, |it| it.api)
     }
 
     fn address(&self, place: usize) -> u64 {
@@ -196,6 +238,48 @@ impl Patched {
     }
 }
 
+/// The memory that a context gets, by offsets: its block is first.
+#[derive(Clone, Copy, Debug)]
+struct BlockMemory {
+    /// The words of kernels.
+    words_at: usize,
+    /// Their times, if any are taken.
+    times_at: Option<usize>,
+    bytes: usize,
+}
+
+impl BlockMemory {
+    fn of(region: &DeviceRegion, takes_times: bool) -> Self {
+        let words_at = region.block_bytes();
+        let words_end = words_at + MOST_PLACES * kernel_words::BYTES;
+        let times_at = takes_times.then(|| words_end.next_multiple_of(times::group::LINE_BYTES));
+        BlockMemory { words_at, times_at, bytes: times_at.map_or(words_end, |it| it + times::BYTES) }
+    }
+
+    /// Allocates it, and has it filled with what it begins with; returns its address.
+    ///
+    /// # Safety
+    /// A context that is alive, and a stream of it.
+    unsafe fn make(
+        self,
+        functions: &Functions,
+        region: &DeviceRegion,
+        context: Handle,
+        stream: Handle,
+    ) -> Result<u64, ImageOutcome> {
+        let mut block: Handle = null_mut();
+        // SAFETY: the caller's promise; a live pointer, and initial bytes that are as long as the block.
+        unsafe {
+            checked((functions.alloc)(context, &mut block, self.bytes))?;
+            checked((functions.copy_to_device)(block, region.initial().cast(), region.block_bytes(), stream))?;
+            if let Some(at) = self.times_at {
+                checked((functions.fill)(block.byte_add(at), 0, times::BYTES, stream))?;
+            }
+        }
+        Ok(block as u64)
+    }
+}
+
 /// The launch that the calling thread makes, of which its tag alone is known.
 struct Tagged;
 
@@ -209,15 +293,6 @@ impl AskLaunch for Tagged {
     }
 }
 
-/// Calls of the driver while a context is in use, and so stays.
-struct InUse;
-
-impl Calls for InUse {
-    fn call<T>(&self, call: impl FnOnce() -> Result<T, u32>) -> Result<T, u32> {
-        call()
-    }
-}
-
 /// Returns how many choices conditions leave.
 fn n_choices(conditions: Choice) -> usize {
     1 << conditions.conditions.iter().flatten().count()
@@ -227,16 +302,8 @@ fn checked(answer: u32) -> Result<(), ImageOutcome> {
     if answer == SUCCESS { Ok(()) } else { Err(ImageOutcome::NotLoaded) }
 }
 
-/// Writes a word of device memory.
-///
-/// # Safety
-/// It is of a context that is alive, as the stream is.
-unsafe fn write_word(functions: &Functions, at: u64, word: [u8; 8], stream: usize) {
-    // SAFETY: the caller's promise; the bytes live until the copy is done.
-    unsafe {
-        (functions.copy_to_device)(at as *mut c_void, word.as_ptr().cast(), word.len(), stream as Handle);
-        (functions.wait_for_stream)(stream as Handle);
-    }
+pub(super) fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Patching {
@@ -254,8 +321,8 @@ impl Patching {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
     }
 
     /// Has patches do nothing in launches that begin from now on.
@@ -266,24 +333,6 @@ impl Patching {
     pub(super) fn context_created(&self, context: Handle, device: u32) {
         let timer = Arc::new(Mutex::new(GpuTimer::new()));
         self.state().created.insert(context as usize, Created { device, timer });
-    }
-
-    /// Measures the timer of a context's GPU before any kernel of it runs, if that is soon enough.
-    pub(super) fn begin_clock(&self, driver: &Driver, context: usize) {
-        let _in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(timer) = self.state().created.get(&context).map(|it| it.timer.clone()) else { return };
-        let mut timer = timer.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: a context that is alive, and does not end meanwhile.
-        unsafe {
-            if driver.code.enter(context as Handle).is_ok() {
-                timer.load(&driver.code, &InUse, || driver.code.urgent_stream());
-                if timer.is_due() {
-                    // Without an answer it is measured later.
-                    let _ = timer.measure(&driver.code, &InUse, false);
-                }
-            }
-            driver.code.leave();
-        }
     }
 
     /// Returns a context by its handle.
@@ -336,11 +385,11 @@ impl Patching {
 
     /// Forgets a module, whose kernels run no more.
     fn forget(&self, state: &mut State, module: usize) {
-        let State { contexts, modules, functions, .. } = state;
-        if let Some(Module { slot, places, .. }) = modules.remove(&module) {
-            contexts[slot].places.give_back(places);
+        if let Some(Module { slot, places, kernels }) = state.modules.remove(&module) {
+            state.contexts[slot].places.give_back(places);
+            state.give_back(kernels.into_values().map(|it| it.number));
         }
-        functions.retain(|function, of| {
+        state.functions.retain(|function, of| {
             let is_kept = *of != module;
             if let Some(key) = Key::new(*function as u64, 0).filter(|_| !is_kept) {
                 self.launched.remove(key);
@@ -368,7 +417,7 @@ impl Patching {
         }
         let patches = agent.ask_for_patches(CodeAt::Memory(module.cubin as u64), Instant::now() + TWIN_WITHIN)?;
         let slot = {
-            let _one_at_a_time = self.at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+            let _one_at_a_time = locked(&self.at_a_time);
             let slot = self.prepare(functions, agent, module.context, device, &patches)?;
             for point in &patches.points {
                 let name = CString::new(point.symbol()).map_err(|_| ImageOutcome::NotLoaded)?;
@@ -392,74 +441,53 @@ impl Patching {
         device: u32,
         patches: &Patches,
     ) -> Result<usize, ImageOutcome> {
-        let (slot, n_slots) = {
+        let (known, slot) = {
             let state = self.state();
             (state.contexts.iter().position(|it| it.context == context as usize), state.contexts.len())
         };
-        if let Some(slot) = slot {
-            return Ok(slot);
+        if let Some(known) = known {
+            return Ok(known);
         }
-        if n_slots == MOST_CONTEXTS {
+        if slot == MOST_CONTEXTS {
             agent.count_unprobed(Unprobed::NoContext, 1);
             return Err(ImageOutcome::TableFull);
         }
         let region = agent.device_region().ok_or(ImageOutcome::NotLoaded)?;
-        let (mut stream, mut block): (Handle, Handle) = (null_mut(), null_mut());
-        // The kernels' words are behind the block, and the times behind them.
-        let takes_times = agent.wants(demand::PATCHED_KERNELS);
-        let n_words = MOST_PLACES * kernel_words::BYTES;
-        let times_at = (region.block_bytes() + n_words).next_multiple_of(times::group::LINE_BYTES);
-        let n_bytes = times_at + if takes_times { times::BYTES } else { 0 };
-        // SAFETY: a context that is alive, and live pointers; the initial bytes are as long as the block.
+        let memory = BlockMemory::of(region, agent.wants(demand::PATCHED_KERNELS));
+        let mut stream: Handle = null_mut();
+        // SAFETY: a context that is alive, and a live pointer.
         unsafe {
             // The code is copied: it comes again with each module. First, since a context that refuses it is tried again with the
             // next module, and nothing frees its memory.
             checked((functions.add_patches)(patches.code.as_ptr().cast(), context))?;
             checked((functions.stream_handle)(context, null_mut(), &mut stream))?;
-            checked((functions.alloc)(context, &mut block, n_bytes))?;
-            checked((functions.copy_to_device)(block, region.initial().cast(), region.block_bytes(), stream))?;
-            if takes_times {
-                checked((functions.fill)(block.byte_add(times_at), 0, times::BYTES, stream))?;
-            }
         }
-        let (timer, (offset, error_nanos)) = self.timer_of(context);
-        if let Some(at) = region.place_of_clock_offset() {
-            let to = (block as u64 + at) as *mut c_void;
+        // SAFETY: as above, and a stream of it.
+        let block = unsafe { memory.make(functions, region, context, stream) }?;
+        let clock_at = region.place_of_clock_offset();
+        let (clock, error_nanos) = ContextClock::new(self.state().timer_of(context as usize), clock_at.is_some());
+        if let Some(at) = clock_at {
+            let (to, offset) = ((block + at) as *mut c_void, clock.written_nanos());
             // SAFETY: a word of the block; the bytes are copied before this returns.
             checked(unsafe { (functions.copy_to_device)(to, offset.to_le_bytes().as_ptr().cast(), 8, stream) })?;
-            region.tell_clock(n_slots, offset, error_nanos);
+            region.tell_clock(slot, offset, error_nanos);
         }
-        let told = &region.control().slots[n_slots];
-        told.context.store(context_of(n_slots, context).id, Ordering::Release);
+        let told = &region.control().slots[slot];
+        told.context.store(context_of(slot, context).id, Ordering::Release);
         told.device.store(device, Ordering::Release);
-        region.control().contexts.fetch_max(n_slots as u32 + 1, Ordering::AcqRel);
+        region.control().contexts.fetch_max(slot as u32 + 1, Ordering::AcqRel);
         self.state().contexts.push(Patched {
             context: context as usize,
-            block: block as u64,
-            words: block as u64 + region.block_bytes() as u64,
+            block,
+            words: block + memory.words_at as u64,
             places: Places::default(),
-            timing: takes_times.then(|| &*Box::leak(Box::new(Timing::new(block as u64 + times_at as u64)))),
+            timing: memory.times_at.map(|at| &*Box::leak(Box::new(Timing::new(block + at as u64)))),
             default_stream: stream as usize,
             own_stream: None,
             is_prepared: false,
-            timer,
+            clock,
         });
-        Ok(n_slots)
-    }
-
-    /// Returns the timer of a context, and what it begins with: a new one if the worker is at that which it has, as the worker may
-    /// wait for a lock of the driver's that this thread holds.
-    fn timer_of(&self, context: Handle) -> (Arc<Mutex<GpuTimer>>, (i64, u64)) {
-        let of_context = self.state().created.get(&(context as usize)).map(|it| it.timer.clone());
-        let first = of_context.as_ref().and_then(|it| Some(it.try_lock().ok()?.first()));
-        match of_context.zip(first) {
-            Some(unused) => unused,
-            None => {
-                let mut timer = GpuTimer::new();
-                let first = timer.first();
-                (Arc::new(Mutex::new(timer)), first)
-            }
-        }
+        Ok(slot)
     }
 
     /// Writes the words of a module's kernels that have handlers, waits until they are there, and notes the module.
@@ -471,16 +499,11 @@ impl Patching {
         kernels: &[PatchedKernel],
     ) -> Result<(), ImageOutcome> {
         // Those of kernels without handlers come first, with each module again: they are the same.
-        let without_handlers = PatchedKernel::default();
-        let all = || std::iter::once(&without_handlers).chain(kernels);
-        let (context, places) = {
-            let context = &mut self.state().contexts[slot];
-            let n = all().map(|it| context.places_of(it)).sum();
-            let first = context.places.take(n, MOST_PLACES).ok_or(ImageOutcome::TableFull)?;
-            (context.clone(), first..first + n)
-        };
-        let bytes: Vec<u8> = all().flat_map(|it| context.words_of(it)).collect();
-        let (at, stream) = (context.address(places.start), context.stream() as Handle);
+        let all: Vec<PatchedKernel> =
+            std::iter::once(PatchedKernel::default()).chain(kernels.iter().cloned()).collect();
+        let (context, module_of) = self.take_places(slot, &all).ok_or(ImageOutcome::TableFull)?;
+        let bytes: Vec<u8> = all.iter().flat_map(|it| context.words_of(it)).collect();
+        let (at, stream) = (context.address(module_of.places.start), context.stream() as Handle);
         // SAFETY: within the memory that was allocated for them.
         let is_written = checked(unsafe {
             match (functions.copy_to_device)(at as *mut c_void, bytes.as_ptr().cast(), bytes.len(), stream) {
@@ -489,24 +512,37 @@ impl Patching {
             }
         });
         let mut state = self.state();
-        if let Err(outcome) = is_written {
-            state.contexts[slot].places.give_back(places);
-            return Err(outcome);
+        // Whatever had this handle is gone.
+        self.forget(&mut state, module);
+        state.modules.insert(module, module_of);
+        match is_written {
+            Ok(()) => state.contexts[slot].is_prepared = true,
+            Err(_) => self.forget(&mut state, module),
         }
-        state.contexts[slot].is_prepared = true;
-        let mut place = places.start;
-        let mut with_handlers = HashMap::new();
-        for it in all() {
-            if let Some(number) = self.kernels.add(it.conditions) {
-                let running = (0..n_choices(it.conditions)).filter(|of| it.handlers[*of] != 0);
-                let running = running.fold(0, |all, it| all | 1 << it);
-                let found = WithHandlers { place, conditions: it.conditions, number, running };
-                with_handlers.insert(it.symbol.clone(), found);
-            }
-            place += context.places_of(it);
-        }
-        state.modules.insert(module, Module { slot, kernels: with_handlers, places });
-        Ok(())
+        is_written
+    }
+
+    /// Takes places and numbers for a module's kernels; returns the context, too. `None` if there are not so many.
+    fn take_places(&self, slot: usize, kernels: &[PatchedKernel]) -> Option<(Patched, Module)> {
+        let mut state = self.state();
+        let conditions: Vec<Choice> = kernels.iter().map(|it| it.conditions).collect();
+        let numbers = state.number(&self.kernels, &conditions)?;
+        let context = &mut state.contexts[slot];
+        let n = kernels.iter().map(|it| context.places_of(it)).sum();
+        let Some(first) = context.places.take(n, MOST_PLACES) else {
+            state.give_back(numbers);
+            return None;
+        };
+        let mut place = first;
+        let mut of_kernel = |kernel: &PatchedKernel, number| {
+            let running = (0..n_choices(kernel.conditions)).filter(|of| kernel.handlers[*of] != 0);
+            let running = running.fold(0, |all, it| all | 1 << it);
+            let found = WithHandlers { place, conditions: kernel.conditions, number, running };
+            place += context.places_of(kernel);
+            (kernel.symbol.clone(), found)
+        };
+        let kernels = kernels.iter().zip(numbers).map(|(kernel, number)| of_kernel(kernel, number)).collect();
+        Some((context.clone(), Module { slot, kernels, places: first..first + n }))
     }
 
     /// Decides which of a kernel's conditions hold for the launch that the calling thread makes.
@@ -547,6 +583,9 @@ impl Patching {
         }
         let is_inside = agent.runs_twins_now() && agent.is_device_selected(kernel.device);
         let runs = is_inside && kernel.words != 0 && !self.is_off.load(Ordering::Acquire);
+        if runs {
+            kernel.clock.iter().for_each(|it| it.wait());
+        }
         let context = kernel.context(launch.context);
         let record = launches::kernel_of(launch, launches::new_correlation(), kernel.device, context);
         let begin = || {
@@ -558,40 +597,58 @@ impl Patching {
         if is_begun {
             begin();
         }
-        let choice = if runs { self.choose(agent, kernel) } else { Choice::default() };
-        let awaited = Awaited { kernel: record, symbol: kernel.called(choice) };
-        let mut is_timed = runs && kernel.timing.is_some_and(|it| it.await_launch(agent, awaited));
-        let mut data = match runs {
-            true => kernel.address(if is_timed { Taking::OfLaunch } else { Taking::None }, choice),
-            false => 0,
-        };
-        if kernel.words != 0 {
-            // SAFETY: the caller's promise; the address is of device memory that stays.
-            let answer = unsafe {
-                (functions.set_launch_data)(launch.launch, launch.function, launch.stream_handle, data as *const c_void)
-            };
-            if answer != SUCCESS {
-                kernel.timing.filter(|_| is_timed).into_iter().for_each(|it| it.forget_launch(record.grid_id));
-                (is_timed, data) = (false, 0);
-            }
-        }
-        let has_handlers = runs && kernel.runs(choice);
-        self.count(agent, kernel, has_handlers, data != 0);
-        if has_handlers && data == 0 {
-            agent.device_region().into_iter().for_each(|it| count_unprobed(it.control(), choice));
-        }
-        if !is_begun && data != 0 && agent.wants(demand::LAUNCHES) {
+        // SAFETY: the caller's promise.
+        let told = unsafe { self.tell(functions, agent, kernel, launch, record, runs) };
+        if !is_begun && told.is_told() && agent.wants(demand::LAUNCHES) {
             begin();
         } else if !is_begun {
             return;
         }
-        let recorded = match (are_all_recorded, is_timed) {
+        let recorded = match (are_all_recorded, told.is_timed) {
             (true, true) => Recorded::Later,
             (true, false) => Recorded::WithoutTimes,
             (false, _) => Recorded::AtReturn,
         };
-        let symbol = if data != 0 { kernel.called(choice).as_ptr() } else { launch.function_name };
+        let symbol = if told.is_told() { kernel.called(told.choice).as_ptr() } else { launch.function_name };
         launches::record(Launching { kernel: record, context, symbol, recorded });
+    }
+
+    /// Tells the patches of a launch their words, or that they do nothing, and counts it.
+    ///
+    /// # Safety
+    /// As for [`Patching::launched`].
+    unsafe fn tell(
+        &self,
+        functions: &Functions,
+        agent: &'static Agent,
+        kernel: &Kernel,
+        launch: &LaunchData,
+        record: xputrace_wire::record::Kernel,
+        runs: bool,
+    ) -> Told {
+        let mut told = Told::default();
+        if runs {
+            told.choice = self.choose(agent, kernel);
+            let awaited = kernel.awaited(record, launch.stream, told.choice);
+            told.is_timed = kernel.timing.is_some_and(|it| it.await_launch(agent, awaited));
+            told.words = kernel.address(if told.is_timed { Taking::OfLaunch } else { Taking::None }, told.choice);
+        }
+        if kernel.words != 0 {
+            let words = told.words as *const c_void;
+            // SAFETY: the caller's promise; the address is of device memory that stays.
+            let answer =
+                unsafe { (functions.set_launch_data)(launch.launch, launch.function, launch.stream_handle, words) };
+            if answer != SUCCESS {
+                kernel.timing.filter(|_| told.is_timed).into_iter().for_each(|it| it.forget_launch(record.grid_id));
+                told = Told { choice: told.choice, ..Told::default() };
+            }
+        }
+        let has_handlers = runs && kernel.runs(told.choice);
+        self.count(agent, kernel, has_handlers, told.is_told());
+        if has_handlers && !told.is_told() {
+            agent.device_region().into_iter().for_each(|it| count_unprobed(it.control(), told.choice));
+        }
+        told
     }
 
     /// Likewise for a node of a graph. The nodes of a graph's launch are one launch to the API, which can have one address: kernels
@@ -605,18 +662,28 @@ impl Patching {
         let kernel = unsafe { self.kernel_of(functions, launch) };
         let Some(kernel) = kernel.filter(|it| it.words != 0) else { return };
         let runs = agent.runs_twins_now() && !self.is_off.load(Ordering::Acquire);
+        if runs {
+            kernel.clock.iter().for_each(|it| it.wait());
+        }
         let taking = if kernel.timing.is_some() { Taking::OfNode } else { Taking::None };
         let choice = if runs { self.choose_for_node(agent, kernel) } else { Choice::default() };
         let data = if runs { kernel.address(taking, choice) } else { 0 };
-        if let Some(timing) = kernel.timing {
-            let context = kernel.context(launch.context);
-            let record = launches::node_of(launch, node.node, kernel.device, context);
-            let awaited = record.map(|it| Awaited { kernel: it, symbol: kernel.called(choice) });
-            timing.await_node(agent, launch.grid_id, awaited.filter(|_| runs));
-        }
         // SAFETY: the caller's promise; the address is of device memory that stays.
-        let answer = unsafe { (functions.set_data)(launch.function, data as *const c_void) };
-        self.count(agent, kernel, runs && kernel.runs(choice), answer == SUCCESS);
+        let is_told = unsafe { (functions.set_data)(launch.function, data as *const c_void) } == SUCCESS;
+        if let Some(timing) = kernel.timing {
+            let record = launches::node_of(launch, node.node, kernel.device, kernel.context(launch.context));
+            let awaited = record.filter(|_| runs).map(|it| kernel.awaited(it, launch.stream, choice));
+            let (executable, of_graph) = (node.executable as usize, node.node as usize);
+            let of = NodeId { grid_id: launch.grid_id, executable, node: of_graph };
+            timing.await_node(agent, of, awaited, runs && is_told);
+        }
+        self.count(agent, kernel, runs && kernel.runs(choice), is_told);
+    }
+
+    /// Forgets what nodes were to leave of the launch of a graph, which has failed.
+    pub(super) fn graph_failed(&self, correlation: u32) {
+        let all: Vec<&Timing> = self.state().contexts.iter().filter_map(|it| it.timing).collect();
+        all.into_iter().for_each(|it| it.forget_graph(correlation));
     }
 
     /// Counts a launch with handlers that were to run; `is_told` says that they do.
@@ -654,7 +721,7 @@ impl Patching {
         // SAFETY: the caller's promise: a C string.
         let name = name.map_or(c"", |it| unsafe { CStr::from_ptr(it) });
         let mut state = self.state();
-        let kernel: &'static Kernel = Box::leak(Box::new(state.kernel(launch, name)));
+        let kernel = state.kernel(launch, name);
         if self.launched.insert(key, New { other: std::ptr::from_ref(kernel) as u64, ..New::default() }) {
             state.functions.insert(launch.function as usize, launch.module as usize);
         }
@@ -690,13 +757,15 @@ impl Patching {
         is_whole
     }
 
-    /// Delivers the kernels that have left their times.
+    /// Delivers the kernels that have left their times. The clock comes first: before it is measured their times are a guess.
     pub(super) fn read_times(&self, functions: &Functions, driver: &Driver, agent: &'static Agent) {
         self.each_alive(|slot, context| {
             let timing = self.state().contexts[slot].timing;
             timing.into_iter().for_each(|it| {
-                let read = |stream| it.read(functions, agent, slot, stream as Handle);
-                self.in_context(functions, driver, slot, context, read);
+                self.in_context(functions, driver, agent, slot, context, |stream| {
+                    self.set_clock(functions, driver, agent, slot, stream.api);
+                    it.read(functions, agent, slot, stream.api as Handle);
+                });
             });
         });
     }
@@ -714,52 +783,44 @@ impl Patching {
 
     pub(super) fn copy_blocks(&self, functions: &Functions, driver: &Driver, agent: &Agent, extent: Extent) {
         self.each_alive(|slot, context| {
-            self.in_context(functions, driver, slot, context, |stream| {
+            self.in_context(functions, driver, agent, slot, context, |stream| {
                 if extent == Extent::Whole {
-                    self.set_clock(functions, driver, agent, slot, stream);
+                    self.set_clock(functions, driver, agent, slot, stream.api);
                 }
-                self.copy(functions, agent, slot, stream, extent);
+                self.copy_in_context(functions, driver, agent, slot, stream, extent);
             });
         });
     }
 
-    /// Measures the GPU's timer in the current context, if it is time to, and tells handlers and the tracer. The kernel that reads
-    /// it is loaded by the worker: a callback about a module can't load another.
-    fn set_clock(&self, functions: &Functions, driver: &Driver, agent: &Agent, slot: usize, stream: usize) {
-        let Some(region) = agent.device_region() else { return };
-        let Some(at) = region.place_of_clock_offset() else { return };
-        let Patched { block, timer, .. } = self.state().contexts[slot].clone();
-        let mut timer = timer.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the context is current.
-        timer.load(&driver.code, &InUse, || unsafe { driver.code.urgent_stream() });
-        if !timer.is_due() {
-            return;
+    /// Copies so much of the block of the current context; returns whether it could. Where that is since the context has failed, as
+    /// after a kernel's fault, it tells: each call of the driver says so then, and ours waits for nothing, as our stream is idle.
+    fn copy_in_context(
+        &self,
+        functions: &Functions,
+        driver: &Driver,
+        agent: &Agent,
+        slot: usize,
+        stream: OwnStream,
+        extent: Extent,
+    ) -> bool {
+        let is_copied = self.copy(functions, agent, slot, stream.api, extent);
+        if !is_copied {
+            // SAFETY: a stream of the current context.
+            let answer = unsafe { driver.code.wait_for(stream.driver as Handle) };
+            let _ = answer.inspect_err(|it| agent.copy_failed(slot, *it));
         }
-        let was_read = region.control().slots[slot].swapped.load(Ordering::Relaxed) > 0;
-        if let Ok(Some(offset)) = timer.measure(&driver.code, &InUse, was_read) {
-            // SAFETY: a word of the block.
-            unsafe { write_word(functions, block + at, offset.to_le_bytes(), stream) };
-        }
-        region.tell_clock(slot, timer.offset_nanos(), timer.error_nanos());
-    }
-
-    /// Measures the timers of the GPUs of all contexts, where it is time to.
-    pub(super) fn set_clocks(&self, functions: &Functions, driver: &Driver, agent: &Agent) {
-        self.each_alive(|slot, context| {
-            let set = |stream| self.set_clock(functions, driver, agent, slot, stream);
-            self.in_context(functions, driver, slot, context, set);
-        });
+        is_copied
     }
 
     /// Copies all blocks for the last time.
     pub(super) fn leave_blocks(&self, functions: &Functions, driver: &Driver, agent: &'static Agent, disables: bool) {
         self.read_times(functions, driver, agent);
         self.each_alive(|slot, context| {
-            self.in_context(functions, driver, slot, context, |stream| {
+            self.in_context(functions, driver, agent, slot, context, |stream| {
                 if disables {
-                    self.disable(functions, slot, stream);
+                    self.disable(functions, slot, stream.api);
                 }
-                if self.copy(functions, agent, slot, stream, Extent::Whole) {
+                if self.copy_in_context(functions, driver, agent, slot, stream, Extent::Whole) {
                     agent.has_last_copy(slot);
                 }
             });
@@ -773,47 +834,78 @@ impl Patching {
         unsafe { write_word(functions, enabled, [0; 8], stream) };
     }
 
-    fn each_alive(&self, mut each: impl FnMut(usize, usize)) {
+    pub(super) fn each_alive(&self, mut each: impl FnMut(usize, usize)) {
         let contexts: Vec<usize> = self.state().contexts.iter().map(|it| it.context).collect();
         contexts.into_iter().enumerate().filter(|it| it.1 != 0).for_each(|(slot, context)| each(slot, context));
     }
 
     /// Runs something of the worker's with a stream of ours, which waits for no other.
-    fn in_context(&self, functions: &Functions, driver: &Driver, slot: usize, context: usize, run: impl FnOnce(usize)) {
-        let _in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn in_context(
+        &self,
+        functions: &Functions,
+        driver: &Driver,
+        agent: &Agent,
+        slot: usize,
+        context: usize,
+        run: impl FnOnce(OwnStream),
+    ) {
+        let _in_use = locked(&self.in_use);
         let known = self.state().contexts.get(slot).filter(|it| it.is_alive()).map(|it| it.own_stream);
         let Some(own_stream) = known else { return };
         // SAFETY: a context that is alive, and does not end meanwhile.
-        if unsafe { driver.code.enter(context as Handle) }.is_err() {
-            return;
+        if let Err(answer) = unsafe { driver.code.enter(context as Handle) } {
+            return agent.copy_failed(slot, answer);
         }
-        let stream = own_stream.or_else(|| self.make_stream(functions, driver, slot, context));
-        if let Some(stream) = stream {
-            run(stream);
+        match own_stream.map_or_else(|| self.make_stream(functions, driver, slot, context), Ok) {
+            Ok(stream) => run(stream),
+            Err(answer) => agent.copy_failed(slot, answer),
         }
         // SAFETY: no context.
         unsafe { driver.code.leave() };
     }
 
-    fn make_stream(&self, functions: &Functions, driver: &Driver, slot: usize, context: usize) -> Option<usize> {
+    /// Makes a stream in the current context.
+    fn make_stream(
+        &self,
+        functions: &Functions,
+        driver: &Driver,
+        slot: usize,
+        context: usize,
+    ) -> Result<OwnStream, u32> {
         let mut handle: Handle = null_mut();
         // SAFETY: in the context.
-        let stream = unsafe { driver.code.stream() }.ok()?;
+        let stream = unsafe { driver.code.stream() }?;
         // SAFETY: a stream of this context, and a live handle.
-        checked(unsafe { (functions.stream_handle)(context as Handle, stream, &mut handle) }).ok()?;
-        self.state().contexts[slot].own_stream = Some(handle as usize);
-        Some(handle as usize)
+        let answer = unsafe { (functions.stream_handle)(context as Handle, stream, &mut handle) };
+        if answer != SUCCESS {
+            return Err(answer);
+        }
+        let made = OwnStream { api: handle as usize, driver: stream as usize };
+        self.state().contexts[slot].own_stream = Some(made);
+        Ok(made)
     }
 }
 
 impl State {
+    /// Returns the timer of a context that is there.
+    pub(super) fn timer_of(&self, context: usize) -> Option<Arc<Mutex<GpuTimer>>> {
+        self.created.get(&context).map(|it| it.timer.clone())
+    }
+
     /// Returns what is known of a kernel that is launched for the first time.
-    fn kernel(&self, launch: &LaunchData, name: &CStr) -> Kernel {
+    fn kernel(&mut self, launch: &LaunchData, name: &CStr) -> &'static Kernel {
+        let kernel = self.describe(launch, name);
+        let WithHandlers { number, conditions, running, .. } = kernel.with;
+        let id = (kernel.slot, kernel.device, kernel.words, number, conditions.word(), running, kernel.symbol);
+        self.known.entry(id).or_insert_with(|| Box::leak(Box::new(kernel)))
+    }
+
+    fn describe(&mut self, launch: &LaunchData, name: &CStr) -> Kernel {
         let slot = self.contexts.iter().position(|it| it.context == launch.context as usize);
         let device = self.created.get(&(launch.context as usize)).map_or(UNKNOWN, |it| it.device);
         let Some(module) = self.modules.get(&(launch.module as usize)) else {
             let with = WithHandlers::none(0);
-            return Kernel { slot, device, words: 0, with, timing: None, twin: c"", symbol: c"" };
+            return Kernel { slot, device, words: 0, with, timing: None, clock: None, twin: c"", symbol: c"" };
         };
         let (context, name) = (&self.contexts[module.slot], name.to_string_lossy());
         let found = module.kernels.get(&*name).copied();
@@ -824,9 +916,35 @@ impl State {
             words: if found.is_some() || context.timing.is_some() { context.address(with.place) } else { 0 },
             with,
             timing: context.timing,
-            twin: kept(twin_symbol(&name)),
-            symbol: kept(name.into_owned()),
+            clock: context.clock.first(),
+            twin: kept(&mut self.names, twin_symbol(&name)),
+            symbol: kept(&mut self.names, name.into_owned()),
         }
+    }
+
+    /// Numbers kernels for their conditions; `None` if they are too many.
+    fn number(&mut self, kernels: &Kernels, conditions: &[Choice]) -> Option<Vec<KernelNumber>> {
+        let mut numbers = Vec::new();
+        for conditions in conditions {
+            let Some(number) = self.number_one(kernels, *conditions) else {
+                self.give_back(numbers);
+                return None;
+            };
+            numbers.push(number);
+        }
+        Some(numbers)
+    }
+
+    fn number_one(&mut self, kernels: &Kernels, conditions: Choice) -> Option<KernelNumber> {
+        if conditions.conditions == Choice::default().conditions {
+            return kernels.add(conditions);
+        }
+        let free = self.free_numbers.pop();
+        free.inspect(|it| kernels.reuse(*it, conditions)).or_else(|| kernels.add(conditions))
+    }
+
+    fn give_back(&mut self, numbers: impl IntoIterator<Item = KernelNumber>) {
+        self.free_numbers.extend(numbers.into_iter().filter(|it| *it != 0));
     }
 }
 
@@ -838,8 +956,9 @@ impl Kernel {
 }
 
 /// Returns a text for ever: a launch may be using it when its module is unloaded.
-fn kept(text: String) -> &'static CStr {
-    CString::new(text).map_or(c"", |it| Box::leak(it.into_boxed_c_str()))
+fn kept(names: &mut HashMap<String, &'static CStr>, text: String) -> &'static CStr {
+    let leak = |it: &String| CString::new(it.as_str()).map_or(c"", |it| Box::leak(it.into_boxed_c_str()));
+    names.entry(text).or_insert_with_key(leak)
 }
 
 /// Returns the words that a kernel of this name has in device memory for launches of a kind.

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::cupti::Handle;
 use xputrace_collector::cupti::driver::{Code, Driver};
 use xputrace_wire::device::kernel_words;
@@ -13,6 +13,7 @@ use xputrace_wire::times::{self, Times, record};
 
 type Callback = unsafe extern "C" fn(*mut c_void, u32, u32, *const c_void);
 
+const DRIVER_API: u32 = 1;
 const RESOURCE: u32 = 3;
 const LAUNCH: u32 = 5;
 const GRAPHS: u32 = 10;
@@ -27,8 +28,8 @@ pub static PATCHED: AtomicUsize = AtomicUsize::new(0);
 pub static WAITS: AtomicBool = AtomicBool::new(false);
 /// While set, copies from the GPU fail.
 pub static COPIES_FAIL: AtomicBool = AtomicBool::new(false);
-/// The GPU's clock.
-pub static CLOCK: AtomicU64 = AtomicU64::new(1_000);
+/// What calls of the driver answer that wait.
+pub static ANSWER: AtomicU32 = AtomicU32::new(0);
 
 pub fn reset() {
     *CALLBACK.lock().unwrap() = None;
@@ -36,6 +37,7 @@ pub fn reset() {
     PATCHED.store(0, SeqCst);
     WAITS.store(false, SeqCst);
     COPIES_FAIL.store(false, SeqCst);
+    ANSWER.store(0, SeqCst);
 }
 
 pub fn symbol(name: &CStr) -> *mut c_void {
@@ -60,6 +62,7 @@ pub fn driver() -> Driver {
         set_context: Some(set_context),
         exchange_capture_mode: Some(exchange_capture_mode),
         create_stream: Some(create_stream),
+        wait_for_stream: Some(wait_for_stream),
         ..Code::default()
     };
     Driver { code, ..Driver::default() }
@@ -80,6 +83,10 @@ unsafe extern "C" fn exchange_capture_mode(_: *mut u32) -> u32 {
 unsafe extern "C" fn create_stream(out: *mut Handle, _: u32) -> u32 {
     *out = 0x5000 as Handle;
     0
+}
+
+unsafe extern "C" fn wait_for_stream(_: Handle) -> u32 {
+    ANSWER.load(SeqCst)
 }
 
 unsafe extern "C" fn subscribe(out: *mut Handle, callback: Callback, _: *mut c_void) -> u32 {
@@ -207,11 +214,19 @@ impl Kernel {
 
 /// Launches a graph with these kernels as nodes, and runs them.
 pub fn launch_graph(nodes: &[(Kernel, u64)]) {
+    begin_graph(nodes, 0);
+    nodes.iter().for_each(|(kernel, grid_id)| run(of_function(kernel.function), *grid_id));
+}
+
+/// Likewise, but they have not run; the call returns this.
+pub fn begin_graph(nodes: &[(Kernel, u64)], result: u32) {
     let data = [nodes[0].0.context, 7, 8, 0x9000, 0];
+    let call = |site: u64| fire(DRIVER_API, 514, &[site, 0, 0, std::ptr::from_ref(&result) as u64, 0, 0]);
+    call(0);
     fire(GRAPHS, 6, &data);
     nodes.iter().for_each(|(kernel, grid_id)| kernel.node(*grid_id));
     fire(GRAPHS, 7, &data);
-    nodes.iter().for_each(|(kernel, grid_id)| run(of_function(kernel.function), *grid_id));
+    call(1);
 }
 
 fn of_function(function: u64) -> u64 {
@@ -222,7 +237,14 @@ pub fn word(address: u64, at: usize) -> u64 {
     unsafe { *((address + at as u64) as *const u64) }
 }
 
-/// Runs a kernel whose patches have these words: it takes 50 ns.
+/// The GPU's clock, which is CLOCK_MONOTONIC.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Runs a kernel whose patches have these words: it starts 1 ms after its launch, and takes 50 ns.
 pub fn run(words: u64, grid_id: u64) {
     let times = if words == 0 { 0 } else { word(words, kernel_words::TIMES) };
     if times == 0 {
@@ -232,7 +254,7 @@ pub fn run(words: u64, grid_id: u64) {
     let groups = if is_node { times::NODES } else { times::LAUNCHES };
     assert_eq!(word(words, kernel_words::GROUPS), times + groups as u64);
     assert_eq!(word(times, groups + times::group_of(grid_id) * times::group::BYTES), 0, "it was filled with 0");
-    let start = CLOCK.fetch_add(100, SeqCst);
+    let start = now() + 1_000_000;
     let bytes = |number| Times { grid_id, is_node, start, end: start + 50 }.record(number);
     unsafe {
         let head = times as *mut u64;

@@ -95,9 +95,10 @@ impl DeviceRegion {
         (is_read && self.block_bytes() >= CLOCK_OFFSET + size_of::<u64>()).then_some(CLOCK_OFFSET as u64)
     }
 
-    /// Returns what was told last, in nanoseconds.
-    pub fn clock_offset(&self, slot: usize) -> i64 {
-        self.control().slots[slot].clock_offset.load(Ordering::Relaxed) as i64
+    /// Returns what was told last: what handlers add to the GPU's timer, and how wrong that was at most, in nanoseconds.
+    pub fn clock(&self, slot: usize) -> (i64, u64) {
+        let told = &self.control().slots[slot];
+        (told.clock_offset.load(Ordering::Relaxed) as i64, told.clock_error.load(Ordering::Acquire))
     }
 
     /// Tells the tracer what a slot's handlers add to the GPU's timer, and how wrong that was at most.

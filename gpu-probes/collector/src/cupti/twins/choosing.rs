@@ -61,6 +61,13 @@ impl Kernels {
         Some(at + 1)
     }
 
+    /// Gives a kernel with conditions a number whose kernel is gone.
+    pub(crate) fn reuse(&self, number: KernelNumber, choice: Choice) {
+        let counters = &self.all[number as usize - 1];
+        counters.met.iter().for_each(|it| it.store(0, Ordering::Relaxed));
+        counters.conditions.store(Choice { holding: 0, ..choice }.word(), Ordering::Release);
+    }
+
     /// Returns which conditions hold for all launches at this moment, and which of the others may hold for one: those with `every`,
     /// a tag or a stream.
     pub(crate) fn always(&self, number: KernelNumber, control: &Control) -> (Choice, Choice) {

@@ -293,7 +293,7 @@ impl Code {
     }
 
     /// Waits for what was begun in a stream.
-    pub(super) unsafe fn wait_for(&self, stream: Handle) -> Answer<()> {
+    pub(crate) unsafe fn wait_for(&self, stream: Handle) -> Answer<()> {
         // SAFETY: the caller's promise.
         checked(unsafe { of(self.wait_for_stream)?(stream) })
     }

@@ -25,7 +25,7 @@ mod work;
 
 pub use calls::{NodeLayout, Origin, Role, TWIN_IDS, offset};
 pub(crate) use image::find_code;
-pub(crate) use timer::{Calls, GpuTimer};
+pub(crate) use timer::{Calls, GpuTimer, guess};
 
 use super::calls::read;
 use super::driver::function_attribute;

@@ -117,9 +117,32 @@ impl GpuTimer {
     /// it is close to (0.05 and 0.5 ms were seen), and 0.
     pub(crate) fn first(&mut self) -> (i64, u64) {
         if self.sample.is_none() {
-            self.offset_nanos = now().wrapping_sub(realtime_now().0) as i64;
+            self.offset_nanos = guess();
         }
         (self.offset_nanos, self.error_nanos)
+    }
+
+    /// Notes what handlers add at this moment, where that may be another than what was measured last. `was_read` as for
+    /// [`GpuTimer::measure`].
+    pub(crate) fn is_in_use(&mut self, offset_nanos: i64, was_read: bool) {
+        match self.sample {
+            None => self.offset_nanos = offset_nanos,
+            Some(sample) if was_read && offset_nanos != self.offset_nanos => {
+                let moved = sample.offset_nanos.abs_diff(offset_nanos);
+                self.error_nanos = self.error_nanos.max(sample.error_nanos.saturating_add(moved));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Whether its offset is one that was measured.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.sample.is_some()
+    }
+
+    /// Whether it can't be measured.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.was_tried && self.kernel.is_none()
     }
 
     /// Loads its kernel into the current context, for a stream that is used for nothing else. Tries it once.
@@ -168,6 +191,11 @@ impl GpuTimer {
     pub(crate) fn error_nanos(&self) -> u64 {
         self.error_nanos
     }
+}
+
+/// Returns what handlers add before anything was measured.
+pub(crate) fn guess() -> i64 {
+    now().wrapping_sub(realtime_now().0) as i64
 }
 
 /// Our kernel in a context.
@@ -263,6 +291,19 @@ mod tests {
         let mut late = GpuTimer::new();
         late.offset_nanos = -500_000;
         assert_eq!((late.take(sample(0, 4000, 0), true), late.error_nanos()), (Some(0), 504_000));
+    }
+
+    #[test]
+    fn a_guess_that_is_in_use_after_the_measurement_counts_as_wrong() {
+        let of = |was_read| {
+            let mut timer = GpuTimer::new();
+            timer.is_in_use(-700, false);
+            assert_eq!((timer.offset_nanos(), timer.is_measured()), (-700, false));
+            timer.take(sample(0, 4, 0), false);
+            timer.is_in_use(-500, was_read);
+            (timer.offset_nanos(), timer.error_nanos())
+        };
+        assert_eq!((of(false), of(true)), ((0, 4), (0, 504)));
     }
 
     #[test]
