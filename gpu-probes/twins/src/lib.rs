@@ -26,8 +26,8 @@ mod times;
 use xputrace_wire::device::MOST_KERNEL_CONDITIONS;
 
 pub use maker::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin, TwinText, Wanted};
-pub use patches::{NoCode, PatchesText, kernels_of};
-pub use program::{Images, ReadError, cubin_in, entries_of, entries_of_cubin, images_of, ptx_in};
+pub use patches::{NoCode, PatchesText};
+pub use program::{Images, ReadError, cubin_in, entries_of, images_of, kernels_of, ptx_in};
 pub use text::{Gpu, TextError, best, text};
 pub use xputrace_device::RecordKind;
 

@@ -6,7 +6,6 @@
 use crate::conflicts;
 use crate::maker::{ACTIVE, LEADER, Maker, clock, process_id, sectors_at};
 use crate::times::Place;
-use object::{Object, ObjectSection};
 use std::fmt::Write as _;
 use xputrace_device::{LEAST_ARCHITECTURE, Refusal, Sums, TableAt, Word};
 use xputrace_events::DeviceEvent;
@@ -28,19 +27,6 @@ pub struct PatchesText {
 #[derive(Debug, thiserror::Error)]
 #[error("machine code that the program has loaded can't be read: {0}")]
 pub struct NoCode(#[from] object::Error);
-
-/// The name of a function's section in a cubin begins so ("CUDA Binary Utilities", "What is a CUDA Binary?").
-const CODE_SECTION: &str = ".text.";
-
-/// Returns the symbols of the functions in a cubin, of which some are kernels.
-///
-/// # Errors
-/// It is no ELF file.
-pub fn kernels_of(cubin: &[u8]) -> Result<Vec<String>, NoCode> {
-    let file = object::File::parse(cubin)?;
-    let names = file.sections().filter_map(|it| it.name().ok()?.strip_prefix(CODE_SECTION).map(str::to_owned));
-    Ok(names.collect())
-}
 
 /// The context's block.
 const BLOCK: &str = "%patch_block";

@@ -16,6 +16,8 @@ use xputrace_wire::fatbin::{CONTAINER, Found, Memory, StoredAt, in_container};
 const SECTION: &[u8] = b".nv_fatbin";
 /// At which multiples containers begin.
 const ALIGNMENT: u64 = 8;
+/// PTX and machine code of all containers of a file: a hundred times what the largest libraries have.
+const MOST_ENTRIES: usize = 1 << 18;
 /// How much is read at once to find the next container behind what is none.
 const PIECE_BYTES: usize = 1 << 16;
 
@@ -48,10 +50,12 @@ impl Memory for Contents<'_> {
     }
 }
 
-/// Returns the containers of a program or library; none of any other file. Asks `goes_on` between them whether to go on.
+/// Returns the containers of a program or library that have code; none of any other file. Asks `goes_on` between them whether to
+/// go on.
 pub fn images_of(file: &File, goes_on: &dyn Fn() -> bool) -> Images {
     let (mut images, mut memory) = (Images::default(), Contents(file));
     let Some((mut at, end)) = section(file) else { return images };
+    let mut n_entries = 0;
     while at < end {
         if !goes_on() {
             images.is_cut = true;
@@ -60,7 +64,12 @@ pub fn images_of(file: &File, goes_on: &dyn Fn() -> bool) -> Images {
         match in_container(at, &mut memory) {
             Ok(found) => {
                 at = at.saturating_add(found.bytes).next_multiple_of(ALIGNMENT);
-                images.all.push(found);
+                n_entries += found.ptx.len() + found.cubins.len();
+                if n_entries > MOST_ENTRIES {
+                    images.is_cut = true;
+                    break;
+                }
+                images.all.extend(Some(found).filter(|it| !it.is_empty()));
             }
             Err(_) => at = next_container(file, at + ALIGNMENT, end),
         }
@@ -132,7 +141,7 @@ const PARAMETERS_SECTION: &str = ".nv.constant0.";
 ///
 /// # Errors
 /// It is no ELF file.
-pub fn entries_of_cubin(cubin: &[u8]) -> Result<Vec<String>, NoCode> {
+pub fn kernels_of(cubin: &[u8]) -> Result<Vec<String>, NoCode> {
     let file = object::File::parse(cubin)?;
     let names = file.sections().filter_map(|it| it.name().ok()?.strip_prefix(PARAMETERS_SECTION).map(str::to_owned));
     Ok(names.collect())

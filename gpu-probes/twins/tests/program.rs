@@ -46,6 +46,37 @@ fn all_containers_of_a_program_are_found() {
 }
 
 #[test]
+fn kernels_are_functions_that_have_parameters() {
+    let mut cubin = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+    for section in [".text.scale", ".nv.constant0.scale", ".text.helper"] {
+        cubin.add_section(Vec::new(), section.into(), SectionKind::ReadOnlyData);
+    }
+    assert_eq!(kernels_of(&cubin.write().unwrap()).unwrap(), ["scale"]);
+}
+
+#[test]
+fn containers_without_code_are_left_out() {
+    let empty: [u8; 16] = std::array::from_fn(|it| if it < 8 { PLAIN[it] } else { 0 });
+    let file = program(".nv_fatbin", &[&empty.repeat(1000), PLAIN].concat());
+    let images = images_of(&file, &|| true);
+    assert_eq!((images.is_cut, images.all.len()), (false, 1));
+}
+
+#[test]
+fn a_search_ends_where_there_is_too_much() {
+    // Entries without a payload.
+    let mut entry = PLAIN[16..80].to_vec();
+    entry[4..16].copy_from_slice(&[64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    entry[40..48].fill(0);
+    let mut container = PLAIN[..16].to_vec();
+    container[8..16].copy_from_slice(&(4096u64 * 64).to_le_bytes());
+    container.extend(entry.repeat(4096));
+    let file = program(".nv_fatbin", &container.repeat(66));
+    let images = images_of(&file, &|| true);
+    assert_eq!((images.is_cut, images.all.len()), (true, 64));
+}
+
+#[test]
 fn a_search_ends_when_it_is_given_up() {
     let file = program(".nv_fatbin", &[padded(ZSTD, 0), padded(LZ4, 0)].concat());
     let n = Cell::new(0);

@@ -58,6 +58,12 @@ impl StoredAt {
         (self.sm, self.portability)
     }
 
+    /// Whether this PTX and machine code of the same container are of one compilation: they are for the same. PTX for older
+    /// GPUs may be another program, as sources have code for newer ones only.
+    pub fn is_of_same(&self, other: &StoredAt) -> bool {
+        self.target() == other.target()
+    }
+
     /// Whether GPUs of this compute capability run such machine code.
     fn runs_on(&self, capability: u32) -> bool {
         match self.portability {
@@ -83,14 +89,18 @@ impl Found {
         runs.max_by_key(|it| (it.sm, it.portability != Portability::Later))
     }
 
-    /// Returns the PTX from which the code was made that the driver runs. PTX for older GPUs may be another program: sources
-    /// have code for newer ones only.
+    /// Whether it has no code at all.
+    pub fn is_empty(&self) -> bool {
+        self.ptx.is_empty() && self.cubins.is_empty()
+    }
+
+    /// Returns the PTX from which the code was made that the driver runs.
     ///
     /// # Errors
     /// There is PTX, but not that of this code.
     pub fn of_what_runs(self, capability: u32) -> Result<Vec<StoredAt>, ImageOutcome> {
-        let Some(newest) = self.cubin_that_runs(capability).map(StoredAt::target) else { return Ok(self.ptx) };
-        let same: Vec<StoredAt> = self.ptx.into_iter().filter(|it| it.target() == newest).collect();
+        let Some(newest) = self.cubin_that_runs(capability).copied() else { return Ok(self.ptx) };
+        let same: Vec<StoredAt> = self.ptx.into_iter().filter(|it| it.is_of_same(&newest)).collect();
         if same.is_empty() { Err(ImageOutcome::OlderPtx) } else { Ok(same) }
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use xputrace_model::plan::KernelPattern;
 use xputrace_symbols::demangle;
-use xputrace_twins::{cubin_in, entries_of, entries_of_cubin, images_of, ptx_in, text};
+use xputrace_twins::{cubin_in, entries_of, images_of, kernels_of, ptx_in, text};
 use xputrace_wire::device::Portability;
 use xputrace_wire::fatbin::{Found, StoredAt};
 
@@ -76,7 +76,7 @@ pub fn kernels_in(file: &File, path: &Path) -> Kernels {
 /// Returns the symbols of an image's kernels: those of any PTX, or else of the machine code for the newest GPU.
 fn names(file: &File, image: &Found) -> Vec<String> {
     let of_ptx = |it: &StoredAt| Some(entries_of(&text(&ptx_in(file, it).ok()?).ok()?).map(str::to_owned).collect());
-    let of_cubin = |it: &StoredAt| entries_of_cubin(&cubin_in(file, it).ok()?).ok();
+    let of_cubin = |it: &StoredAt| kernels_of(&cubin_in(file, it).ok()?).ok();
     let newest = image.cubins.iter().max_by_key(|it| it.sm);
     image.ptx.iter().find_map(of_ptx).or_else(|| newest.and_then(of_cubin)).unwrap_or_default()
 }
@@ -93,12 +93,14 @@ fn target(code: &StoredAt) -> String {
 
 impl Ways {
     fn of(image: &Found) -> Self {
-        let all = |of: &[StoredAt]| of.iter().map(target).collect::<BTreeSet<String>>();
-        let (ptx, cubins) = (all(&image.ptx), all(&image.cubins));
+        let of_these = |these: &[StoredAt], has_others: bool, others: &[StoredAt]| {
+            let is_it = |it: &&StoredAt| others.iter().any(|other| it.is_of_same(other)) == has_others;
+            these.iter().filter(is_it).map(target).collect()
+        };
         Ways {
-            twins: cubins.intersection(&ptx).cloned().collect(),
-            machine_code: cubins.difference(&ptx).cloned().collect(),
-            ptx: ptx.difference(&cubins).cloned().collect(),
+            twins: of_these(&image.cubins, true, &image.ptx),
+            machine_code: of_these(&image.cubins, false, &image.ptx),
+            ptx: of_these(&image.ptx, false, &image.cubins),
         }
     }
 

@@ -172,7 +172,10 @@ impl Twins {
 
     /// Has the twin of an image made that a process has loaded.
     pub fn begin(&self, image: Image, asker: Asker) {
-        self.workshop.begin(Task { image, asker });
+        let is_long = image.is_kernel();
+        let task = Task { image, asker };
+        // Nobody waits for it, but for the others.
+        if is_long { self.workshop.begin_long(task) } else { self.workshop.begin(task) }
     }
 
     /// Returns what was made since the last call, if anything.

@@ -311,6 +311,11 @@ impl Image {
         Image { number, capabilities, memory, n_bytes, kind, text }
     }
 
+    /// Whether it is a kernel that was loaded before the collector came: files are searched for it.
+    pub fn is_kernel(&self) -> bool {
+        self.kind == image_kind::KERNEL
+    }
+
     /// Passes it to `f`.
     ///
     /// # Errors

@@ -17,10 +17,21 @@ use xputrace_wire::maps::MapsLine;
 
 /// How long a file is searched for PTX, and again for machine code.
 pub const SEARCHED_WITHIN: Duration = Duration::from_secs(30);
+/// How long all files of a process are searched for a kernel. What was given up then is not searched again.
+const ALL_SEARCHED_WITHIN: Duration = Duration::from_secs(60);
 
-/// The files that were searched, for one script.
+/// The files that were searched, for one script. A file system may let whoever searches wait for ever: only those wait with it
+/// who need the same file.
 #[derive(Debug, Default)]
-pub struct ProgramFiles(Mutex<HashMap<FileId, Arc<Searched>>>);
+pub struct ProgramFiles(Mutex<HashMap<FileId, Arc<OnceLock<Searched>>>>);
+
+/// A search of all files of a process.
+struct Search<'a> {
+    gpu: Gpu,
+    is_wanted: &'a dyn Fn(&str) -> bool,
+    /// When it is given up.
+    until: Instant,
+}
 
 /// A file, as it was when it was searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,17 +95,18 @@ impl ProgramFiles {
     pub fn find(&self, pid: u32, symbol: &str, gpu: Gpu, is_wanted: &dyn Fn(&str) -> bool) -> Result<FoundKernel> {
         let root = File::open(format!("/proc/{pid}/root")).context("opening its root directory")?;
         let (mut found, mut cut) = (FoundKernel::default(), None);
+        let search = Search { gpu, is_wanted, until: Instant::now() + ALL_SEARCHED_WITHIN };
         for path in mapped_programs(pid)? {
             let Ok(file) = open_file(&root, &path, libc::RESOLVE_IN_ROOT) else { continue };
-            let Some(searched) = self.searched(&file, gpu, is_wanted) else { continue };
+            let Some(known) = self.known(&file, gpu) else { continue };
+            let searched = known.get_or_init(|| search.images(&file));
             for image in searched.images.iter().filter(|it| it.kernels.iter().any(|it| it == symbol)) {
                 match image.is_older {
                     true => found.elsewhere = Some(Elsewhere::OlderPtx),
                     false => found.ptx.push(ptx_in(&file, &image.ptx)?),
                 }
             }
-            let of_machine =
-                searched.machine_code.get_or_init(|| machine_code(&file, &searched.others, gpu, is_wanted));
+            let of_machine = searched.machine_code.get_or_init(|| search.machine_code(&file, &searched.others));
             if of_machine.kernels.contains(symbol) {
                 found.elsewhere = found.elsewhere.or(Some(Elsewhere::NoPtx));
             }
@@ -102,15 +114,19 @@ impl ProgramFiles {
         }
         match cut {
             Some(path) => {
-                bail!("searching {} for {symbol} takes longer than {} s", path.display(), SEARCHED_WITHIN.as_secs())
+                bail!(
+                    "searching {} for {symbol} takes longer than {} s, or all files of the process longer than {} s",
+                    path.display(),
+                    SEARCHED_WITHIN.as_secs(),
+                    ALL_SEARCHED_WITHIN.as_secs()
+                )
             }
             None => Ok(found),
         }
     }
 
-    /// Returns what a file has, which is searched once; `None` of what is no file. Threads that need one that is being searched
-    /// wait for it.
-    fn searched(&self, file: &File, gpu: Gpu, is_wanted: &dyn Fn(&str) -> bool) -> Option<Arc<Searched>> {
+    /// Returns what is known of a file; `None` of what is no file.
+    fn known(&self, file: &File, gpu: Gpu) -> Option<Arc<OnceLock<Searched>>> {
         let about = file.metadata().ok().filter(fs::Metadata::is_file)?;
         let id = FileId {
             device: about.dev(),
@@ -120,56 +136,64 @@ impl ProgramFiles {
             capability: gpu.capability,
         };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(all.entry(id).or_insert_with(|| Arc::new(search(file, gpu, is_wanted))).clone())
+        Some(all.entry(id).or_default().clone())
     }
 }
 
-fn search(file: &File, gpu: Gpu, is_wanted: &dyn Fn(&str) -> bool) -> Searched {
-    let began = Instant::now();
-    let goes_on = || began.elapsed() < SEARCHED_WITHIN;
-    let found = images_of(file, &goes_on);
-    let (with_ptx, others) = found.all.into_iter().partition::<Vec<Found>, _>(|it| !it.ptx.is_empty());
-    let mut searched = Searched { others, is_cut: found.is_cut, ..Searched::default() };
-    for image in with_ptx {
-        searched.is_cut |= !goes_on();
-        if searched.is_cut {
-            break;
+impl Search<'_> {
+    /// Returns until when a file is searched that is begun now.
+    fn of_file(&self) -> Instant {
+        self.until.min(Instant::now() + SEARCHED_WITHIN)
+    }
+
+    /// Returns the images of a file, and the kernels of their PTX that are wanted.
+    fn images(&self, file: &File) -> Searched {
+        let until = self.of_file();
+        let goes_on = || Instant::now() < until;
+        let found = images_of(file, &goes_on);
+        let (with_ptx, others) = found.all.into_iter().partition::<Vec<Found>, _>(|it| !it.ptx.is_empty());
+        let mut searched = Searched { others, is_cut: found.is_cut, ..Searched::default() };
+        for image in with_ptx {
+            searched.is_cut |= !goes_on();
+            if searched.is_cut {
+                break;
+            }
+            searched.images.extend(self.image(file, image));
         }
-        searched.images.extend(search_image(file, image, gpu, is_wanted));
+        searched
     }
-    searched
-}
 
-/// Returns the kernels of images without PTX that are wanted.
-fn machine_code(file: &File, images: &[Found], gpu: Gpu, is_wanted: &dyn Fn(&str) -> bool) -> MachineCode {
-    let began = Instant::now();
-    let mut found = MachineCode::default();
-    for cubin in images.iter().filter_map(|it| it.cubin_that_runs(gpu.capability)) {
-        if began.elapsed() >= SEARCHED_WITHIN {
-            found.is_cut = true;
-            break;
+    /// Returns the kernels of images without PTX that are wanted.
+    fn machine_code(&self, file: &File, images: &[Found]) -> MachineCode {
+        let until = self.of_file();
+        let mut found = MachineCode::default();
+        for cubin in images.iter().filter_map(|it| it.cubin_that_runs(self.gpu.capability)) {
+            if Instant::now() >= until {
+                found.is_cut = true;
+                break;
+            }
+            // What can't be read can't be loaded.
+            let Ok(cubin) = cubin_in(file, cubin) else { continue };
+            found.kernels.extend(kernels_of(&cubin).into_iter().flatten().filter(|it| (self.is_wanted)(it)));
         }
-        // What can't be read can't be loaded.
-        let Ok(cubin) = cubin_in(file, cubin) else { continue };
-        found.kernels.extend(kernels_of(&cubin).into_iter().flatten().filter(|it| is_wanted(it)));
+        found
     }
-    found
-}
 
-/// Returns the PTX of an image, if it has a kernel that is wanted.
-fn search_image(file: &File, image: Found, gpu: Gpu, is_wanted: &dyn Fn(&str) -> bool) -> Option<SearchedImage> {
-    let all = image.ptx.clone();
-    let (of_code, is_older) = match image.of_what_runs(gpu.capability) {
-        Ok(of_code) => (of_code, false),
-        Err(ImageOutcome::OlderPtx) => (all, true),
-        Err(_) => return None,
-    };
-    let read: Vec<Ptx<'_>> = of_code.iter().filter_map(|it| ptx_in(file, it).ok()).collect();
-    let ptx = best(&read, gpu)?;
-    let at = of_code.iter().find(|it| (it.sm, it.portability) == (ptx.sm, ptx.portability))?;
-    let text = text(ptx).ok()?;
-    let kernels: Vec<String> = entries_of(&text).filter(|it| is_wanted(it)).map(str::to_owned).collect();
-    (!kernels.is_empty()).then_some(SearchedImage { ptx: *at, is_older, kernels })
+    /// Returns the PTX of an image, if it has a kernel that is wanted.
+    fn image(&self, file: &File, image: Found) -> Option<SearchedImage> {
+        let all = image.ptx.clone();
+        let (of_code, is_older) = match image.of_what_runs(self.gpu.capability) {
+            Ok(of_code) => (of_code, false),
+            Err(ImageOutcome::OlderPtx) => (all, true),
+            Err(_) => return None,
+        };
+        let read: Vec<Ptx<'_>> = of_code.iter().filter_map(|it| ptx_in(file, it).ok()).collect();
+        let ptx = best(&read, self.gpu)?;
+        let at = of_code.iter().find(|it| (it.sm, it.portability) == (ptx.sm, ptx.portability))?;
+        let text = text(ptx).ok()?;
+        let kernels: Vec<String> = entries_of(&text).filter(|it| (self.is_wanted)(it)).map(str::to_owned).collect();
+        (!kernels.is_empty()).then_some(SearchedImage { ptx: *at, is_older, kernels })
+    }
 }
 
 /// Returns the programs and libraries that a process has mapped, as it sees them, without those that were deleted since.
@@ -252,9 +276,35 @@ mod tests {
         assert_eq!(find(SYMBOL, 90).ptx.len(), 0, "what has its name now is another file");
     }
 
+    /// A file that takes long to search, as this one, does not keep others waiting.
+    #[test]
+    fn a_search_does_not_keep_other_files_from_being_searched() {
+        let files = ProgramFiles::default();
+        let written: [File; 2] = std::array::from_fn(|_| {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(&elf(&[])).unwrap();
+            file
+        });
+        let [one, other] = written.each_ref().map(|it| files.known(it, Gpu { capability: 90 }).unwrap());
+        one.get_or_init(|| {
+            other.get_or_init(Searched::default);
+            Searched::default()
+        });
+        assert!(other.get().is_some());
+    }
+
+    #[test]
+    fn a_search_that_is_over_finds_nothing_more() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&elf(&[(".nv_fatbin", SCALE)])).unwrap();
+        let search = Search { gpu: Gpu { capability: 90 }, is_wanted: &|_| true, until: Instant::now() };
+        let searched = search.images(&file);
+        assert_eq!((searched.is_cut, searched.images.len()), (true, 0));
+    }
+
     /// Returns a container with a cubin for `sm_90` alone.
     fn machine_code_of(kernel: &str) -> Vec<u8> {
-        let mut cubin = elf(&[(&format!(".text.{kernel}"), &[0; 16])]);
+        let mut cubin = elf(&[(&format!(".nv.constant0.{kernel}"), &[0; 16])]);
         cubin.resize(cubin.len().next_multiple_of(8), 0);
         // As in what the compiler makes, whose first entry is a cubin with a header of 64 bytes.
         let mut container = SCALE[..80].to_vec();
@@ -278,7 +328,12 @@ mod tests {
         for (container, is_older) in [(SCALE, false), (&older, true)] {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(&elf(&[(".nv_fatbin", container)])).unwrap();
-            let searched = search(&file, Gpu { capability: 90 }, &|it| it == SYMBOL);
+            let search = Search {
+                gpu: Gpu { capability: 90 },
+                is_wanted: &|it| it == SYMBOL,
+                until: Instant::now() + SEARCHED_WITHIN,
+            };
+            let searched = search.images(&file);
             assert_eq!(searched.images.iter().map(|it| it.is_older).collect::<Vec<_>>(), [is_older]);
         }
     }

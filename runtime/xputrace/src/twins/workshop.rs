@@ -12,6 +12,8 @@ const MOST_THREADS: usize = 4;
 /// may take longer than the rest of the run.
 pub struct Workshop<Job, Done> {
     jobs: Sender<Job>,
+    /// Those that may take very long, and have a thread of their own.
+    long: Sender<Job>,
     done: Receiver<Done>,
     /// Has a byte for each result, which is written before it.
     signal: PipeReader,
@@ -31,22 +33,28 @@ impl<Job: Send + 'static, Done: Send + 'static> Workshop<Job, Done> {
     /// The system can't create a thread.
     pub fn new(work: impl Fn(Job) -> Done + Clone + Send + 'static) -> io::Result<Self> {
         let (jobs, waiting) = channel();
+        let (long, long_waiting) = channel();
         let (finished, done) = channel();
         let (signal, writer) = io::pipe()?;
-        let waiting = Arc::new(Mutex::new(waiting));
+        let [waiting, long_waiting] = [waiting, long_waiting].map(|it| Arc::new(Mutex::new(it)));
         let n_threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
-        for _ in 0..n_threads {
-            let bench = Bench { jobs: waiting.clone(), done: finished.clone(), signal: writer.try_clone()? };
+        for jobs in std::iter::repeat_n(waiting, n_threads).chain([long_waiting]) {
+            let bench = Bench { jobs, done: finished.clone(), signal: writer.try_clone()? };
             let work = work.clone();
             std::thread::Builder::new().name("xputrace-twins".into()).spawn(move || bench.run(work))?;
         }
-        Ok(Workshop { jobs, done, signal })
+        Ok(Workshop { jobs, long, done, signal })
     }
 
     /// Has a job done.
     pub fn begin(&self, job: Job) {
         // The threads end only when `jobs` is gone.
         let _ = self.jobs.send(job);
+    }
+
+    /// Has a job done that may take so long that no other can wait for it.
+    pub fn begin_long(&self, job: Job) {
+        let _ = self.long.send(job);
     }
 
     /// Returns the next result, if there is one.
@@ -105,5 +113,24 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 60_000) }, 1);
         assert_eq!(wait(|| workshop.finished()), 2);
+    }
+
+    #[test]
+    fn jobs_that_take_for_ever_keep_no_other_waiting() {
+        let never = Arc::new(Mutex::new(()));
+        let held = never.lock().unwrap();
+        let of_work = never.clone();
+        let mut workshop = Workshop::new(move |job: u32| {
+            if job >= 100 {
+                drop(of_work.lock());
+            }
+            job
+        })
+        .unwrap();
+        (100..110).for_each(|it| workshop.begin_long(it));
+        workshop.begin(1);
+        assert_eq!(wait(|| workshop.finished()), 1);
+        drop(held);
+        assert_eq!(wait(|| workshop.finished()), 100);
     }
 }
