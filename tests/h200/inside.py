@@ -568,6 +568,7 @@ def loaded_before():
     expect("the program's result", (own["wrong"], own["error"]), (0, "no error"))
     counts = []
     for found, said in runs:
+        assert "@entries" in found, f"no launch ran its twin: {found}\n{said[-3000:]}"
         expect("entries and exits", found.get("@entries"), found.get("@exits"))
         with_twin, rest = divmod(found["@entries"], own["threads"])
         early, kernels = unprobed(said, "before their twin was ready"), found["@kernels"]["grow"]

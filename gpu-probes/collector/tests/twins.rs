@@ -1502,12 +1502,12 @@ fn a_function_that_was_got_before_has_a_twin_until_any_library_is_unloaded() {
     let (library, other) = (code::load(PTX), code::load(PTX));
     let function = code::function(code::kernel(library, "scale").unwrap(), CONTEXT);
     let mut run = Run::late(0);
-    for n in 1..3 {
+    for _ in 0..3 {
         assert_eq!(launch(function), function);
         run.answer(asked(&run, "scale"), &twin_of(&["scale"], &[]));
         let launched = until_twin(function);
-        let twin = code::kernel(other + 0x1000 * n, "scale$xpt").unwrap();
-        assert_eq!(launched, code::function(twin, CONTEXT));
+        let twin = code::kernel(twins_library(other), "scale$xpt").unwrap();
+        assert_eq!(launched, code::function(twin, CONTEXT), "it is loaded once");
         // Of which library a module is that the driver has made is not known.
         both(680, c"cuLibraryUnload", &[other]);
     }
@@ -1537,6 +1537,41 @@ fn launches_of_kernels_without_a_twin_are_counted_by_why() {
         assert_eq!(run.control().unprobed.iter().map(|it| it.load(SeqCst)).sum::<u64>(), 4);
         run.end();
     }
+}
+
+#[test]
+fn launches_count_while_nobody_knows_their_kernel() {
+    let _alone = alone();
+    let library = code::load(PTX);
+    let [scale, other] = ["scale", "other"].map(|it| code::kernel(library, it).unwrap());
+    let mut run = Run::late(0);
+    (0..3).for_each(|_| assert_eq!([launch(scale), launch(other)], [scale, other]));
+    assert_eq!(run.unprobed(Unprobed::NotKnown), 6);
+    run.answer_with(asked(&run, "scale"), twin_status::NO_PTX);
+    run.tracer.until("the reason", |_| run_unprobed(run.block, Unprobed::NotKnown) == 3);
+    assert_eq!(run.unprobed(Unprobed::NoPtx), 3);
+    // The other one is never answered for.
+    run.end();
+    assert_eq!(run.unprobed(Unprobed::NotKnown), 3);
+}
+
+#[test]
+fn launches_of_more_kernels_than_there_is_room_for_are_counted() {
+    const ROOM: u64 = 1 << 13;
+    let _alone = alone();
+    let library = code::load(PTX);
+    let kernel = code::kernel(library, "scale").unwrap();
+    let mut run = Run::late(0);
+    // Of what is no kernel, the driver tells nothing.
+    (1..=ROOM).for_each(|it| assert_eq!(launch(it << 12), it << 12));
+    assert_eq!(run.control().unprobed.iter().map(|it| it.load(SeqCst)).sum::<u64>(), 0);
+    (0..2).for_each(|_| assert_eq!(launch(kernel), kernel));
+    assert_eq!(run.unprobed(Unprobed::TooManyKernels), 2);
+    both(680, c"cuLibraryUnload", &[code::load(PTX)]);
+    assert_eq!(launch(kernel), kernel);
+    run.answer(asked(&run, "scale"), &twin_of(&["scale"], &[]));
+    assert_ne!(until_twin(kernel), kernel, "there is room again");
+    run.end();
 }
 
 fn run_unprobed(block: *mut u8, why: Unprobed) -> u64 {

@@ -127,6 +127,10 @@ counted! {
         Unlike,
         /// Likewise, and its twin could not be made or loaded.
         NoTwin,
+        /// Likewise, and it is not known yet whether it has a twin.
+        NotKnown,
+        /// It may be such a kernel, of more than the collector has room for.
+        TooManyKernels,
     }
 }
 

@@ -433,5 +433,9 @@ fn ran_original(why: Unprobed) -> &'static str {
         Unprobed::NoTwin => {
             "their kernels were loaded before xputrace attached, and their twin could not be made or loaded"
         }
+        Unprobed::NotKnown => {
+            "their kernels were loaded before xputrace attached, and the process's files were still searched for them"
+        }
+        Unprobed::TooManyKernels => "their kernels are more than xputrace can look for in the process's files",
     }
 }

@@ -75,6 +75,13 @@ impl Agent {
         }
     }
 
+    /// Takes back so much of what was counted, which counts as something else.
+    pub fn uncount_unprobed(&self, why: Unprobed, n: u64) {
+        if let Some(region) = self.device_region() {
+            region.control().unprobed[why as usize].fetch_sub(n, Ordering::Relaxed);
+        }
+    }
+
     /// Counts what became of an image.
     pub fn count_image(&self, outcome: ImageOutcome) {
         if let Some(region) = self.device_region() {

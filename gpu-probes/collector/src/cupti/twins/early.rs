@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use xputrace_wire::device::{ImageOutcome, Twin, Unprobed, original_symbol};
 
-/// Kernels that are asked for.
-const MOST_KERNELS: usize = 1 << 14;
+/// Kernels that are known at a time: half of what their table has room for, so that each finds a place there.
+const MOST_KERNELS: usize = 1 << 13;
 
 /// What is known of a kernel: nothing so far.
 const ASKED: u32 = 0;
@@ -35,7 +35,7 @@ const REFUSED: u32 = 3;
 #[derive(Debug)]
 #[repr(C)]
 struct Launches {
-    /// Those before there was an answer.
+    /// Those that are counted as [`Unprobed::NotKnown`].
     early: AtomicU64,
     /// What is known of it.
     standing: AtomicU32,
@@ -50,14 +50,19 @@ unsafe impl ZeroIsValid for Launches {}
 pub(super) struct Early {
     numbers: Table,
     launches: Zeroed<Launches>,
+    /// Numbers that were given so far.
     n: AtomicU32,
+    /// Whether a kernel found no room, and none was forgotten since.
+    is_full: AtomicBool,
 }
 
 /// A kernel that was launched, and until when its handle is that.
 #[derive(Debug)]
 pub(super) struct EarlyKernel {
     key: Key,
+    number: u32,
     pub(super) origin: Origin,
+    /// 0 if the driver does not tell it.
     pub(super) code: usize,
     /// Where it was launched first: a module's kernels are of that context.
     pub(super) context: u32,
@@ -67,7 +72,12 @@ pub(super) struct EarlyKernel {
 
 impl Early {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Early { numbers: Table::new()?, launches: Zeroed::new(MOST_KERNELS)?, n: AtomicU32::new(0) })
+        Ok(Early {
+            numbers: Table::new()?,
+            launches: Zeroed::new(MOST_KERNELS)?,
+            n: AtomicU32::new(0),
+            is_full: AtomicBool::new(false),
+        })
     }
 
     /// Returns what is counted of a kernel that was launched before.
@@ -76,36 +86,68 @@ impl Early {
         self.launches.get(entry.kernel.load(Ordering::Relaxed) as usize)
     }
 
-    /// Adds a kernel; `None` if there is no room. One thread at a time.
-    fn add(&self, key: Key, standing: u32) -> Option<&Launches> {
+    /// Adds a kernel, with one of the free numbers if there are any; `None` if there is no room. One thread at a time.
+    fn add(&self, key: Key, standing: u32, free: &mut Vec<u32>) -> Option<u32> {
+        let number = free.pop().or_else(|| self.new_number());
+        let added = number.filter(|it| {
+            self.launches[*it as usize].standing.store(standing, Ordering::Release);
+            self.numbers.insert(key, New { kernel: *it, ..New::default() })
+        });
+        if added.is_none() {
+            free.extend(number);
+            self.is_full.store(true, Ordering::Release);
+        }
+        added
+    }
+
+    fn new_number(&self) -> Option<u32> {
         let number = self.n.load(Ordering::Relaxed);
-        let launches = self.launches.get(number as usize)?;
-        launches.standing.store(standing, Ordering::Release);
-        self.n.store(number + 1, Ordering::Relaxed);
-        self.numbers.insert(key, New { kernel: number, ..New::default() }).then_some(launches)
+        let has_room = (number as usize) < self.launches.len();
+        has_room.then(|| self.n.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Lets a kernel's number be another's, once nobody is to answer for it. One thread at a time.
+    fn give_back(&self, number: u32, free: &mut Vec<u32>) {
+        free.push(number);
+        self.is_full.store(false, Ordering::Release);
     }
 }
 
 impl Launches {
-    /// Counts a launch that runs the original.
-    fn count(&self, agent: &Agent) {
-        self.early.fetch_add(1, Ordering::AcqRel);
-        self.count_early(agent);
+    fn is_asked(&self) -> bool {
+        self.standing.load(Ordering::Acquire) == ASKED
     }
 
-    /// Counts the launches that were not counted yet, if it is known what they are.
-    fn count_early(&self, agent: &Agent) {
-        let standing = self.standing.load(Ordering::Acquire);
-        if standing == ASKED {
-            return;
+    /// Counts a launch that runs the original.
+    fn count(&self, agent: &Agent) {
+        match self.why() {
+            Some(Unprobed::NotKnown) => {
+                // In this order: what is moved was counted before.
+                agent.count_unprobed(Unprobed::NotKnown, 1);
+                self.early.fetch_add(1, Ordering::AcqRel);
+                if !self.is_asked() {
+                    self.move_early(agent);
+                }
+            }
+            why => why.into_iter().for_each(|it| agent.count_unprobed(it, 1)),
         }
-        let n = self.early.swap(0, Ordering::AcqRel);
-        let why = match standing {
+    }
+
+    /// Returns as what its launches count, if they do.
+    fn why(&self) -> Option<Unprobed> {
+        match self.standing.load(Ordering::Acquire) {
+            ASKED => Some(Unprobed::NotKnown),
             NEEDS_NONE => None,
             HAS_TWIN => Some(Unprobed::NotReady),
             refused => Unprobed::ALL.get((refused - REFUSED) as usize).copied(),
-        };
-        why.into_iter().for_each(|it| agent.count_unprobed(it, n));
+        }
+    }
+
+    /// Counts those that were not known as what they are by now.
+    fn move_early(&self, agent: &Agent) {
+        let n = self.early.swap(0, Ordering::AcqRel);
+        self.why().into_iter().for_each(|it| agent.count_unprobed(it, n));
+        agent.uncount_unprobed(Unprobed::NotKnown, n);
     }
 
     /// Takes what became of it.
@@ -116,7 +158,7 @@ impl Launches {
             Err(why) => REFUSED + reason(why) as u32,
         };
         self.standing.store(standing, Ordering::Release);
-        self.count_early(agent);
+        self.move_early(agent);
     }
 }
 
@@ -157,11 +199,16 @@ impl Run {
         if !is_selected {
             return;
         }
-        let launches = known.or_else(|| self.ask(twins, early, key, Launched { kernel: kernel.handle, context }));
-        launches.into_iter().for_each(|it| it.count(self.agent));
+        let is_full = || early.is_full.load(Ordering::Acquire);
+        let launched = Launched { kernel: kernel.handle, context };
+        let launches = known.or_else(|| if is_full() { None } else { self.ask(twins, early, key, launched) });
+        match launches {
+            Some(launches) => launches.count(self.agent),
+            None => self.agent.count_unprobed(Unprobed::TooManyKernels, 1),
+        }
     }
 
-    /// Asks for a kernel's twin.
+    /// Asks for a kernel's twin; `None` if there is no room for it.
     #[cold]
     fn ask(
         &self,
@@ -178,17 +225,21 @@ impl Run {
         if let Some(launches) = early.find(key) {
             return Some(launches);
         }
-        let asked = known.ok().filter(|it| !is_twin(it) && !images.loaded.contains(&(it.origin, it.code)));
-        let launches = early.add(key, if asked.is_some() { ASKED } else { NEEDS_NONE })?;
-        let KernelCode { origin, code, symbol } = asked?;
+        let is_asked = |it: &KernelCode| !is_twin(it) && !images.loaded.contains(&(it.origin, it.code));
+        let asked = known.as_ref().is_ok_and(is_asked);
+        let number = early.add(key, if asked { ASKED } else { NEEDS_NONE }, &mut images.free)?;
+        let launches = &early.launches[number as usize];
+        // What the driver does not tell may be of a module that it has made itself.
+        let (origin, code) = known.as_ref().map_or((Origin::Module, 0), |it| (it.origin, it.code));
         let is_gone = Arc::new(AtomicBool::new(false));
-        images.early.push(EarlyKernel { key, origin, code, context: context.id, is_gone: is_gone.clone() });
+        images.early.push(EarlyKernel { key, number, origin, code, context: context.id, is_gone: is_gone.clone() });
+        let Some(KernelCode { symbol, .. }) = known.ok().filter(|_| asked) else { return Some(launches) };
         // So that it is prepared, too.
         twins.contexts.claim(context.id, context.handle);
         drop(images);
         let loaded = Loaded { origin, code, context: Some(context), kernel: Some(kernel) };
         let work = Work { backend: self.backend, agent: self.agent, loaded };
-        self.agent.ask_for_kernel(symbol, move |answer| twins.answered(work, launches, answer, &is_gone));
+        self.agent.ask_for_kernel(symbol, move |answer| twins.answered(work, early, number, answer, &is_gone));
         Some(launches)
     }
 }
@@ -201,20 +252,27 @@ struct Launched {
 
 impl Twins {
     /// Has a kernel run its twins, if there are any. Called by the worker.
-    fn answered(&self, work: Work, launches: &Launches, answer: Result<Vec<Twin>, ImageOutcome>, is_gone: &AtomicBool) {
-        match answer.and_then(|it| self.load(work, &it, is_gone)) {
-            // Of code that was unloaded meanwhile, all that is to be said.
-            Err(it) if it != ImageOutcome::NothingToProbe && is_gone.load(Ordering::Acquire) => {
-                launches.settle(work.agent, Ok(()));
-            }
-            outcome => {
-                launches.settle(work.agent, outcome);
-                let is_of_images =
-                    |it: &ImageOutcome| *it != ImageOutcome::NothingToProbe && reason(*it) == Unprobed::NoTwin;
-                let told = outcome.map_or_else(|it| Some(it).filter(is_of_images), |()| Some(ImageOutcome::Twinned));
-                told.into_iter().for_each(|it| work.agent.count_image(it));
-            }
+    fn answered(
+        &self,
+        work: Work,
+        early: &Early,
+        number: u32,
+        answer: Result<Vec<Twin>, ImageOutcome>,
+        is_gone: &AtomicBool,
+    ) {
+        let outcome = answer.and_then(|it| self.load(work, &it, is_gone));
+        let (launches, mut images) = (&early.launches[number as usize], self.images());
+        let is_gone = is_gone.load(Ordering::Acquire);
+        // Of code that was unloaded meanwhile, all that is to be said.
+        let outcome =
+            outcome.or_else(|it| if is_gone && it != ImageOutcome::NothingToProbe { Ok(()) } else { Err(it) });
+        launches.settle(work.agent, outcome);
+        if is_gone {
+            return early.give_back(number, &mut images.free);
         }
+        let is_of_images = |it: &ImageOutcome| *it != ImageOutcome::NothingToProbe && reason(*it) == Unprobed::NoTwin;
+        let told = outcome.map_or_else(|it| Some(it).filter(is_of_images), |()| Some(ImageOutcome::Twinned));
+        told.into_iter().for_each(|it| work.agent.count_image(it));
     }
 
     /// Forgets kernels; returns of which code they are.
@@ -224,6 +282,10 @@ impl Twins {
         for it in &gone {
             it.is_gone.store(true, Ordering::Release);
             early.numbers.remove(it.key);
+            // Else whoever answers gives it back.
+            if !early.launches[it.number as usize].is_asked() {
+                early.give_back(it.number, &mut images.free);
+            }
         }
         gone.into_iter().map(|it| it.code).collect()
     }

@@ -53,7 +53,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use streams::Launching;
 use table::{Entry, Key, Table};
-use work::{Image, ImageEntry, Loaded, Switch};
+use work::{EarlyTwins, Image, ImageEntry, Loaded, Switch};
 use xputrace_wire::device::{Choice, Control, Extent, MOST_CONTEXTS, Unprobed};
 
 /// The callback ids that are enabled for twins, whatever else is recorded.
@@ -77,6 +77,8 @@ pub(super) struct Twins {
     n_loaded: AtomicU32,
     /// Whether some image could not be prepared in some context.
     has_unprepared: AtomicBool,
+    /// Whether some twin could not be loaded.
+    has_unloaded: AtomicBool,
     /// From originals to twins, and from twins to originals.
     twins: Table,
     originals: Table,
@@ -99,6 +101,9 @@ struct Images {
     switches: Vec<Switch>,
     /// Kernels of code that was loaded before we came, as far as they were launched.
     early: Vec<EarlyKernel>,
+    /// Numbers of such that were forgotten, for others.
+    free: Vec<u32>,
+    early_twins: Vec<EarlyTwins>,
     /// Code that was loaded since then, where that matters.
     loaded: HashSet<(Origin, usize)>,
     wanted: Wanted,
@@ -107,6 +112,15 @@ struct Images {
     is_over: bool,
     /// What prepares each context.
     jobs: [Option<Job>; MOST_CONTEXTS],
+}
+
+impl Images {
+    /// Adds a switch, if it is not known: twins are prepared again for a kernel that was forgotten.
+    fn add_switch(&mut self, switch: Switch) {
+        if !self.switches.iter().any(|it| (it.slot, it.address) == (switch.slot, switch.address)) {
+            self.switches.push(switch);
+        }
+    }
 }
 
 /// A kernel's twin, in the context in which a launch runs.
@@ -126,6 +140,7 @@ impl Twins {
             newest: AtomicU32::new(0),
             n_loaded: AtomicU32::new(0),
             has_unprepared: AtomicBool::new(false),
+            has_unloaded: AtomicBool::new(false),
             twins: Table::new()?,
             originals: Table::new()?,
             contexts: Contexts::new(),

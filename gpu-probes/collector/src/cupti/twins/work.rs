@@ -14,6 +14,7 @@ use super::{TWINS, Twins};
 use crate::agent::device::{CodeAt, TWIN_WITHIN};
 use crate::agent::{Agent, Backend, Context, Refusal, Stream};
 use std::ffi::CString;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -74,6 +75,39 @@ pub(super) struct ImageEntry {
     pub(super) back: Option<Key>,
 }
 
+/// Twins, and the only kernel that runs them, of code that was loaded before we came. Twins have the addresses of its code's
+/// variables, so they are of no use to the same kernel of other code, which may run at that moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fingerprint {
+    kernel: u64,
+    code: usize,
+    /// Two hashes.
+    twins: [u64; 2],
+}
+
+impl Fingerprint {
+    /// `None` of code that was loaded since we came.
+    fn of(loaded: Loaded, twins: &[Twin]) -> Option<Self> {
+        let hash = |salt: u64| {
+            let mut hasher = DefaultHasher::new();
+            salt.hash(&mut hasher);
+            for Twin { code, kernels, choices, variables, names } in twins {
+                (code, kernels, variables, names).hash(&mut hasher);
+                choices.iter().for_each(|it| it.word().hash(&mut hasher));
+            }
+            hasher.finish()
+        };
+        loaded.kernel.map(|kernel| Fingerprint { kernel, code: loaded.code, twins: [hash(0), hash(1)] })
+    }
+}
+
+/// Twins that stay loaded for a kernel: it may be forgotten where its code is not unloaded, and asked for again.
+#[derive(Debug)]
+pub(super) struct EarlyTwins {
+    of: Fingerprint,
+    contents: Arc<[Contents]>,
+}
+
 /// What does not change of one of its twins.
 #[derive(Debug)]
 struct Contents {
@@ -89,7 +123,7 @@ struct Contents {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Switch {
     pub(super) slot: usize,
-    address: u64,
+    pub(super) address: u64,
     bytes: usize,
 }
 
@@ -175,15 +209,10 @@ impl Twins {
     /// Loads the twins of an image, and prepares the context in which that was loaded.
     pub(super) fn load(&self, work: Work, twins: &[Twin], is_given_up: &AtomicBool) -> Result<(), ImageOutcome> {
         let Work { backend, agent, loaded } = work;
-        // Twins stay loaded, whatever becomes of their originals: graphs may have them.
-        if self.n_loaded.fetch_add(twins.len() as u32, Ordering::Relaxed) >= MOST_TWINS {
-            return Err(ImageOutcome::TableFull);
-        }
-        let contents =
-            twins.iter().map(|it| self.load_contents(work, it, is_given_up)).collect::<Answer<Vec<Contents>>>();
-        let contents =
-            contents.map_err(|it| if it == UNLIKE { ImageOutcome::Unlike } else { ImageOutcome::NotLoaded })?;
-        let contents = self.numbered(contents).ok_or(ImageOutcome::TableFull)?;
+        let contents = match Fingerprint::of(loaded, twins) {
+            Some(of) => self.early_contents(work, of, twins, is_given_up),
+            None => self.load_all(work, twins, is_given_up),
+        }?;
         let number = self.newest.load(Ordering::Acquire) + 1;
         let context = loaded.context.filter(|_| loaded.origin == Origin::Module);
         let swap = |it: &Pair| {
@@ -197,7 +226,7 @@ impl Twins {
             code: loaded.code,
             context,
             is_early: loaded.kernel.is_some(),
-            contents: contents.into(),
+            contents,
             entries: vec![],
         };
         let slot = {
@@ -227,6 +256,77 @@ impl Twins {
         Ok(())
     }
 
+    /// Loads twins, which stay loaded, whatever becomes of their originals: graphs may have them.
+    fn load_all(&self, work: Work, twins: &[Twin], is_given_up: &AtomicBool) -> Result<Arc<[Contents]>, ImageOutcome> {
+        if self.n_loaded.fetch_add(twins.len() as u32, Ordering::Relaxed) >= MOST_TWINS {
+            return Err(ImageOutcome::TableFull);
+        }
+        let contents =
+            twins.iter().map(|it| self.load_contents(work, it, is_given_up)).collect::<Answer<Vec<Contents>>>();
+        let contents = contents.map_err(|it| self.not_loaded(work.agent, it))?;
+        self.numbered(contents).map(Arc::from).ok_or(ImageOutcome::TableFull)
+    }
+
+    /// Returns what became of an image whose twin was not loaded, and tells what CUDA answered.
+    fn not_loaded(&self, agent: &Agent, failure: Failure) -> ImageOutcome {
+        match failure {
+            UNLIKE => return ImageOutcome::Unlike,
+            GONE => {}
+            _ => tell_once(&self.has_unloaded, agent, "was not loaded", failure),
+        }
+        ImageOutcome::NotLoaded
+    }
+
+    /// Loads twins of a kernel that was loaded before we came, once.
+    fn early_contents(
+        &self,
+        work: Work,
+        of: Fingerprint,
+        twins: &[Twin],
+        is_given_up: &AtomicBool,
+    ) -> Result<Arc<[Contents]>, ImageOutcome> {
+        let known = self.images().early_twins.iter().find(|it| it.of == of).map(|it| Arc::clone(&it.contents));
+        if let Some(contents) = known {
+            self.check_again(work, &contents, is_given_up).map_err(|it| self.not_loaded(work.agent, it))?;
+            return Ok(contents);
+        }
+        let contents = self.load_all(work, twins, is_given_up)?;
+        self.images().early_twins.push(EarlyTwins { of, contents: Arc::clone(&contents) });
+        Ok(contents)
+    }
+
+    /// Checks that twins are like their kernel still: its handle may be another's.
+    fn check_again(&self, work: Work, contents: &[Contents], is_given_up: &AtomicBool) -> Answer<()> {
+        let mut pairs = contents.iter().flat_map(|it| &it.kernels);
+        self.with_kernels(work, is_given_up, |lease| {
+            pairs.try_for_each(|it| self.early_kernel(work, lease, it.original, it.twin).map(drop))
+        })
+    }
+
+    /// Returns a kernel that was loaded before we came, if it is like its twin.
+    fn early_kernel(&self, work: Work, lease: Lease<'_>, kernel: u64, twin: u64) -> Answer<u64> {
+        // SAFETY: a kernel of the lease's code, and our own.
+        lease.call(|| unsafe { alike(work.backend, work.loaded.origin, kernel, twin) })
+    }
+
+    /// Does something with kernels of code that is not unloaded meanwhile; in its context if that is needed.
+    fn with_kernels<T>(
+        &self,
+        Work { backend, loaded, .. }: Work,
+        is_given_up: &AtomicBool,
+        run: impl FnOnce(Lease<'_>) -> Answer<T>,
+    ) -> Answer<T> {
+        let lease = Lease::new(self).of_loading(loaded.code, is_given_up);
+        // The driver may have to load a kernel before it tells its parameters.
+        match (loaded.origin, loaded.kernel) {
+            (Origin::Library, None) => run(lease),
+            _ => {
+                let lease = lease.in_context(self.slot_of(loaded.context).ok_or(INVALID)?);
+                lease.run(backend, || run(lease))
+            }
+        }
+    }
+
     /// Numbers the kernels whose handlers have conditions; `None` if they are too many.
     fn numbered(&self, mut contents: Vec<Contents>) -> Option<Vec<Contents>> {
         let mut numbers: Vec<(u64, KernelNumber)> = Vec::new();
@@ -251,37 +351,30 @@ impl Twins {
         // SAFETY: the code lives during the call.
         let library = unsafe { code.load(&text)? };
         let variables = twin.variables.iter().map(|it| name(it)).collect::<Answer<Vec<CString>>>()?;
-        let lease = Lease::new(self).of_loading(loaded.code, is_given_up);
-        let find_all = |lease: Lease<'_>| {
+        let kernels = self.with_kernels(work, is_given_up, |lease| {
             let mut kernels = Vec::new();
             for (symbol, choice) in twin.kernels.iter().zip(&twin.choices) {
                 // SAFETY: the library just loaded.
                 let twin = unsafe { code.kernel(library, &name(&twin_symbol(symbol))?)? };
                 let original = name(symbol)?;
-                // SAFETY: code that is not unloaded meanwhile, and its kernel.
-                let original = lease.call(|| unsafe {
-                    match (loaded.kernel, loaded.origin) {
-                        (Some(kernel), origin) => alike(backend, origin, kernel, twin),
-                        (None, Origin::Library) => code.kernel(loaded.code as Handle, &original),
-                        (None, Origin::Module) => code.module_kernel(loaded.code as Handle, &original),
+                let original = match (loaded.kernel, loaded.origin) {
+                    (Some(kernel), _) => Ok(self.early_kernel(work, lease, kernel, twin)?),
+                    // SAFETY: code that is not unloaded meanwhile.
+                    (None, Origin::Library) => lease.call(|| unsafe { code.kernel(loaded.code as Handle, &original) }),
+                    (None, Origin::Module) => {
+                        // SAFETY: as above, in its context.
+                        lease.call(|| unsafe { code.module_kernel(loaded.code as Handle, &original) })
                     }
-                });
+                };
                 match original {
                     Ok(original) => kernels.push(Pair { original, twin, choice: *choice, kernel: 0 }),
-                    Err(why @ (GONE | UNLIKE)) => return Err(why),
+                    Err(GONE) => return Err(GONE),
                     // One that the original lacks is never launched.
                     Err(_) => {}
                 }
             }
             Ok(kernels)
-        };
-        let kernels = match loaded.origin {
-            Origin::Library => find_all(lease),
-            Origin::Module => {
-                let lease = lease.in_context(self.slot_of(loaded.context).ok_or(INVALID)?);
-                lease.run(backend, || find_all(lease))
-            }
-        };
+        });
         Ok(Contents { library: library as usize, kernels: kernels?, variables, names: twin.names.clone() })
     }
 
@@ -312,8 +405,8 @@ impl Twins {
         };
         let prepared = Lease::new(self).in_context(slot).run(backend, prepare);
         // Without the context, nothing is launched there.
-        if prepared.is_err_and(|it| it != GONE) {
-            self.has_unprepared.store(true, Ordering::Release);
+        if let Some(failure) = prepared.err().filter(|it| *it != GONE) {
+            tell_once(&self.has_unprepared, agent, "could not be prepared in a context", failure);
         }
         self.contexts.state(slot).prepared.fetch_max(newest, Ordering::AcqRel);
         self.begin_clock(backend, agent, slot);
@@ -479,7 +572,7 @@ impl Twins {
         let (address, bytes) = lease.call(|| unsafe { code.variable(Origin::Library, library, &name) })?;
         let switch = Switch { slot, address, bytes };
         switch.set(backend, lease, state, self.off.get())?;
-        self.images().switches.push(switch);
+        self.images().add_switch(switch);
         if !addresses.is_empty() {
             set(GLOBALS_VARIABLE, &addresses)?;
         }
@@ -594,10 +687,14 @@ impl Switch {
 unsafe fn alike(backend: &CuptiBackend, origin: Origin, kernel: u64, twin: u64) -> Answer<u64> {
     let handles = &backend.driver.handles;
     // SAFETY: the caller's promise.
-    let both = unsafe { [handles.parameters(origin, kernel), handles.parameters(Origin::Library, twin)] };
-    match both {
-        [Ok(kernels), Ok(twins)] if kernels == twins => Ok(kernel),
-        _ => Err(UNLIKE),
+    let (kernels, twins) = unsafe { (handles.parameters(origin, kernel)?, handles.parameters(Origin::Library, twin)?) };
+    if kernels == twins { Ok(kernel) } else { Err(UNLIKE) }
+}
+
+/// Tells the first failure of a kind.
+fn tell_once(was_told: &AtomicBool, agent: &Agent, what: &str, failure: Failure) {
+    if !was_told.swap(true, Ordering::AcqRel) {
+        agent.note(format!("a kernel's twin {what}: CUDA answered {failure}"));
     }
 }
 
