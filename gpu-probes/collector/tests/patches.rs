@@ -62,6 +62,11 @@ unsafe impl Sync for Run {}
 
 impl Run {
     fn new(asked: u64) -> Self {
+        Self::of(asked, false)
+    }
+
+    /// Of handlers that read the GPU's clock, or don't.
+    fn of(asked: u64, reads_clock: bool) -> Self {
         let listener = listen();
         let address = listener.address.clone();
         let device = memory(BLOCK.size(), true);
@@ -69,6 +74,7 @@ impl Run {
         let block = unsafe {
             libc::mmap(std::ptr::null_mut(), BLOCK.size(), rights, libc::MAP_SHARED, device.as_raw_fd(), 0).cast::<u8>()
         };
+        unsafe { &*block.cast::<device::Control>() }.reads_clock.store(reads_clock.into(), SeqCst);
         let asked = asked | demand::DEVICE | demand::PATCHES;
         let tracer = std::thread::scope(|scope| {
             let tracer = scope.spawn(|| {
@@ -257,6 +263,27 @@ fn kernels_that_can_not_be_numbered_have_no_handlers_and_it_is_said() {
         assert_eq!(load(&names[..MOST_NUMBERS]), [twinned, 1], "they were given back");
         sanitizer::unload(CONTEXT, 0x200);
     }
+    run.end();
+}
+
+#[test]
+fn what_is_measured_replaces_a_guess_that_was_written_meanwhile() {
+    let _alone = alone();
+    const BEHIND: u64 = 5_000_000_000;
+    sanitizer::BEHIND.store(BEHIND, SeqCst);
+    sanitizer::LOADS_WAIT.store(true, SeqCst);
+    let mut run = Run::of(ALL, true);
+    run.load(0x200, &["first"]);
+    let words = FIRST.launch(1);
+    let written = || word(word(words, kernel_words::BLOCK), device::CLOCK_OFFSET) as i64;
+    assert!(written() < 0, "a guess: less than CLOCK_REALTIME, and the launch does not wait for ever");
+    sanitizer::LOADS_WAIT.store(false, SeqCst);
+    assert_eq!(run.kernels(1)[0].1, 50);
+    assert_eq!(run.tracer.lost(Lost::NoTimestamps), 0, "times are read once the clock is known");
+    let told = &run.control().slots[0];
+    let offsets = [written(), told.clock_offset.load(SeqCst) as i64];
+    assert!(offsets.iter().all(|it| it.abs_diff(BEHIND as i64) < 1_000_000_000), "{offsets:?}");
+    assert!(told.clock_error.load(SeqCst) > 1_000_000_000, "the launch has read the guess");
     run.end();
 }
 

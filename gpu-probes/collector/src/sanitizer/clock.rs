@@ -128,14 +128,14 @@ impl Patching {
             let _ = timer.measure(&driver.code, &InUse, was_read);
         }
         let offset = timer.offset_nanos();
-        if offset != clock.written_nanos {
-            // SAFETY: a word of the block.
-            if unsafe { write_word(functions, block + at, offset.to_le_bytes(), stream) } {
-                self.state().contexts[slot].clock.written_nanos = offset;
-            }
+        // SAFETY: a word of the block.
+        let write = || unsafe { write_word(functions, block + at, offset.to_le_bytes(), stream) };
+        let is_written = offset == clock.written_nanos || write();
+        if is_written {
+            self.state().contexts[slot].clock.written_nanos = offset;
         }
         region.tell_clock(slot, offset, timer.error_nanos());
-        if timer.is_measured() || timer.has_failed() {
+        if timer.is_measured() && is_written || timer.has_failed() {
             clock.first.iter().for_each(|it| it.settle());
         }
     }

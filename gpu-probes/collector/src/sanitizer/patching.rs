@@ -149,7 +149,7 @@ impl Kernel {
         self.words + (place * kernel_words::BYTES) as u64
     }
 
-    /// Returns a launch of it whose times are to come.
+    /// Returns a launch of it whose times are to come, by the API's own handle of the stream: all threads may call theirs the same.
     fn awaited(&self, kernel: xputrace_wire::record::Kernel, stream: Handle, choice: Choice) -> Awaited {
         Awaited { kernel, symbol: self.called(choice), since: realtime_now(), stream: stream as usize }
     }
@@ -629,7 +629,7 @@ impl Patching {
         let mut told = Told::default();
         if runs {
             told.choice = self.choose(agent, kernel);
-            let awaited = kernel.awaited(record, launch.stream, told.choice);
+            let awaited = kernel.awaited(record, launch.stream_handle, told.choice);
             told.is_timed = kernel.timing.is_some_and(|it| it.await_launch(agent, awaited));
             told.words = kernel.address(if told.is_timed { Taking::OfLaunch } else { Taking::None }, told.choice);
         }
@@ -672,7 +672,7 @@ impl Patching {
         let is_told = unsafe { (functions.set_data)(launch.function, data as *const c_void) } == SUCCESS;
         if let Some(timing) = kernel.timing {
             let record = launches::node_of(launch, node.node, kernel.device, kernel.context(launch.context));
-            let awaited = record.filter(|_| runs).map(|it| kernel.awaited(it, launch.stream, choice));
+            let awaited = record.filter(|_| runs).map(|it| kernel.awaited(it, launch.stream_handle, choice));
             let (executable, of_graph) = (node.executable as usize, node.node as usize);
             let of = NodeId { grid_id: launch.grid_id, executable, node: of_graph };
             timing.await_node(agent, of, awaited, runs && is_told);

@@ -41,7 +41,7 @@ pub(super) struct Awaited {
     pub(super) symbol: &'static CStr,
     /// When its launch had begun: it starts later.
     pub(super) since: Realtime,
-    /// The handle of its stream.
+    /// The API's own handle of its stream.
     pub(super) stream: usize,
 }
 

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::cupti::Handle;
 use xputrace_collector::cupti::driver::{Code, Driver};
 use xputrace_wire::device::kernel_words;
@@ -28,6 +28,10 @@ pub static PATCHED: AtomicUsize = AtomicUsize::new(0);
 pub static WAITS: AtomicBool = AtomicBool::new(false);
 /// While set, copies from the GPU fail.
 pub static COPIES_FAIL: AtomicBool = AtomicBool::new(false);
+/// While set, the driver loads no code.
+pub static LOADS_WAIT: AtomicBool = AtomicBool::new(false);
+/// By how much the GPU's clock is behind CLOCK_MONOTONIC.
+pub static BEHIND: AtomicU64 = AtomicU64::new(0);
 /// What calls of the driver answer that wait.
 pub static ANSWER: AtomicU32 = AtomicU32::new(0);
 
@@ -38,6 +42,8 @@ pub fn reset() {
     WAITS.store(false, SeqCst);
     COPIES_FAIL.store(false, SeqCst);
     ANSWER.store(0, SeqCst);
+    LOADS_WAIT.store(false, SeqCst);
+    BEHIND.store(0, SeqCst);
 }
 
 pub fn symbol(name: &CStr) -> *mut c_void {
@@ -63,6 +69,13 @@ pub fn driver() -> Driver {
         exchange_capture_mode: Some(exchange_capture_mode),
         create_stream: Some(create_stream),
         wait_for_stream: Some(wait_for_stream),
+        load_library: Some(load_library),
+        library_kernel: Some(library_kernel),
+        kernel_function: Some(kernel_function),
+        register_memory: Some(register_memory),
+        registered_address: Some(registered_address),
+        create_urgent_stream: Some(create_urgent_stream),
+        launch_kernel: Some(launch_kernel),
         ..Code::default()
     };
     Driver { code, ..Driver::default() }
@@ -87,6 +100,69 @@ unsafe extern "C" fn create_stream(out: *mut Handle, _: u32) -> u32 {
 
 unsafe extern "C" fn wait_for_stream(_: Handle) -> u32 {
     ANSWER.load(SeqCst)
+}
+
+type Pointer = *const c_void;
+
+unsafe extern "C" fn load_library(
+    out: *mut Handle,
+    _: Pointer,
+    _: Pointer,
+    _: Pointer,
+    _: u32,
+    _: Pointer,
+    _: Pointer,
+    _: u32,
+) -> u32 {
+    while LOADS_WAIT.load(SeqCst) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    *out = 0x6000 as Handle;
+    0
+}
+
+unsafe extern "C" fn library_kernel(out: *mut Handle, _: Handle, _: *const c_char) -> u32 {
+    *out = 0x6100 as Handle;
+    0
+}
+
+unsafe extern "C" fn kernel_function(out: *mut Handle, _: Handle) -> u32 {
+    *out = 0x6200 as Handle;
+    0
+}
+
+unsafe extern "C" fn register_memory(_: *mut c_void, _: usize, _: u32) -> u32 {
+    0
+}
+
+unsafe extern "C" fn registered_address(out: *mut u64, memory: *mut c_void, _: u32) -> u32 {
+    *out = memory as u64;
+    0
+}
+
+unsafe extern "C" fn create_urgent_stream(out: *mut Handle, _: u32, _: i32) -> u32 {
+    *out = 0x5001 as Handle;
+    0
+}
+
+/// Runs the kernel that reads the GPU's clock.
+unsafe extern "C" fn launch_kernel(
+    function: Handle,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: Handle,
+    parameters: *mut *mut c_void,
+    _: *mut *mut c_void,
+) -> u32 {
+    assert_eq!(function as u64, 0x6200);
+    let to = (*parameters).cast::<u64>().read() as *const AtomicU64;
+    (*to).store(now(), SeqCst);
+    0
 }
 
 unsafe extern "C" fn subscribe(out: *mut Handle, callback: Callback, _: *mut c_void) -> u32 {
@@ -237,14 +313,14 @@ pub fn word(address: u64, at: usize) -> u64 {
     unsafe { *((address + at as u64) as *const u64) }
 }
 
-/// The GPU's clock, which is CLOCK_MONOTONIC.
+/// The GPU's clock.
 fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 - BEHIND.load(SeqCst)
 }
 
-/// Runs a kernel whose patches have these words: it starts 1 ms after its launch, and takes 50 ns.
+/// Runs a kernel whose patches have these words: it starts 100 ms after its launch, and takes 50 ns.
 pub fn run(words: u64, grid_id: u64) {
     let times = if words == 0 { 0 } else { word(words, kernel_words::TIMES) };
     if times == 0 {
@@ -254,7 +330,7 @@ pub fn run(words: u64, grid_id: u64) {
     let groups = if is_node { times::NODES } else { times::LAUNCHES };
     assert_eq!(word(words, kernel_words::GROUPS), times + groups as u64);
     assert_eq!(word(times, groups + times::group_of(grid_id) * times::group::BYTES), 0, "it was filled with 0");
-    let start = now() + 1_000_000;
+    let start = now() + 100_000_000;
     let bytes = |number| Times { grid_id, is_node, start, end: start + 50 }.record(number);
     unsafe {
         let head = times as *mut u64;
