@@ -2,7 +2,8 @@
 //!
 //! There is one decoded instruction per slot, so positions match the program and the log. Jumps
 //! hold their target, immediates are extended, maps are pointers, and accesses relative to the
-//! frame pointer are fixed stack offsets.
+//! frame pointer are fixed stack offsets; those relative to the register that a compiler keeps the context in,
+//! offsets in the context.
 
 use super::LoadError;
 use super::memory::STACK_BYTES;
@@ -42,6 +43,7 @@ pub(super) enum Op {
     Jsgt32I, Jsgt32R, Jsge32I, Jsge32R, Jlt32I, Jlt32R, Jle32I, Jle32R, Jslt32I, Jslt32R, Jsle32I, Jsle32R,
     Load8, Load16, Load32, Load64, LoadS8, LoadS16, LoadS32,
     StackLoad8, StackLoad16, StackLoad32, StackLoad64,
+    ContextLoad8, ContextLoad16, ContextLoad32, ContextLoad64,
     Store8I, Store16I, Store32I, Store64I, Store8R, Store16R, Store32R, Store64R,
     StackStore8I, StackStore16I, StackStore32I, StackStore64I,
     StackStore8R, StackStore16R, StackStore32R, StackStore64R,
@@ -58,7 +60,8 @@ pub(super) enum Op {
 /// Checks and decodes a program.
 pub(super) fn decode(program: &Program, n_maps: usize) -> Result<Vec<Decoded>, LoadError> {
     let has_calls = program.insns.iter().any(|it| it.code == CALL && it.src == insn::PSEUDO_CALL);
-    let checked = Decoder { program, n_maps, has_calls };
+    let context = if has_calls { None } else { context_register(&program.insns) };
+    let checked = Decoder { program, n_maps, has_calls, context };
     checked
         .run()
         .map_err(|(insn, what)| LoadError { place: format!("program `{}`, instruction {insn}", program.name), what })
@@ -72,6 +75,30 @@ struct Decoder<'a> {
     n_maps: usize,
     /// Whether functions call each other: then the frame pointer isn't the same everywhere.
     has_calls: bool,
+    /// The register that holds the context wherever it is read.
+    context: Option<u8>,
+}
+
+/// Returns the register that the first instruction copies the context to, if no other one writes it or follows a jump
+/// to the first.
+fn context_register(insns: &[Insn]) -> Option<u8> {
+    let (first, others) = insns.split_first()?;
+    let copies = first.code == class::ALU64 | insn::Alu::Mov as u8 | insn::SRC_REG && first.src == 1 && first.off == 0;
+    let is_kept = (6..=9).contains(&first.dst);
+    let writes = |it: &Insn| match it.code & 7 {
+        class::LD | class::LDX | class::ALU | class::ALU64 => it.dst == first.dst,
+        // An atomic instruction may fetch into its source.
+        class::STX => it.code & 0xe0 == mode::ATOMIC && it.src == first.dst,
+        _ => false,
+    };
+    let jumps_to_first = |(at, it): (usize, &Insn)| {
+        let is_jump = matches!(it.code & 7, class::JMP | class::JMP32);
+        let far = it.code == class::JMP32 | insn::JA;
+        let distance = if far { i64::from(it.imm) } else { i64::from(it.off) };
+        is_jump && at as i64 + 1 + distance == 0
+    };
+    let is_stable = !others.iter().any(writes) && !insns.iter().enumerate().any(jumps_to_first);
+    (copies && is_kept && is_stable).then_some(first.dst)
 }
 
 type Checked<T> = Result<T, String>;
@@ -137,7 +164,7 @@ impl Decoder<'_> {
         }
         match insn.code & 7 {
             class::LD => self.ld_imm64(at, insn),
-            class::LDX => ldx(insn, !self.has_calls),
+            class::LDX => self.ldx(insn),
             class::ST => store(insn, false, !self.has_calls),
             class::STX if insn.code & 0xe0 == mode::ATOMIC => atomic(insn),
             class::STX => store(insn, true, !self.has_calls),
@@ -146,6 +173,31 @@ impl Decoder<'_> {
             class::JMP => jump(at, insn, false),
             _ => jump(at, insn, true),
         }
+    }
+
+    fn ldx(&self, insn: &Insn) -> Checked<Decoded> {
+        use Op::*;
+        writes(insn.dst)?;
+        let size = size_of(insn.code);
+        let (op, in_stack, in_context) = match (insn.code & 0xe0, size) {
+            (mode::MEM, 1) => (Load8, Some(StackLoad8), Some(ContextLoad8)),
+            (mode::MEM, 2) => (Load16, Some(StackLoad16), Some(ContextLoad16)),
+            (mode::MEM, 4) => (Load32, Some(StackLoad32), Some(ContextLoad32)),
+            (mode::MEM, 8) => (Load64, Some(StackLoad64), Some(ContextLoad64)),
+            (mode::MEMSX, 1) => (LoadS8, None, None),
+            (mode::MEMSX, 2) => (LoadS16, None, None),
+            (mode::MEMSX, 4) => (LoadS32, None, None),
+            _ => return Err(unknown(insn)),
+        };
+        if insn.imm != 0 {
+            return Err(unknown(insn));
+        }
+        let offset = insn.off as i64 as u64;
+        Ok(match (in_stack, in_context) {
+            (Some(op), _) if insn.src == 10 && !self.has_calls => decoded(op, insn, stack_place(insn.off, size)?, 0),
+            (_, Some(op)) if Some(insn.src) == self.context => decoded(op, insn, insn.off.into(), offset),
+            _ => decoded(op, insn, insn.off.into(), offset),
+        })
     }
 
     fn ld_imm64(&self, at: usize, insn: &Insn) -> Checked<Decoded> {
@@ -203,44 +255,14 @@ fn stack_place(off: i16, size: usize) -> Checked<i32> {
     Ok(place)
 }
 
-fn size_of(code: u8) -> usize {
+/// Returns the bytes that a load or store reads or writes.
+pub(super) fn size_of(code: u8) -> usize {
     match code & 0x18 {
         0x00 => 4,
         0x08 => 2,
         0x10 => 1,
         _ => 8,
     }
-}
-
-fn ldx(insn: &Insn, stack_is_fixed: bool) -> Checked<Decoded> {
-    use Op::*;
-    writes(insn.dst)?;
-    let size = size_of(insn.code);
-    let op = match (insn.code & 0xe0, size) {
-        (mode::MEM, 1) => Load8,
-        (mode::MEM, 2) => Load16,
-        (mode::MEM, 4) => Load32,
-        (mode::MEM, 8) => Load64,
-        (mode::MEMSX, 1) => LoadS8,
-        (mode::MEMSX, 2) => LoadS16,
-        (mode::MEMSX, 4) => LoadS32,
-        _ => return Err(unknown(insn)),
-    };
-    if insn.imm != 0 {
-        return Err(unknown(insn));
-    }
-    let stack = match op {
-        _ if insn.src != 10 || !stack_is_fixed => None,
-        Load8 => Some(StackLoad8),
-        Load16 => Some(StackLoad16),
-        Load32 => Some(StackLoad32),
-        Load64 => Some(StackLoad64),
-        _ => None,
-    };
-    Ok(match stack {
-        Some(op) => decoded(op, insn, stack_place(insn.off, size)?, 0),
-        None => decoded(op, insn, insn.off.into(), insn.off as i64 as u64),
-    })
 }
 
 fn store(insn: &Insn, from_register: bool, stack_is_fixed: bool) -> Checked<Decoded> {

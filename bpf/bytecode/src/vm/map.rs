@@ -211,11 +211,19 @@ impl Map {
     }
 
     /// Looks up a key of the map's key size for a program.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&mut self, key: &[u8]) -> Found {
         let found = match &mut self.store {
             Store::Hash(index) => index.touch(key),
             Store::Array => array_slot(key, self.max_entries),
+            _ => return self.find_elsewhere(key),
+        };
+        found.map_or(Found::Nothing, Found::Value)
+    }
+
+    #[inline(never)]
+    fn find_elsewhere(&mut self, key: &[u8]) -> Found {
+        let found = match &self.store {
             Store::PerThread(_) => self.thread_slot(key),
             Store::Maps(inner) => {
                 return match array_slot(key, self.max_entries) {
@@ -225,7 +233,7 @@ impl Map {
             }
             Store::OneMap(inner) => return Found::Map(*inner),
             Store::Remote(_) => return self.fetch(key),
-            Store::Outside | Store::Unused => None,
+            Store::Hash(_) | Store::Array | Store::Outside | Store::Unused => None,
         };
         found.map_or(Found::Nothing, Found::Value)
     }
@@ -562,6 +570,7 @@ impl HashIndex {
         self.buckets.len() - 1
     }
 
+    #[inline(always)]
     fn key(&self, slot: u32, len: usize) -> &[u8] {
         &self.keys[slot as usize * len..][..len]
     }
@@ -583,12 +592,12 @@ impl HashIndex {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, key: &[u8]) -> Option<u32> {
         self.bucket(key, hash(key)).1
     }
 
-    #[inline]
+    #[inline(always)]
     fn touch(&mut self, key: &[u8]) -> Option<u32> {
         let slot = self.find(key)?;
         if self.evicts {
@@ -709,8 +718,7 @@ fn entry(hash: u32, slot: u32) -> u64 {
 #[inline(always)]
 fn same(a: &[u8], b: &[u8]) -> bool {
     let ((a_words, a_rest), (b_words, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
-    let words = a_words.iter().zip(b_words);
-    words.fold(true, |all, (a, b)| all & (a == b)) && a_rest.iter().eq(b_rest)
+    a_words.iter().zip(b_words).all(|(a, b)| a == b) && a_rest.iter().zip(b_rest).all(|(a, b)| a == b)
 }
 
 #[inline(always)]

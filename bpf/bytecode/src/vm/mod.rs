@@ -21,6 +21,7 @@ mod map;
 mod memory;
 mod pointer;
 mod printk;
+mod reads;
 mod run;
 
 use zerocopy::IntoBytes as _;
@@ -31,6 +32,7 @@ use self::map::{Map, Store};
 use self::memory::{Local, Memory, Records, STACK_BYTES};
 pub use env::{Atomic, Change, Env, GpuThread, Number, RemoteMap};
 pub use printk::line as printed_line;
+pub use reads::context_reads;
 
 use crate::id::{BpfMapId, ProgramId};
 use crate::image::{Home, Image, MapSpec};

@@ -114,6 +114,17 @@ pub(super) fn run<E: Env>(
                 }
             };
         }
+        macro_rules! context_load {
+            ($type:ty) => {
+                match memory.local.ctx.get(imm as usize..).and_then(|it| it.first_chunk()) {
+                    Some(bytes) => r[dst] = u64::from(<$type>::from_le_bytes(*bytes)),
+                    None => {
+                        let (address, len) = (r[src].wrapping_add(imm), size_of::<$type>());
+                        fail!(FaultReason::BadAccess { address, len, write: false })
+                    }
+                }
+            };
+        }
         macro_rules! stack_store {
             ($type:ty, $value:expr) => {
                 match stack!($type) {
@@ -262,6 +273,10 @@ pub(super) fn run<E: Env>(
             Op::StackLoad16 => stack_load!(u16),
             Op::StackLoad32 => stack_load!(u32),
             Op::StackLoad64 => stack_load!(u64),
+            Op::ContextLoad8 => context_load!(u8),
+            Op::ContextLoad16 => context_load!(u16),
+            Op::ContextLoad32 => context_load!(u32),
+            Op::ContextLoad64 => context_load!(u64),
             Op::Store8I => store!(u8, imm),
             Op::Store16I => store!(u16, imm),
             Op::Store32I => store!(u32, imm),
@@ -366,28 +381,31 @@ fn signed_mod_32(a: u32, b: u32) -> u32 {
 }
 
 /// A single thread runs the engine, so plain access to its own memory is atomic enough.
+#[inline(always)]
 fn atomic_64(memory: &mut Memory<'_>, address: u64, op: i32, r: &mut Registers, src: usize) -> Option<()> {
     let atomic = Atomic { op, operand: r[src], expected: r[0] };
     if let Some(old) = memory.atomic_elsewhere(address, 8, atomic) {
         give_back(op, old, r, src);
         return Some(());
     }
-    let old = u64::from_le_bytes(memory.load(address)?);
-    let new = changed(op, old, r[src], r[0])?;
-    memory.store(address, new.to_le_bytes())?;
+    let number = memory.bytes_mut(address, 8)?.first_chunk_mut()?;
+    let old = u64::from_le_bytes(*number);
+    *number = changed(op, old, r[src], r[0])?.to_le_bytes();
     give_back(op, old, r, src);
     Some(())
 }
 
+#[inline(always)]
 fn atomic_32(memory: &mut Memory<'_>, address: u64, op: i32, r: &mut Registers, src: usize) -> Option<()> {
     let atomic = Atomic { op, operand: u64::from(r[src] as u32), expected: u64::from(r[0] as u32) };
     if let Some(old) = memory.atomic_elsewhere(address, 4, atomic) {
         give_back(op, old, r, src);
         return Some(());
     }
-    let old = u32::from_le_bytes(memory.load(address)?);
+    let number = memory.bytes_mut(address, 4)?.first_chunk_mut()?;
+    let old = u32::from_le_bytes(*number);
     let new = changed(op, old.into(), u64::from(r[src] as u32), u64::from(r[0] as u32))?;
-    memory.store(address, (new as u32).to_le_bytes())?;
+    *number = (new as u32).to_le_bytes();
     give_back(op, old.into(), r, src);
     Some(())
 }
