@@ -3,11 +3,10 @@
 //! Kernels arrive mostly in order of their end. So the union is a short list of disjoint spans, of
 //! which only the last few can still grow; older ones are summed up.
 
-use rustc_hash::FxHashMap;
-
-/// Maximum number of separate spans; a kernel that started before all of them counts from the
-/// oldest one's start.
+/// Number of separate spans that stay; a kernel that started before all of them counts from the oldest one's start.
 const OPEN_SPANS: usize = 256;
+/// Number of spans at which the older ones are summed up.
+const MOST_SPANS: usize = 2 * OPEN_SPANS;
 
 /// Maximum number of GPUs: they come from the target.
 const MOST_DEVICES: usize = 64;
@@ -15,7 +14,7 @@ const MOST_DEVICES: usize = 64;
 /// The busy time of each GPU, by a number that is the same in all processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BusyGpus {
-    by_gpu: FxHashMap<u64, BusyTime>,
+    by_gpu: Vec<(u64, BusyTime)>,
     kernels: u64,
     nanos: u64,
 }
@@ -25,8 +24,13 @@ impl BusyGpus {
     pub(crate) fn add(&mut self, gpu: u64, start: u64, end: u64) {
         self.kernels += 1;
         self.nanos = self.nanos.saturating_add(end.saturating_sub(start));
-        if self.by_gpu.len() < MOST_DEVICES || self.by_gpu.contains_key(&gpu) {
-            self.by_gpu.entry(gpu).or_default().add(start, end);
+        match self.by_gpu.iter().position(|it| it.0 == gpu) {
+            Some(at) => self.by_gpu[at].1.add(start, end),
+            None if self.by_gpu.len() < MOST_DEVICES => {
+                let open = if start < end { vec![(start, end)] } else { Vec::new() };
+                self.by_gpu.push((gpu, BusyTime { open, ..BusyTime::default() }));
+            }
+            None => {}
         }
     }
 
@@ -37,12 +41,12 @@ impl BusyGpus {
 
     /// Returns the busy time of the GPU of which this holds; `None` if there is none.
     pub(crate) fn nanos_of(&self, is_it: impl Fn(u64) -> bool) -> Option<u64> {
-        self.by_gpu.iter().find(|(gpu, _)| is_it(**gpu)).map(|(_, busy)| busy.nanos())
+        self.by_gpu.iter().find(|(gpu, _)| is_it(*gpu)).map(|(_, busy)| busy.nanos())
     }
 
     /// Returns the busy time of the busiest GPU.
     pub(crate) fn most_nanos(&self) -> u64 {
-        self.by_gpu.values().map(BusyTime::nanos).max().unwrap_or(0)
+        self.by_gpu.iter().map(|(_, busy)| busy.nanos()).max().unwrap_or(0)
     }
 }
 
@@ -50,7 +54,7 @@ impl BusyGpus {
 #[derive(Clone, Debug, Default)]
 struct BusyTime {
     /// Disjoint spans, ascending.
-    open: std::collections::VecDeque<(u64, u64)>,
+    open: Vec<(u64, u64)>,
     closed_nanos: u64,
     /// End of the last span summed up.
     closed_until: u64,
@@ -58,23 +62,26 @@ struct BusyTime {
 
 impl BusyTime {
     /// Adds a kernel that ran from `start` to `end`.
+    #[inline(always)]
     fn add(&mut self, start: u64, end: u64) {
         let start = start.max(self.closed_until);
-        if self.open.back().is_some_and(|last| last.1 >= start) {
-            self.merge(start, end);
-        } else if start < end {
-            self.open.push_back((start, end));
+        match self.open.last_mut() {
+            Some(last) if start < last.0 => self.merge(start, end),
+            Some(last) if start <= last.1 => last.1 = end.max(last.1),
+            _ if start < end => self.open.push((start, end)),
+            _ => {}
         }
-        while self.open.len() > OPEN_SPANS {
+        if self.open.len() >= MOST_SPANS {
             self.close_oldest();
         }
     }
 
-    /// Adds a kernel that began before the last span had ended, to those that it touches.
+    /// Adds a kernel that began before the last span did, to those that it touches.
+    #[cold]
     fn merge(&mut self, mut start: u64, mut end: u64) {
         let mut later = Vec::new();
-        while let Some(&(s, e)) = self.open.back().filter(|(_, e)| *e >= start) {
-            self.open.pop_back();
+        while let Some(&(s, e)) = self.open.last().filter(|(_, e)| *e >= start) {
+            self.open.pop();
             if s > end {
                 later.push((s, e));
             } else {
@@ -83,13 +90,15 @@ impl BusyTime {
             }
         }
         if start < end {
-            self.open.push_back((start, end));
+            self.open.push((start, end));
         }
         self.open.extend(later.into_iter().rev());
     }
 
+    #[cold]
     fn close_oldest(&mut self) {
-        if let Some((start, end)) = self.open.pop_front() {
+        let n_closed = self.open.len() - OPEN_SPANS;
+        for (start, end) in self.open.drain(..n_closed) {
             self.closed_nanos += end - start;
             self.closed_until = end;
         }

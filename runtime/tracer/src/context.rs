@@ -46,19 +46,36 @@ pub(crate) struct LaunchFacts<'a> {
     pub(crate) kind: u64,
     pub(crate) ustack: u64,
     pub(crate) pystack: u64,
-    pub(crate) thread: Identity,
 }
 
-/// Fills the words of an activity.
+/// The words that every activity's event has filled, whatever its handlers read.
+pub(crate) const ALWAYS_FILLED: [usize; 16] = [
+    word::JOINED,
+    word::TIME,
+    word::PID,
+    word::TID,
+    word::COMM,
+    word::COMM + 1,
+    word::NAME,
+    word::SHORT_NAME,
+    word::SYMBOL,
+    word::START,
+    word::END,
+    word::DURATION,
+    word::LAUNCH_PID,
+    word::LAUNCH_TID,
+    word::LAUNCH_COMM,
+    word::LAUNCH_COMM + 1,
+];
+
+/// Fills the words of an activity that are not in its record as they are.
 #[inline]
 pub(crate) fn fill_activity(
     ctx: &mut GpuContext,
     (activity, span): (&ActivityRecord, Span),
     symbol: Symbol,
     identity: Identity,
-    texts: &impl Texts,
 ) {
-    activity.put_words(ctx, texts);
     fill_identity(ctx, span.start, identity);
     ctx[word::NAME] = symbol.name;
     ctx[word::SHORT_NAME] = symbol.short_name;
@@ -191,12 +208,17 @@ fn fill_thread(ctx: &mut GpuContext, it: Identity) {
     ctx[word::LAUNCH_COMM + 1] = it.comm.0[1];
 }
 
-/// Fills the words of the launch.
+/// Says that the launch is known, and fills the words of its thread.
 #[inline]
-pub(crate) fn fill_launch(ctx: &mut GpuContext, it: &LaunchFacts<'_>, texts: &impl Texts) {
-    let launch = it.record;
-    launch.put_words(ctx, texts);
+pub(crate) fn fill_launch_thread(ctx: &mut GpuContext, it: Identity) {
     ctx[word::JOINED] = 1;
+    fill_thread(ctx, it);
+}
+
+/// Fills the words of the launch that are not in its record as they are, except those of its thread.
+#[inline]
+pub(crate) fn fill_launch(ctx: &mut GpuContext, it: &LaunchFacts<'_>) {
+    let launch = it.record;
     ctx[word::LAUNCH_DURATION] = launch.end.wrapping_sub(launch.start);
     ctx[word::LAUNCH_USTACK] = it.ustack;
     ctx[word::LAUNCH_PYSTACK] = it.pystack;
@@ -209,5 +231,4 @@ pub(crate) fn fill_launch(ctx: &mut GpuContext, it: &LaunchFacts<'_>, texts: &im
     ctx[word::LAUNCH_SYMBOL] = it.symbol.symbol;
     ctx[word::LAUNCH_TAGGED] = u64::from(launch.flags & Launch::TAGGED != 0);
     ctx[word::LAUNCH_TAG] = if launch.flags & Launch::TAGGED != 0 { launch.tag as u64 } else { 0 };
-    fill_thread(ctx, it.thread);
 }

@@ -4,8 +4,9 @@
 //! the table's size and found without hashing; collisions go to a separate map. A kernel consumes
 //! its launch; that of a graph stays for the rest of the graph, that of a copy for its other parts.
 
-use crate::pipeline::queue::push_thriftily;
+use crate::slab::Slab;
 use rustc_hash::FxHashMap;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use xputrace_wire::record::Launch;
 
@@ -23,10 +24,8 @@ pub(crate) struct Pending {
     /// Slab index by correlation id modulo the length; [`EMPTY`] if there is none.
     slots: Vec<u32>,
     overflow: FxHashMap<u32, Vec<u32>>,
-    slab: Vec<Launch>,
-    /// Start of each slab entry that waits for its first activity; [`NOT_WAITING`] for others.
-    waiting_since: Vec<u64>,
-    free: Vec<u32>,
+    slab: Slab<Launch>,
+    waiting_since: Starts,
     /// Launches that are no longer waited for, oldest first: slab index and start. Those that are not single stay
     /// until they are here at the front; the index of another one that has gone may be another launch's by then.
     retained: VecDeque<(u32, u64)>,
@@ -41,9 +40,8 @@ impl Pending {
         Pending {
             slots: vec![EMPTY; FIRST_SLOTS],
             overflow: FxHashMap::default(),
-            slab: Vec::new(),
-            waiting_since: Vec::new(),
-            free: Vec::new(),
+            slab: Slab::default(),
+            waiting_since: Starts::default(),
             retained: VecDeque::new(),
             retained_copies: VecDeque::new(),
             retained_limit,
@@ -56,22 +54,12 @@ impl Pending {
         self.n_waiting
     }
 
-    /// Inserts a launch. One that is not `expected` may have no recorded activity, so nothing waits for
-    /// it.
+    /// Inserts a launch; returns it to be marked. One that is not `expected` may have no recorded activity, so nothing
+    /// waits for it.
     #[inline]
-    pub(crate) fn insert(&mut self, launch: &Launch, expected: bool) {
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.slab[index as usize] = *launch;
-                self.waiting_since[index as usize] = launch.start.min(NOT_WAITING - 1);
-                index
-            }
-            None => {
-                push_thriftily(&mut self.slab, *launch);
-                self.waiting_since.push(launch.start.min(NOT_WAITING - 1));
-                self.slab.len() as u32 - 1
-            }
-        };
+    pub(crate) fn insert(&mut self, launch: &Launch, expected: bool) -> &mut Launch {
+        let index = self.slab.insert(*launch);
+        self.waiting_since.set(index, launch.start.min(NOT_WAITING - 1));
         self.n_waiting += 1;
         self.place(launch.correlation, index);
         if !expected {
@@ -80,6 +68,7 @@ impl Pending {
         if self.overflow.len() * 8 > self.slots.len() && self.slots.len() < MOST_SLOTS {
             self.grow();
         }
+        &mut self.slab[index]
     }
 
     /// Returns the launch that caused an activity, and whether this is the first activity that was
@@ -87,28 +76,22 @@ impl Pending {
     #[inline]
     pub(crate) fn join(&mut self, correlation: u32, context: u32) -> Option<(Launch, bool)> {
         let index = self.find(correlation, context)?;
-        let launch = self.slab[index as usize];
-        let first = self.waiting_since[index as usize] != NOT_WAITING;
+        let launch = self.slab[index];
+        let first = self.waiting_since.of(index) != NOT_WAITING;
         if launch.is_single() {
             self.remove(index);
         } else if first {
             self.retain(index, launch.start);
         } else if launch.launch_kind != Launch::GRAPH {
             // One record shows that they came here. Those of a graph may be divided.
-            self.slab[index as usize].flags &= !Launch::YIELDED;
+            self.slab[index].flags &= !Launch::YIELDED;
         }
         Some((launch, first))
     }
 
-    /// Returns start and contents of the oldest waiting launch that `withholds` accepts.
+    /// Returns the oldest waiting launch that `withholds` accepts.
     pub(crate) fn oldest(&self, mut withholds: impl FnMut(&Launch) -> bool) -> Option<&Launch> {
-        let mut best = (NOT_WAITING, EMPTY);
-        for (index, start) in self.waiting_since.iter().enumerate() {
-            if *start < best.0 && withholds(&self.slab[index]) {
-                best = (*start, index as u32);
-            }
-        }
-        self.slab.get(best.1 as usize)
+        self.waiting_since.oldest(|index| withholds(&self.slab[index])).map(|index| &self.slab[index])
     }
 
     /// Removes the `n` oldest waiting launches.
@@ -122,8 +105,8 @@ impl Pending {
     pub(crate) fn give_up_before(&mut self, time: u64, mark: u32) -> Vec<Launch> {
         let old: Vec<(u64, u32)> = self.waiting().filter(|it| it.0 < time).collect();
         let give_up = |(start, index): (u64, u32)| {
-            self.slab[index as usize].flags |= mark;
-            let launch = self.slab[index as usize];
+            self.slab[index].flags |= mark;
+            let launch = self.slab[index];
             self.retain(index, start);
             launch
         };
@@ -132,21 +115,21 @@ impl Pending {
 
     /// Iterates over the launches that wait for their first activity.
     pub(crate) fn all_waiting(&self) -> impl Iterator<Item = &Launch> {
-        self.waiting().map(|(_, index)| &self.slab[index as usize])
+        self.waiting().map(|(_, index)| &self.slab[index])
     }
 
     /// Iterates over start and slab index of the waiting launches.
     fn waiting(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        let all = self.waiting_since.iter().enumerate().filter(|(_, start)| **start != NOT_WAITING);
-        all.map(|(index, start)| (*start, index as u32))
+        self.waiting_since.iter().filter(|(start, _)| *start != NOT_WAITING)
     }
 
     fn take(&mut self, index: u32) -> Launch {
-        let launch = self.slab[index as usize];
+        let launch = self.slab[index];
         self.remove(index);
         launch
     }
 
+    #[inline]
     fn place(&mut self, correlation: u32, index: u32) {
         let mask = self.slots.len() - 1;
         let slot = &mut self.slots[correlation as usize & mask];
@@ -160,7 +143,7 @@ impl Pending {
     #[inline]
     fn find(&self, correlation: u32, context: u32) -> Option<u32> {
         let index = self.slots[correlation as usize & (self.slots.len() - 1)];
-        let direct = self.slab.get(index as usize).filter(|it| it.correlation == correlation);
+        let direct = self.slab.get(index).filter(|it| it.correlation == correlation);
         if self.overflow.is_empty() {
             return direct.map(|_| index);
         }
@@ -168,13 +151,14 @@ impl Pending {
         let all = direct.map(|_| index).into_iter().chain(others.iter().copied());
         // Ids start over after 2³²: a launch that is kept may have the id of a new one.
         all.max_by_key(|it| {
-            let launch = &self.slab[*it as usize];
+            let launch = &self.slab[*it];
             (launch.context == context, launch.start)
         })
     }
 
+    #[inline]
     fn remove(&mut self, index: u32) {
-        let correlation = self.slab[index as usize].correlation;
+        let correlation = self.slab[index].correlation;
         let mask = self.slots.len() - 1;
         let slot = &mut self.slots[correlation as usize & mask];
         if *slot == index {
@@ -185,18 +169,18 @@ impl Pending {
                 self.overflow.remove(&correlation);
             }
         }
-        if self.waiting_since[index as usize] != NOT_WAITING {
+        if self.waiting_since.of(index) != NOT_WAITING {
             self.n_waiting -= 1;
         }
-        self.waiting_since[index as usize] = NOT_WAITING;
-        self.slab[index as usize].start = GONE;
-        self.free.push(index);
+        self.waiting_since.set(index, NOT_WAITING);
+        self.slab[index].start = GONE;
+        self.slab.remove(index);
     }
 
     fn retain(&mut self, index: u32, start: u64) {
-        self.waiting_since[index as usize] = NOT_WAITING;
+        self.waiting_since.set(index, NOT_WAITING);
         self.n_waiting -= 1;
-        let is_copy = self.slab[index as usize].launch_kind == Launch::MEMCPY;
+        let is_copy = self.slab[index].launch_kind == Launch::MEMCPY;
         let retained = if is_copy { &mut self.retained_copies } else { &mut self.retained };
         retained.push_back((index, start));
         if retained.len() > self.retained_limit
@@ -209,18 +193,82 @@ impl Pending {
 
     /// Whether this entry is still the launch that began then, and not waited for.
     fn is_retained(&self, index: u32, start: u64) -> bool {
-        self.waiting_since[index as usize] == NOT_WAITING && self.slab[index as usize].start == start
+        self.waiting_since.of(index) == NOT_WAITING && self.slab[index].start == start
     }
 
     fn grow(&mut self) {
         let slots = self.slots.len() * 4;
         let mut live: Vec<u32> = self.slots.iter().copied().filter(|it| *it != EMPTY).collect();
         live.extend(self.overflow.drain().flat_map(|(_, indices)| indices));
-        live.sort_unstable_by_key(|it| self.slab[*it as usize].start);
+        live.sort_unstable_by_key(|it| self.slab[*it].start);
         self.slots = vec![EMPTY; slots];
         for index in live {
-            self.place(self.slab[index as usize].correlation, index);
+            self.place(self.slab[index].correlation, index);
         }
+    }
+}
+
+/// Start of each slab entry that waits for its first activity; [`NOT_WAITING`] for others.
+#[derive(Debug, Default)]
+struct Starts {
+    all: Vec<u64>,
+    /// By block: none of its entries has an earlier start. A search makes it exact.
+    blocks: Vec<Cell<u64>>,
+    /// The block in which [`Starts::oldest`] found the last.
+    oldest: Cell<usize>,
+}
+
+/// Entries of a block of [`Starts`].
+const BLOCK: usize = 16;
+
+impl Starts {
+    #[inline]
+    fn of(&self, index: u32) -> u64 {
+        self.all[index as usize]
+    }
+
+    /// Sets the start of an entry, of which at most the last is new.
+    #[inline]
+    fn set(&mut self, index: u32, start: u64) {
+        let at = index as usize;
+        if at == self.all.len() {
+            self.all.push(NOT_WAITING);
+            self.blocks.resize(at / BLOCK + 1, Cell::new(NOT_WAITING));
+        }
+        self.all[at] = start;
+        let block = self.blocks[at / BLOCK].get_mut();
+        *block = start.min(*block);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.all.iter().zip(0..).map(|(start, index)| (*start, index))
+    }
+
+    /// Returns the entry with the earliest start that `accepts` it. Looks only into blocks that may have an earlier one
+    /// than was found so far, and first into the one where it was last.
+    fn oldest(&self, mut accepts: impl FnMut(u32) -> bool) -> Option<u32> {
+        let mut best = (NOT_WAITING, None);
+        let n_blocks = self.blocks.len();
+        let begin = self.oldest.get().min(n_blocks);
+        for at in (begin..n_blocks).chain(0..begin) {
+            if self.blocks[at].get() >= best.0 {
+                continue;
+            }
+            let first = at * BLOCK;
+            let starts = &self.all[first..self.all.len().min(first + BLOCK)];
+            let earliest = starts.iter().copied().min().unwrap_or(NOT_WAITING);
+            self.blocks[at].set(earliest);
+            if earliest >= best.0 {
+                continue;
+            }
+            for (start, index) in starts.iter().zip(first as u32..) {
+                if *start < best.0 && accepts(index) {
+                    best = (*start, Some(index));
+                }
+            }
+        }
+        self.oldest.set(best.1.map_or(0, |it| it as usize / BLOCK));
+        best.1
     }
 }
 
@@ -258,7 +306,7 @@ mod tests {
     fn colliding_slots_are_told_apart_and_the_table_grows() {
         let mut pending = Pending::new(8);
         let ids: Vec<u32> = (0..3000).map(|n| n * FIRST_SLOTS as u32).collect();
-        ids.iter().for_each(|id| pending.insert(&launch(*id, 1, u64::from(*id)), true));
+        ids.iter().for_each(|id| _ = pending.insert(&launch(*id, 1, u64::from(*id)), true));
         assert_eq!(pending.n_waiting(), 3000);
         for id in ids.iter().rev() {
             assert_eq!(pending.join(*id, 1).map(|(it, first)| (it.correlation, first)), Some((*id, true)));
@@ -286,7 +334,7 @@ mod tests {
         pending.insert(&launch(1, 1, 10), false);
         assert!(pending.join(1, 1).is_some());
         pending.insert(&launch(2, 1, 20), true);
-        (3..=5).for_each(|id| pending.insert(&launch(id, 1, 10 * u64::from(id)), false));
+        (3..=5).for_each(|id| _ = pending.insert(&launch(id, 1, 10 * u64::from(id)), false));
         assert_eq!(pending.join(2, 1).map(|it| it.1), Some(true), "it has the entry that the first one had");
         pending.insert(&launch(6, 1, 60), true);
         pending.insert(&launch(7, 1, 70), true);
@@ -296,7 +344,7 @@ mod tests {
     #[test]
     fn the_oldest_are_evicted_first() {
         let mut pending = Pending::new(8);
-        (1..=10).for_each(|id| pending.insert(&launch(id, 1, 100 - u64::from(id)), true));
+        (1..=10).for_each(|id| _ = pending.insert(&launch(id, 1, 100 - u64::from(id)), true));
         assert_eq!(pending.oldest(|_| true).map(|it| it.correlation), Some(10));
         let gone: Vec<u32> = pending.evict(3).iter().map(|it| it.correlation).collect();
         assert_eq!(gone, [10, 9, 8]);

@@ -24,6 +24,7 @@ mod prints;
 pub mod recording;
 pub mod rendezvous;
 pub mod replay;
+mod slab;
 pub mod state;
 pub mod switches;
 

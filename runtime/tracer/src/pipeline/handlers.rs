@@ -1,6 +1,7 @@
 //! The script's GPU handlers that run here, and the strings that their events refer to.
 
 use super::device::DeviceHandlers;
+use super::parts::Parts;
 use crate::context::Symbol;
 use crate::names::{Demangle, Names};
 use crate::rendezvous::told;
@@ -88,6 +89,14 @@ impl Handlers {
     #[inline]
     pub(super) fn of_activity(&self, kind: Activity) -> &[Handler] {
         &self.activities[kind.index()]
+    }
+
+    /// Returns what the handlers of activities read. Those that run in kernels are told of their launch.
+    pub(super) fn activity_parts(&self, plan: &Plan) -> Parts {
+        match self.device.is_empty() {
+            true => Parts::of(plan, self.activities.iter().flatten()),
+            false => Parts::ALL,
+        }
     }
 
     #[inline]
@@ -260,13 +269,14 @@ pub(super) struct Strings {
     choices: Vec<Vec<u64>>,
     pub(super) unnamed: StringId,
     pub(super) reads: Places,
+    pub(super) activity_parts: Parts,
     null_stream: u64,
     thread_stream: u64,
     created_stream: u64,
 }
 
 impl Strings {
-    pub(super) fn new(demangle: Demangle, reads: Places, names: &mut Names) -> Self {
+    pub(super) fn new(demangle: Demangle, reads: Places, activity_parts: Parts, names: &mut Names) -> Self {
         let mut calls = [0; Call::COUNT];
         Call::ALL.iter().for_each(|it| calls[it.index()] = names.intern(it.name()).into());
         let of_choice =
@@ -283,6 +293,7 @@ impl Strings {
             choices: Choice::ALL.iter().map(|it| of_choice(it, names)).collect(),
             unnamed: names.intern("(launch record lost)"),
             reads,
+            activity_parts,
             null_stream: names.intern("null").into(),
             thread_stream: names.intern("per-thread").into(),
             created_stream: names.intern("created").into(),

@@ -41,9 +41,10 @@ pub(super) struct Intake<'a> {
 impl Intake<'_> {
     /// Takes a drain: first, from all rings, what activities refer to; then the activities.
     pub(super) fn take(&mut self, rings: &[Vec<u8>]) {
-        rings.iter().for_each(|it| self.take_causes(it));
+        let has_others: Vec<bool> = rings.iter().map(|it| self.take_causes(it)).collect();
         self.retry_orphans();
-        rings.iter().enumerate().for_each(|(ring, it)| self.take_activities(ring, it));
+        let others = rings.iter().enumerate().zip(has_others).filter(|(_, has_others)| *has_others);
+        others.for_each(|((ring, it), _)| self.take_activities(ring, it));
         if let Some(all_was_done) = self.process.watermark.buffers.end_drain() {
             let complete = self.process.graphs.flush(all_was_done);
             self.handle_graphs(complete);
@@ -64,20 +65,24 @@ impl Intake<'_> {
         self.process.counts.in_vain.at_exit += lost;
     }
 
-    /// Takes all records except those of GPU activities.
-    fn take_causes(&mut self, ring: &[u8]) {
-        let mut frames = framed(ring);
-        let sound = frames.all(|it| self.take_cause(&it)) && frames.rest().is_empty();
+    /// Takes all records that activities may refer to; returns whether there may be others.
+    fn take_causes(&mut self, ring: &[u8]) -> bool {
+        let (mut frames, mut has_others) = (framed(ring), false);
+        let sound = frames.all(|it| self.take_cause(&it, &mut has_others)) && frames.rest().is_empty();
         self.ledger.losses.add(Loss::Malformed, (!sound).into());
+        has_others || !sound
     }
 
     /// Returns false if the record does not match its kind; the rest of its ring is then skipped.
     #[inline]
-    fn take_cause(&mut self, frame: &Frame<'_>) -> bool {
+    fn take_cause(&mut self, frame: &Frame<'_>, has_others: &mut bool) -> bool {
         match frame.header.kind {
             kind::LAUNCH => frame.read().map(|it| self.take_launch(&it)).is_some(),
             // Their times need the clock that precedes them.
-            OVERHEAD | MIGRATION => true,
+            OVERHEAD | MIGRATION => {
+                *has_others = true;
+                true
+            }
             kind if HostEvent::of_record(kind).is_some() => {
                 HostEventRecord::read(kind, frame.body()).map(|it| self.take_host_event(&it)).is_some()
             }
@@ -90,7 +95,10 @@ impl Intake<'_> {
             | kind::GPU
             | kind::NODE
             | kind::NODE_UPDATE => frame.decode().map(|it| self.take_description(it)).is_some(),
-            _ => true,
+            _ => {
+                *has_others = true;
+                true
+            }
         }
     }
 
@@ -220,8 +228,8 @@ impl Intake<'_> {
             }
             if wanted.joins_with(call) {
                 let mark = if is_yielded { Launch::YIELDED } else { 0 };
-                let launch = Launch { flags: launch.flags & !Launch::YIELDED | mark, ..*launch };
-                process.launches.insert(&launch, is_waited_for && !is_yielded);
+                let kept = process.launches.insert(launch, is_waited_for && !is_yielded);
+                kept.flags = launch.flags & !Launch::YIELDED | mark;
             }
         }
         if !self.handlers.of_call(call).is_empty() {

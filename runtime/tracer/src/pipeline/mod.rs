@@ -17,6 +17,7 @@ mod idle;
 mod intake;
 mod memory;
 mod orphans;
+mod parts;
 mod previous;
 mod process;
 pub(crate) mod queue;
@@ -186,7 +187,7 @@ impl Pipeline {
 
     fn with_engine(plan: Arc<Plan>, handlers: Handlers, engine: Engine, demangle: Demangle, all_native: bool) -> Self {
         let mut names = Names::new(&plan.strings);
-        let strings = Strings::new(demangle, handlers.wanted.reads, &mut names);
+        let strings = Strings::new(demangle, handlers.wanted.reads, handlers.activity_parts(&plan), &mut names);
         let ledger = Ledger::new(&handlers.wanted);
         let switches = Switches::new(&plan);
         let hit = vec![false; plan.probes.len()];
@@ -453,6 +454,9 @@ impl Pipeline {
         let queue = E::queue_of(process);
         if queue.is_empty() {
             return;
+        }
+        if !queue.has_ready(until, self.limits.buffered_events) {
+            return E::prepare(&self.strings.reads, process, false);
         }
         let batch = queue.take(until, self.limits.buffered_events);
         let mut handled_until = queue.handled_until;

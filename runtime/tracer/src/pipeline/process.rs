@@ -8,6 +8,7 @@ use super::handlers::Strings;
 use super::idle::Idle;
 use super::memory::{Allocation, Memory};
 use super::orphans::Orphans;
+use super::parts::Parts;
 use super::previous::Previous;
 use super::queue::{Joined, Queue, Queued};
 use super::streams::StreamIds;
@@ -304,11 +305,12 @@ impl Facts {
 
     #[inline]
     pub(super) fn fill_activity_event(&self, ctx: &mut GpuContext, event: &Joined, strings: &Strings) {
+        let parts = strings.activity_parts;
         let mut identity = Identity { pid: self.pid, tid: self.pid, comm: self.comm };
         match &event.launch {
             None => context::clear_launch(ctx),
             Some(launch) => {
-                identity.tid = self.fill_launch_words(ctx, launch, strings).tid;
+                identity.tid = self.fill_launch_words(ctx, launch, strings, parts).tid;
                 if launch.stream == UNKNOWN {
                     ctx[word::LAUNCH_STREAM] = event.activity.stream().into();
                 }
@@ -325,12 +327,15 @@ impl Facts {
             self.fill_stream(ctx, stream, (word::STREAM_KIND, word::STREAM_PRIORITY));
         }
         let symbol = self.symbol(event.activity.symbol());
-        context::fill_activity(ctx, (&event.activity, event.span), symbol, identity, strings);
+        if parts.record {
+            event.activity.put_words(ctx, strings);
+        }
+        context::fill_activity(ctx, (&event.activity, event.span), symbol, identity);
     }
 
     pub(super) fn fill_launch_event(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings) {
         context::clear_activity(ctx);
-        let thread = self.fill_launch_words(ctx, launch, strings);
+        let thread = self.fill_launch_words(ctx, launch, strings, Parts::ALL);
         context::fill_identity(ctx, launch.start, thread);
     }
 
@@ -398,8 +403,25 @@ impl Facts {
     }
 
     #[inline]
-    fn fill_launch_words(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings) -> Identity {
+    fn fill_launch_words(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings, parts: Parts) -> Identity {
         let thread = self.thread(launch.tid);
+        if parts.launch_record {
+            launch.put_words(ctx, strings);
+        }
+        if parts.launch_facts {
+            self.fill_launch_facts(ctx, launch, strings);
+        }
+        context::fill_launch_thread(ctx, thread);
+        self.fill_gpu_of_call(ctx, launch.device, strings);
+        if strings.reads.streams {
+            let stream = (launch.context, launch.stream);
+            self.fill_stream(ctx, stream, (word::LAUNCH_STREAM_KIND, word::LAUNCH_STREAM_PRIORITY));
+        }
+        thread
+    }
+
+    #[inline]
+    fn fill_launch_facts(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings) {
         let (ustack, pystack) = self.stacks(launch.stack, launch.flags & Launch::NO_STACK != 0);
         let facts = LaunchFacts {
             record: launch,
@@ -409,15 +431,8 @@ impl Facts {
             kind: launch.call().map_or(0, |it| strings.call(it)),
             ustack: ustack.to_word(),
             pystack: pystack.to_word(),
-            thread,
         };
-        context::fill_launch(ctx, &facts, strings);
-        self.fill_gpu_of_call(ctx, launch.device, strings);
-        if strings.reads.streams {
-            let stream = (launch.context, launch.stream);
-            self.fill_stream(ctx, stream, (word::LAUNCH_STREAM_KIND, word::LAUNCH_STREAM_PRIORITY));
-        }
-        thread
+        context::fill_launch(ctx, &facts);
     }
 }
 

@@ -5,6 +5,7 @@
 use super::Until;
 use super::process::{Facts, Process};
 use crate::clock::Span;
+use crate::slab::Slab;
 use xputrace_wire::events::HostEvents;
 use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch};
 
@@ -135,23 +136,31 @@ impl Queued for Launch {
 
 /// The events that wait.
 pub(super) struct Queue<E> {
-    events: Vec<E>,
-    /// End and index of the events in order, and of those that arrived since.
+    events: Slab<E>,
+    /// End and place of the events in order, and of those that arrived since.
     order: Vec<(u64, u32)>,
     unsorted: Vec<(u64, u32)>,
+    /// No event ends before.
+    first_end: u64,
     /// End of the last handled event.
     pub(super) handled_until: u64,
 }
 
 impl<E> Default for Queue<E> {
     fn default() -> Self {
-        Queue { events: Vec::new(), order: Vec::new(), unsorted: Vec::new(), handled_until: 0 }
+        Queue {
+            events: Slab::default(),
+            order: Vec::new(),
+            unsorted: Vec::new(),
+            first_end: u64::MAX,
+            handled_until: 0,
+        }
     }
 }
 
 /// All events of a queue in order; the first ones may be handled.
 pub(super) struct Batch<E> {
-    events: Vec<E>,
+    events: Slab<E>,
     order: Vec<(u64, u32)>,
     n_ready: usize,
     /// Whether the first ones are ready because too many wait.
@@ -159,18 +168,24 @@ pub(super) struct Batch<E> {
 }
 
 impl<E: Queued> Queue<E> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, event: E) {
-        self.unsorted.push((event.end(), self.events.len() as u32));
-        push_thriftily(&mut self.events, event);
+        let end = event.end();
+        self.first_end = self.first_end.min(end);
+        self.unsorted.push((end, self.events.insert(event)));
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.events.is_empty()
+        self.len() == 0
     }
 
     pub(super) fn len(&self) -> usize {
-        self.events.len()
+        self.order.len() + self.unsorted.len()
+    }
+
+    /// Whether [`Queue::take`] would find events that are ready.
+    pub(super) fn has_ready(&self, until: Until, limit: usize) -> bool {
+        self.first_end <= until.end() || self.len() > limit
     }
 
     /// Takes the events; those that end by `until` are ready. If more than `limit` wait, the first
@@ -193,20 +208,15 @@ impl<E: Queued> Queue<E> {
     fn sort(&mut self) {
         self.order.append(&mut self.unsorted);
         let events = &self.events;
-        let tie = |index: u32| events[index as usize].tie();
+        let tie = |place: u32| events[place].tie();
         self.order.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| tie(a.1).cmp(&tie(b.1))));
     }
 
-    /// Keeps all but the first `n_handled` events, and the buffers' capacity.
+    /// Keeps all but the first `n_handled` events.
     pub(super) fn put_back(&mut self, batch: Batch<E>, n_handled: usize) {
         let Batch { mut events, mut order, .. } = batch;
-        if n_handled == order.len() {
-            order.clear();
-            events.clear();
-        } else if n_handled > 0 {
-            order.drain(..n_handled);
-            keep_only(&mut events, &mut order);
-        }
+        order.drain(..n_handled).for_each(|(_, place)| events.remove(place));
+        self.first_end = order.first().map_or(u64::MAX, |it| it.0);
         self.order = order;
         self.events = events;
     }
@@ -215,35 +225,8 @@ impl<E: Queued> Queue<E> {
 impl<E> Batch<E> {
     /// Iterates over end and event of those that may be handled, in order.
     pub(super) fn ready(&self) -> impl Iterator<Item = (u64, &E)> {
-        self.order[..self.n_ready].iter().map(|(end, index)| (*end, &self.events[*index as usize]))
+        self.order[..self.n_ready].iter().map(|(end, place)| (*end, &self.events[*place]))
     }
-}
-
-/// Appends to a list of large elements, growing its capacity by a quarter instead of doubling.
-#[inline]
-pub(crate) fn push_thriftily<T>(list: &mut Vec<T>, element: T) {
-    if list.len() == list.capacity() {
-        list.reserve_exact(list.len() / 4 + 1024);
-    }
-    list.push(element);
-}
-
-/// Drops the events that are not in `order`, and renumbers the others.
-fn keep_only<E>(events: &mut Vec<E>, order: &mut [(u64, u32)]) {
-    const GONE: u32 = u32::MAX;
-    let mut numbers = vec![GONE; events.len()];
-    order.iter().for_each(|(_, index)| numbers[*index as usize] = 0);
-    let (mut at, mut n_kept) = (0, 0);
-    events.retain(|_| {
-        let keep = numbers[at] != GONE;
-        if keep {
-            numbers[at] = n_kept;
-            n_kept += 1;
-        }
-        at += 1;
-        keep
-    });
-    order.iter_mut().for_each(|(_, index)| *index = numbers[*index as usize]);
 }
 
 #[cfg(test)]
@@ -255,7 +238,7 @@ mod tests {
         let mut queue = Queue::default();
         for n in 0..50_000u64 {
             queue.push(Launch { start: n, end: n, ..Launch::default() });
-            let (len, room) = (queue.events.len(), queue.events.capacity());
+            let (len, room) = (queue.len(), queue.events.room());
             assert!(room <= len + len / 4 + 1024, "room for {room} where there are {len}");
         }
     }

@@ -1,0 +1,77 @@
+//! Which parts of an activity's event its handlers read: the others are not filled.
+
+use super::handlers::Handler;
+use crate::context::ALWAYS_FILLED;
+use xputrace_bytecode::vm::context_reads;
+use xputrace_model::context::WORDS;
+use xputrace_model::plan::{Activity, Plan};
+use xputrace_wire::events::column::How;
+use xputrace_wire::events::{Column, Launch};
+
+/// The parts of an event that may be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parts {
+    /// What the activity's record says, except its times.
+    pub(super) record: bool,
+    /// What the launch's record says.
+    pub(super) launch_record: bool,
+    /// What else is known of the launch, except its thread.
+    pub(super) launch_facts: bool,
+}
+
+impl Parts {
+    pub(super) const ALL: Parts = Parts { record: true, launch_record: true, launch_facts: true };
+
+    /// Returns what these handlers read. Interpreted ones may read everything.
+    pub(super) fn of<'a>(plan: &Plan, handlers: impl Iterator<Item = &'a Handler>) -> Parts {
+        let of_handler = |it: &Handler| Words::read_by(plan, it);
+        let read = handlers.map(of_handler).try_fold(Words::default(), |all, it| Some(all.with(it?)));
+        let Some(read) = read else { return Parts::ALL };
+        let records = Words::of_columns(Activity::ALL.iter().flat_map(|it| it.columns()));
+        let launch = Words::of_columns(Launch::COLUMNS.iter());
+        let others = read.without(Words::of(ALWAYS_FILLED.iter().copied())).without(records).without(launch);
+        Parts {
+            record: read.meets(records),
+            launch_record: read.meets(launch),
+            launch_facts: others != Words::default(),
+        }
+    }
+}
+
+/// A set of words of an event.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Words(u128);
+
+const _: () = assert!(WORDS <= u128::BITS as usize);
+
+impl Words {
+    fn of(words: impl Iterator<Item = usize>) -> Words {
+        Words(words.filter(|it| *it < WORDS).fold(0, |all, it| all | 1 << it))
+    }
+
+    /// Returns those that columns fill.
+    fn of_columns<'a>(columns: impl Iterator<Item = &'a Column>) -> Words {
+        let meanings = columns.filter_map(|it| Some((it.count, it.meaning?)));
+        let filled = meanings.filter(|(_, it)| it.how != How::Converted);
+        Words::of(filled.filter_map(|(count, it)| Some(it.from.word()?..it.from.word()? + count)).flatten())
+    }
+
+    /// Returns those that a handler reads; `None` if it may read all.
+    fn read_by(plan: &Plan, handler: &Handler) -> Option<Words> {
+        let program = plan.image.programs.get(handler.program?.index())?;
+        let bytes = context_reads(program)?;
+        Some(Words::of(bytes.into_iter().flat_map(|it| it.start / size_of::<u64>()..it.end.div_ceil(size_of::<u64>()))))
+    }
+
+    fn with(self, other: Words) -> Words {
+        Words(self.0 | other.0)
+    }
+
+    fn without(self, other: Words) -> Words {
+        Words(self.0 & !other.0)
+    }
+
+    fn meets(self, other: Words) -> bool {
+        self.0 & other.0 != 0
+    }
+}

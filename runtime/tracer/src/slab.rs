@@ -1,0 +1,95 @@
+//! Large elements that stay where they are: room for them grows by a chunk at a time, and the places of those that
+//! have gone are taken by others.
+
+use std::ops::{Index, IndexMut};
+
+/// Elements of a chunk.
+const CHUNK: usize = 1 << 10;
+
+/// Elements by place: 0 is the first one's, and so on.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    /// All are full but the last.
+    chunks: Vec<Vec<T>>,
+    /// Places of elements that have gone.
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab { chunks: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Adds an element; returns its place.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, element: T) -> u32 {
+        match self.free.pop() {
+            Some(place) => {
+                self[place] = element;
+                place
+            }
+            None => self.push(element),
+        }
+    }
+
+    fn push(&mut self, element: T) -> u32 {
+        if self.chunks.last().is_none_or(|it| it.len() == CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        let last = self.chunks.len() - 1;
+        let chunk = &mut self.chunks[last];
+        chunk.push(element);
+        (last * CHUNK + chunk.len() - 1) as u32
+    }
+
+    /// Gives up the element at a place, where it can be read until another one is there.
+    #[inline]
+    pub(crate) fn remove(&mut self, place: u32) {
+        self.free.push(place);
+    }
+
+    /// Returns the element at a place, which may have gone; `None` if there was none.
+    #[inline]
+    pub(crate) fn get(&self, place: u32) -> Option<&T> {
+        self.chunks.get(place as usize / CHUNK)?.get(place as usize % CHUNK)
+    }
+
+    /// Returns for how many elements there is room.
+    #[cfg(test)]
+    pub(crate) fn room(&self) -> usize {
+        self.chunks.iter().map(Vec::capacity).sum()
+    }
+}
+
+impl<T> Index<u32> for Slab<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, place: u32) -> &T {
+        &self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    }
+}
+
+impl<T> IndexMut<u32> for Slab<T> {
+    #[inline]
+    fn index_mut(&mut self, place: u32) -> &mut T {
+        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_stay_and_free_places_are_taken_first() {
+        let mut slab = Slab::default();
+        let places: Vec<u32> = (0..3 * CHUNK as u64).map(|n| slab.insert(n)).collect();
+        assert!(places.iter().zip(0..).all(|(place, n)| slab[*place] == n));
+        slab.remove(places[7]);
+        assert_eq!((slab.insert(1 << 40), slab[places[7]], slab[places[8]]), (places[7], 1 << 40, 8));
+        assert_eq!((slab.get(3 * CHUNK as u32), slab.room()), (None, 3 * CHUNK));
+    }
+}
