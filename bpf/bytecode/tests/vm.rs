@@ -340,6 +340,57 @@ fn endless_loops_end() {
 }
 
 /// A program that calls a function twice, by raw instructions: 0x85 with source 1 calls.
+fn answer(write: impl FnOnce(&mut Assembler)) -> Result<u64, Fault> {
+    let emit = |asm: &mut Assembler| {
+        write(asm);
+        asm.exit();
+    };
+    engine(&one(vec![], emit)).run_words(ProgramId(0), &[1, 2], &mut ())
+}
+
+#[test]
+fn the_context_is_read_through_the_register_that_holds_it() {
+    let second_of = |size: Size, at: i16| {
+        answer(|asm| {
+            asm.mov(Reg::R6, Reg::R1);
+            asm.ldx(size, Reg::R0, Reg::R6, at);
+        })
+    };
+    assert_eq!([Size::Dw, Size::W, Size::H, Size::B].map(|it| second_of(it, 8)), [Ok(2); 4]);
+    for (at, len) in [(16, 8), (9, 8), (-1, 8)] {
+        let fault = second_of(Size::Dw, at).expect_err("is outside");
+        assert!(matches!(fault.reason, FaultReason::BadAccess { len: it, write: false, .. } if it == len));
+        assert_eq!(fault.insn, 1);
+    }
+    let elsewhere = answer(|asm| {
+        asm.mov(Reg::R6, Reg::R1);
+        asm.st_imm(Size::Dw, Reg::FP, -8, 5);
+        asm.mov(Reg::R6, Reg::FP);
+        asm.ldx(Size::Dw, Reg::R0, Reg::R6, -8);
+    });
+    assert_eq!(elsewhere, Ok(5), "it holds something else by then");
+}
+
+#[test]
+fn a_jump_may_lead_into_a_row_that_runs_as_one() {
+    let stored = |jumps: bool| {
+        answer(|asm| {
+            let middle = asm.label();
+            asm.mov(Reg::R6, Reg::R1);
+            asm.mov_imm(Reg::R2, 77);
+            if jumps {
+                asm.jump(middle);
+            }
+            asm.ldx(Size::Dw, Reg::R2, Reg::R6, 8);
+            asm.place(middle);
+            asm.stx(Size::Dw, Reg::FP, -8, Reg::R2);
+            asm.ldx(Size::Dw, Reg::R0, Reg::FP, -8);
+            asm.alu(Alu::Add, Reg::R0, Reg::R2);
+        })
+    };
+    assert_eq!([stored(false), stored(true)], [Ok(4), Ok(154)]);
+}
+
 #[test]
 fn functions_have_registers_and_a_stack_of_their_own() {
     let image = raw(&[

@@ -158,7 +158,9 @@ impl Pending {
 
     #[inline]
     fn remove(&mut self, index: u32) {
-        let correlation = self.slab[index].correlation;
+        let launch = &mut self.slab[index];
+        launch.start = GONE;
+        let correlation = launch.correlation;
         let mask = self.slots.len() - 1;
         let slot = &mut self.slots[correlation as usize & mask];
         if *slot == index {
@@ -169,16 +171,14 @@ impl Pending {
                 self.overflow.remove(&correlation);
             }
         }
-        if self.waiting_since.of(index) != NOT_WAITING {
+        if self.waiting_since.end(index) {
             self.n_waiting -= 1;
         }
-        self.waiting_since.set(index, NOT_WAITING);
-        self.slab[index].start = GONE;
         self.slab.remove(index);
     }
 
     fn retain(&mut self, index: u32, start: u64) {
-        self.waiting_since.set(index, NOT_WAITING);
+        self.waiting_since.end(index);
         self.n_waiting -= 1;
         let is_copy = self.slab[index].launch_kind == Launch::MEMCPY;
         let retained = if is_copy { &mut self.retained_copies } else { &mut self.retained };
@@ -238,6 +238,12 @@ impl Starts {
         self.all[at] = start;
         let block = self.blocks[at / BLOCK].get_mut();
         *block = start.min(*block);
+    }
+
+    /// Ends the wait of an entry; returns whether it did wait.
+    #[inline]
+    fn end(&mut self, index: u32) -> bool {
+        std::mem::replace(&mut self.all[index as usize], NOT_WAITING) != NOT_WAITING
     }
 
     fn iter(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
@@ -339,6 +345,22 @@ mod tests {
         pending.insert(&launch(6, 1, 60), true);
         pending.insert(&launch(7, 1, 70), true);
         assert_eq!([6, 7].map(|id| pending.join(id, 1).map(|it| it.0.correlation)), [Some(6), Some(7)]);
+    }
+
+    #[test]
+    fn the_oldest_is_found_by_blocks_as_among_all() {
+        let mut pending = Pending::new(8);
+        for id in 1..2000u32 {
+            // Starts that jump back and forth.
+            pending.insert(&launch(id, 1, u64::from(id ^ 0x155)), true);
+            if id % 3 != 0 {
+                pending.join(id.wrapping_mul(7) % id.max(1) + 1, 1);
+            }
+            let is_even = |it: &Launch| it.correlation % 2 == 0;
+            let oldest = pending.all_waiting().filter(|it| is_even(it)).min_by_key(|it| it.start).copied();
+            assert_eq!(pending.oldest(is_even).copied(), oldest);
+        }
+        assert!(pending.n_waiting() > 500);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use common::*;
 use proptest::prelude::*;
 use xputrace_bytecode::insn::{Alu, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, ProgramId, ProgramKind, helper};
-use xputrace_model::context::{GpuContext, word};
+use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::{Balance, Cause, Loss};
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Switch, SwitchId, Target};
@@ -42,6 +42,33 @@ fn made(made: u64) -> Made {
 fn kernels(pipeline: &Pipeline) -> (u64, u64) {
     let it = pipeline.account().activity(Activity::Kernel).to_owned();
     (it.records, it.nanos)
+}
+
+/// What no handler reads is not filled: what one reads must not depend on that.
+#[test]
+fn every_word_is_the_same_whatever_others_read() {
+    let counted = |at: usize, n_probes: usize| {
+        let mut plan = kernel_plan();
+        plan.image.maps = vec![hash("n", 8, Home::Tracer)];
+        plan.image.programs = vec![add_to_map("n", BpfMapId(0), &[at], None)];
+        plan.tables = vec![table("@n", vec![key(Scalar::Int)], TableKind::Count, BpfMapId(0))];
+        // The second handler is interpreted, and may read all.
+        plan.probes.truncate(n_probes);
+        let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
+        let told =
+            Launch { tag: 8, flags: Launch::TAGGED, external: 9, external_kind: 1, stack: 10, ..launch(5, 1_000) };
+        let launches = Launch { ranges: KERNEL_B, result: 0, device: 3, stream: 4, grid: [5, 6, 7], ..told };
+        let launches = Launch { block: [8, 9, 10], dynamic_shared: 11, ..launches };
+        let ran = Kernel { grid: [5, 6, 7], block: [8, 9, 10], device: 3, stream: 4, ..kernel(5, 1_100, 1_500) };
+        let rings = [Ring::default().names().launch(launches), Ring::default().clock(2_000).kernel(ran)];
+        feed(&mut pipeline, &mut sink, &rings);
+        end(&mut pipeline, &mut sink);
+        rows(&mut pipeline, 0, true)
+    };
+    for at in 0..WORDS {
+        let alone = counted(at, 1);
+        assert_eq!((alone.len(), &alone), (1, &counted(at, 2)), "word {at}");
+    }
 }
 
 /// The worked example of docs/JOIN.md.

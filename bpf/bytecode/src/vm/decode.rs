@@ -6,6 +6,7 @@
 //! offsets in the context.
 
 use super::LoadError;
+use super::fuse::fuse;
 use super::memory::STACK_BYTES;
 use super::pointer::{self, MAPS, VALUES};
 use crate::helper;
@@ -50,6 +51,8 @@ pub(super) enum Op {
     Atomic32, Atomic64,
     LdImm64,
     Lookup, Call,
+    /// Rows of the above: `fuse`.
+    CopyToStack64, StackLookup,
     /// Calls a function of the program.
     CallLocal,
     Exit,
@@ -118,6 +121,7 @@ impl Decoder<'_> {
         }
         self.ends(&code)?;
         self.targets(&code)?;
+        fuse(&mut code);
         Ok(code)
     }
 

@@ -17,6 +17,7 @@
 mod call;
 mod decode;
 mod env;
+mod fuse;
 mod map;
 mod memory;
 mod pointer;

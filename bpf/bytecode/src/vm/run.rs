@@ -3,6 +3,7 @@
 use super::call::{Call, Scratch};
 use super::decode::{Decoded, Op};
 use super::env::{Atomic, Env};
+use super::fuse::{COPY_SLOTS, LOOKUP_SLOTS};
 use super::memory::{Memory, STACK_BYTES};
 use super::pointer::{self, CTX, STACK};
 use super::{Fault, FaultReason};
@@ -310,6 +311,16 @@ pub(super) fn run<E: Env>(
                 pc += 1;
             }
             Op::Lookup => call!(lookup),
+            Op::CopyToStack64 => {
+                context_load!(u64);
+                stack_store!(u64, r[dst]);
+                pc += COPY_SLOTS - 1;
+            }
+            Op::StackLookup => {
+                (r[1], r[2]) = (imm, r[10].wrapping_add(off as i64 as u64));
+                pc += LOOKUP_SLOTS - 1;
+                call!(lookup);
+            }
             Op::Call => call!(run, imm as i32),
             Op::CallLocal => match enter(&mut callers, memory, &mut r, pc) {
                 Some(()) => jump!(off),

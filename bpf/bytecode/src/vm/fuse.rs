@@ -1,0 +1,37 @@
+//! Makes one instruction of those that compilers put in a row, which then take one turn of the inner loop.
+//!
+//! The first of a row does the work of all. The others stay where they are, for jumps to them.
+
+use super::decode::{Decoded, Op};
+
+/// Replaces the first instruction of each known row.
+pub(super) fn fuse(code: &mut [Decoded]) {
+    for at in 0..code.len() {
+        if let Some(it) = copy_to_stack(&code[at..]).or_else(|| lookup_on_stack(&code[at..])) {
+            code[at] = it;
+        }
+    }
+}
+
+/// Slots of a [`Op::CopyToStack64`].
+pub(super) const COPY_SLOTS: usize = 2;
+
+/// A word of the context that is stored on the stack.
+fn copy_to_stack(code: &[Decoded]) -> Option<Decoded> {
+    let [load, store, ..] = code else { return None };
+    let is_it = load.op == Op::ContextLoad64 && store.op == Op::StackStore64R && store.src == load.dst;
+    is_it.then_some(Decoded { op: Op::CopyToStack64, off: store.off, ..*load })
+}
+
+/// Slots of a [`Op::StackLookup`].
+pub(super) const LOOKUP_SLOTS: usize = 5;
+
+/// A map, its key's address relative to the frame pointer, and the look-up.
+fn lookup_on_stack(code: &[Decoded]) -> Option<Decoded> {
+    let [map, half, copy, add, lookup, ..] = code else { return None };
+    let ops = [map.op, half.op, copy.op, add.op, lookup.op];
+    let is_row = ops == [Op::LdImm64, Op::Half, Op::Mov64R, Op::Add64I, Op::Lookup];
+    let are_arguments = (map.dst, copy.dst, copy.src, add.dst) == (1, 2, 10, 2);
+    let off = i32::try_from(add.imm as i64).ok()?;
+    (is_row && are_arguments).then_some(Decoded { op: Op::StackLookup, off, ..*map })
+}
