@@ -356,7 +356,7 @@ mod tests {
             if id % 3 != 0 {
                 pending.join(id.wrapping_mul(7) % id.max(1) + 1, 1);
             }
-            let is_even = |it: &Launch| it.correlation % 2 == 0;
+            let is_even = |it: &Launch| it.correlation.is_multiple_of(2);
             let oldest = pending.all_waiting().filter(|it| is_even(it)).min_by_key(|it| it.start).copied();
             assert_eq!(pending.oldest(is_even).copied(), oldest);
         }

@@ -456,6 +456,7 @@ impl Pipeline {
             return;
         }
         if !queue.has_ready(until, self.limits.buffered_events) {
+            // Other events ask for what it prepares, too.
             return E::prepare(&self.strings.reads, process, false);
         }
         let batch = queue.take(until, self.limits.buffered_events);
