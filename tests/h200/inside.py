@@ -431,8 +431,9 @@ def times():
 
 @case("patches: times in kernels are on the CPU's clock", cases=CASES)
 def patched_times():
-    # Launches wait until the timer was measured: before that it is a guess, which was 0.5 ms off and more.
-    return times_against_cupti('via: "patch"', "", 400_000)
+    # The first launch waits 50 ms for a measurement, in vain where the driver has a lock then. What was read before one is right as a
+    # guess is, which was 0.5 ms off and more, and the run says so.
+    return times_against_cupti('via: "patch"', "", 2_000_000)
 
 
 @case("more lines than the ring holds", cases=CASES)
@@ -571,7 +572,8 @@ def loaded_before():
         assert "@entries" in found, f"no launch ran its twin: {found}\n{said[-3000:]}"
         expect("entries and exits", found.get("@entries"), found.get("@exits"))
         with_twin, rest = divmod(found["@entries"], own["threads"])
-        early, kernels = unprobed(said, "before their twin was ready"), found["@kernels"]["grow"]
+        early = unprobed(said, "before their twin was ready") + unprobed(said, "their kernels were loaded before xputrace attached")
+        kernels = found["@kernels"]["grow"]
         # Launches as tracing begins and ends may be in one count alone.
         assert rest == 0 and with_twin > 0 and abs(with_twin + early - kernels) <= 5, (with_twin, rest, early, kernels)
         counts.append((with_twin, early, kernels))
