@@ -163,7 +163,7 @@ impl Analysis<'_> {
         let null = Null::Maybe(Some(at));
         match (id, state.shared[1]) {
             (helper::MAP_LOOKUP_ELEM, Value::Map(map)) if self.has_elements(map) => {
-                match self.request.options.sums.find(map, state.key(self.request.maps[map.index()])) {
+                match self.request.options.sums.find(map, || state.key(self.request.maps[map.index()])) {
                     Some(sum) => Value::Sum { sum, at: Place::START },
                     None => Value::Element { map, at: Place::START, null },
                 }

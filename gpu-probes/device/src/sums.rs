@@ -108,11 +108,8 @@ impl Sums {
                     list[sum].words.insert(at, change);
                 }
                 list.retain(|it| !it.words.is_empty());
-                return Ok(if is_straight(&emit::emit(&flat, &types, &Request { options: &options, ..request })?) {
-                    list
-                } else {
-                    vec![]
-                });
+                let block = emit::emit(&flat, &types, &Request { options: &options, ..request })?;
+                return Ok(if is_straight(&block) { list } else { Vec::new() });
             }
             let mut sum = 0..;
             list.retain(|_| !sum.next().is_some_and(|it| uses.others.contains(&it)));
@@ -135,9 +132,9 @@ impl Sums {
         self.list.is_empty()
     }
 
-    /// Returns the number of an element with a known key.
-    pub(crate) fn find(&self, map: BpfMapId, key: Option<Vec<KeyWord>>) -> Option<usize> {
-        let key = key.filter(|_| !self.list.is_empty())?;
+    /// Returns the number of an element; its key is asked for only if any element of the map is kept.
+    pub(crate) fn find(&self, map: BpfMapId, key: impl FnOnce() -> Option<Vec<KeyWord>>) -> Option<usize> {
+        let key = if self.list.iter().any(|it| it.map == map) { key()? } else { return None };
         let at = self.list.iter().position(|it| it.map == map && it.key == key)?;
         Some(self.first + at)
     }

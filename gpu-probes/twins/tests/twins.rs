@@ -11,70 +11,62 @@ use xputrace_wire::device::{Codec, PatchPoint, Portability, Ptx, Shape};
 const H100: Gpu = Gpu { capability: 90 };
 const FIRST: &str = include_str!("../../ptx/tests/fixtures/first.ptx");
 
-/// Adds 1 to the element of an array that this word of the context says.
-fn counting(place: DeviceEvent, word: usize) -> Handler {
+/// A handler without a condition, whose program does this and returns 0.
+fn handler(place: DeviceEvent, name: &str, write: impl FnOnce(&mut Assembler)) -> Handler {
     let mut asm = Assembler::new();
+    write(&mut asm);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+    let code = asm.finish().unwrap();
+    let name = name.into();
+    let program =
+        Program { name, kind: ProgramKind::Syscall, insns: code.insns, map_refs: code.map_refs, lines: code.lines };
+    Handler { place, program, condition: None }
+}
+
+/// Adds 1 to the element of a map whose key is in the stack.
+fn add_one(asm: &mut Assembler, map: BpfMapId, key_at: i32) {
     let done = asm.label();
-    asm.ldx(Size::Dw, Reg::R6, Reg::R1, (word * 8) as i16);
-    asm.alu_imm(Alu::And, Reg::R6, 15);
-    asm.stx(Size::W, Reg::FP, -4, Reg::R6);
-    asm.ld_map(Reg::R1, BpfMapId(0));
+    asm.ld_map(Reg::R1, map);
     asm.mov(Reg::R2, Reg::FP);
-    asm.alu_imm(Alu::Add, Reg::R2, -4);
+    asm.alu_imm(Alu::Add, Reg::R2, key_at);
     asm.call(helper::MAP_LOOKUP_ELEM);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
     asm.mov_imm(Reg::R1, 1);
     asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
     asm.place(done);
-    asm.mov_imm(Reg::R0, 0);
-    asm.exit();
-    let code = asm.finish().unwrap();
-    let name = "count".into();
-    let program =
-        Program { name, kind: ProgramKind::Syscall, insns: code.insns, map_refs: code.map_refs, lines: code.lines };
-    Handler { place, program, condition: None }
+}
+
+/// Adds 1 to the element of an array that this word of the context says.
+fn counting(place: DeviceEvent, word: usize) -> Handler {
+    handler(place, "count", |asm| {
+        asm.ldx(Size::Dw, Reg::R6, Reg::R1, (word * 8) as i16);
+        asm.alu_imm(Alu::And, Reg::R6, 15);
+        asm.stx(Size::W, Reg::FP, -4, Reg::R6);
+        add_one(asm, BpfMapId(0), -4);
+    })
 }
 
 /// Writes this word of the context to a ring.
 fn recording(place: DeviceEvent, word: usize) -> Handler {
-    let mut asm = Assembler::new();
-    asm.ldx(Size::Dw, Reg::R6, Reg::R1, (word * 8) as i16);
-    asm.stx(Size::Dw, Reg::FP, -8, Reg::R6);
-    asm.ld_map(Reg::R1, BpfMapId(1));
-    asm.mov(Reg::R2, Reg::FP);
-    asm.alu_imm(Alu::Add, Reg::R2, -8);
-    asm.mov_imm(Reg::R3, 8);
-    asm.mov_imm(Reg::R4, 0);
-    asm.call(helper::RINGBUF_OUTPUT);
-    asm.mov_imm(Reg::R0, 0);
-    asm.exit();
-    let code = asm.finish().unwrap();
-    let name = "record".into();
-    let program =
-        Program { name, kind: ProgramKind::Syscall, insns: code.insns, map_refs: code.map_refs, lines: code.lines };
-    Handler { place, program, condition: None }
+    handler(place, "record", |asm| {
+        asm.ldx(Size::Dw, Reg::R6, Reg::R1, (word * 8) as i16);
+        asm.stx(Size::Dw, Reg::FP, -8, Reg::R6);
+        asm.ld_map(Reg::R1, BpfMapId(1));
+        asm.mov(Reg::R2, Reg::FP);
+        asm.alu_imm(Alu::Add, Reg::R2, -8);
+        asm.mov_imm(Reg::R3, 8);
+        asm.mov_imm(Reg::R4, 0);
+        asm.call(helper::RINGBUF_OUTPUT);
+    })
 }
 
 /// Adds 1 to the only element of a map.
 fn summing(place: DeviceEvent) -> Handler {
-    let mut asm = Assembler::new();
-    let done = asm.label();
-    asm.st_imm(Size::Dw, Reg::FP, -8, 0);
-    asm.ld_map(Reg::R1, BpfMapId(2));
-    asm.mov(Reg::R2, Reg::FP);
-    asm.alu_imm(Alu::Add, Reg::R2, -8);
-    asm.call(helper::MAP_LOOKUP_ELEM);
-    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
-    asm.mov_imm(Reg::R1, 1);
-    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
-    asm.place(done);
-    asm.mov_imm(Reg::R0, 0);
-    asm.exit();
-    let code = asm.finish().unwrap();
-    let name = "sum".into();
-    let program =
-        Program { name, kind: ProgramKind::Syscall, insns: code.insns, map_refs: code.map_refs, lines: code.lines };
-    Handler { place, program, condition: None }
+    handler(place, "sum", |asm| {
+        asm.st_imm(Size::Dw, Reg::FP, -8, 0);
+        add_one(asm, BpfMapId(2), -8);
+    })
 }
 
 /// Reads that element.

@@ -83,7 +83,7 @@ impl Emitter<'_> {
 
     pub(super) fn lookup(&mut self, state: &State) -> Result<(), Refusal> {
         let target = self.target(state)?;
-        if let Some(sum) = self.request.options.sums.find(target.map, state.key(target.shape)) {
+        if let Some(sum) = self.request.options.sums.find(target.map, || state.key(target.shape)) {
             put!(self, "mov.b32 {}, 1", sums::there(sum));
             // Any address but 0: what is done there is done to registers.
             put!(self, "mov.b64 {RESULT}, 1");
