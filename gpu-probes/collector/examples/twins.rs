@@ -26,7 +26,7 @@ use xputrace_wire::device::{
     self, Choice, Codec, ImageOutcome, MOST_CONTEXTS, Twin, decode_image, encode_twins, original_symbol, twin_status,
     twin_symbol,
 };
-use xputrace_wire::events::{Call, HostEvent, HostEvents};
+use xputrace_wire::events::{Call, HostEvent, HostEventRecord, HostEvents};
 use xputrace_wire::message::{
     ARM, ARMED, BYE, COMING, DISARM, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand,
 };
@@ -98,6 +98,7 @@ fn compare(collector: &str, program: &str, ptx: &str) -> bool {
     let others = |it: &Outcome| (it.memcpys, it.memcpy_calls, it.host_events.clone());
     all &=
         check(others(&with) == others(&without), format!("other records: {:?} {:?}", others(&with), others(&without)));
+    println!("modules: {:?} {:?}", with.modules, without.modules);
     all & check(with.lost.iter().all(|it| *it == 0), format!("lost: {:?}", with.lost))
 }
 
@@ -149,6 +150,8 @@ struct Outcome {
     memcpys: u64,
     memcpy_calls: u64,
     host_events: Vec<u64>,
+    /// What became of each module, and its bytes.
+    modules: Vec<(u32, u64)>,
     lost: Vec<u64>,
 }
 
@@ -342,6 +345,7 @@ impl Tracer {
                     *outcome.kernels.entry(original_symbol(&names[&it.symbol]).to_owned()).or_default() += 1;
                 }
                 Record::Activity(ActivityRecord::Memcpy(_)) => outcome.memcpys += 1,
+                Record::Host(HostEventRecord::Module(it)) => outcome.modules.push((it.kind, it.bytes)),
                 _ => {}
             }
         }

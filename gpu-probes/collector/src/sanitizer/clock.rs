@@ -122,20 +122,13 @@ impl Patching {
         timer.load(&driver.code, &InUse, || unsafe { driver.code.urgent_stream() });
         let has_run = region.control().slots[slot].swapped.load(Ordering::Relaxed) > 0;
         let was_read = has_run || timing.is_some_and(|it| it.was_read());
-        timer.is_in_use(clock.written_nanos, was_read);
-        if timer.is_due() {
-            // Without an answer what was written before stays.
-            let _ = timer.measure(&driver.code, &InUse, was_read);
-        }
-        let offset = timer.offset_nanos();
+        timer.set_written(clock.written_nanos);
         // SAFETY: a word of the block.
-        let write = || unsafe { write_word(functions, block + at, offset.to_le_bytes(), stream) };
-        let is_written = offset == clock.written_nanos || write();
-        if is_written {
-            self.state().contexts[slot].clock.written_nanos = offset;
-        }
-        region.tell_clock(slot, offset, timer.error_nanos());
-        if timer.is_measured() && is_written || timer.has_failed() {
+        let write = |word| unsafe { write_word(functions, block + at, word, stream) };
+        timer.bring_up_to_date(&driver.code, &InUse, was_read, write);
+        self.state().contexts[slot].clock.written_nanos = timer.written_nanos();
+        region.tell_clock(slot, timer.written_nanos(), timer.error_nanos());
+        if timer.is_settled() || timer.has_failed() {
             clock.first.iter().for_each(|it| it.settle());
         }
     }

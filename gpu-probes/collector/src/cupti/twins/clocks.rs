@@ -48,18 +48,17 @@ impl Twins {
         let lease = Lease::new(self).in_context(slot);
         let was_read = region.control().slots[slot].swapped.load(Ordering::Relaxed) > 0;
         let mut timer = state.timer();
-        if !timer.is_due() {
+        // SAFETY: a word of the block, bytes that live until the copy is done, and our own stream; in the context.
+        let write = |bytes: [u8; 8]| unsafe {
+            lease.call(|| code.write(block + at, bytes.as_ptr(), bytes.len(), stream)).is_ok()
+                && lease.call(|| code.wait_for(stream)).is_ok()
+        };
+        if !timer.has_work() {
             return;
         }
         let _ = lease.run(backend, || {
-            if let Some(offset) = timer.measure(code, &lease, was_read)? {
-                let bytes = offset.to_le_bytes();
-                // SAFETY: a word of the block, and bytes that live until the copy is done; in the context.
-                lease.call(|| unsafe { code.write(block + at, bytes.as_ptr(), bytes.len(), stream) })?;
-                // SAFETY: our own stream.
-                lease.call(|| unsafe { code.wait_for(stream) })?;
-            }
-            region.tell_clock(slot, timer.offset_nanos(), timer.error_nanos());
+            timer.bring_up_to_date(code, &lease, was_read, write);
+            region.tell_clock(slot, timer.written_nanos(), timer.error_nanos());
             Ok(())
         });
     }

@@ -103,14 +103,25 @@ pub(crate) struct GpuTimer {
     tried_at: u64,
     /// Where the offset comes from.
     sample: Option<Sample>,
+    /// What handlers are to add: the guess, or as measured.
     offset_nanos: i64,
+    /// What they do add: the word of the block.
+    written_nanos: i64,
     /// By how much times have been wrong at most.
     error_nanos: u64,
 }
 
 impl GpuTimer {
     pub(crate) const fn new() -> Self {
-        GpuTimer { kernel: None, was_tried: false, tried_at: 0, sample: None, offset_nanos: 0, error_nanos: 0 }
+        GpuTimer {
+            kernel: None,
+            was_tried: false,
+            tried_at: 0,
+            sample: None,
+            offset_nanos: 0,
+            written_nanos: 0,
+            error_nanos: 0,
+        }
     }
 
     /// Returns what handlers add at first, and by how much that may be wrong: until it is measured, as if it were CLOCK_REALTIME, which
@@ -119,25 +130,53 @@ impl GpuTimer {
         if self.sample.is_none() {
             self.offset_nanos = guess();
         }
+        self.written_nanos = self.offset_nanos;
         (self.offset_nanos, self.error_nanos)
     }
 
-    /// Notes what handlers add at this moment, where that may be another than what was measured last. `was_read` as for
-    /// [`GpuTimer::measure`].
-    pub(crate) fn is_in_use(&mut self, offset_nanos: i64, was_read: bool) {
-        match self.sample {
-            None => self.offset_nanos = offset_nanos,
-            Some(sample) if was_read && offset_nanos != self.offset_nanos => {
-                let moved = sample.offset_nanos.abs_diff(offset_nanos);
-                self.error_nanos = self.error_nanos.max(sample.error_nanos.saturating_add(moved));
-            }
-            Some(_) => {}
+    /// Measures it in the current context, if it is time to, and writes what handlers add from now on if that changes. `written_nanos` is
+    /// what they add so far, `was_read` says whether handlers may have read it already.
+    ///
+    /// Without an answer of the GPU, or where writing fails, handlers add what they did, and the error counts that.
+    pub(crate) fn bring_up_to_date(
+        &mut self,
+        code: &Code,
+        calls: &impl Calls,
+        was_read: bool,
+        write: impl FnOnce([u8; 8]) -> bool,
+    ) {
+        self.note_what_is_in_use(was_read);
+        if self.is_due() {
+            // Without an answer it is measured later.
+            let _ = self.measure(code, calls, was_read);
+        }
+        if self.offset_nanos != self.written_nanos && write(self.offset_nanos.to_le_bytes()) {
+            self.written_nanos = self.offset_nanos;
         }
     }
 
-    /// Whether its offset is one that was measured.
-    pub(crate) fn is_measured(&self) -> bool {
-        self.sample.is_some()
+    /// Says what handlers add so far, where the first offset was not asked of this timer.
+    pub(crate) fn set_written(&mut self, written_nanos: i64) {
+        self.written_nanos = written_nanos;
+        if self.sample.is_none() {
+            self.offset_nanos = written_nanos;
+        }
+    }
+
+    fn note_what_is_in_use(&mut self, was_read: bool) {
+        let Some(sample) = self.sample.filter(|_| was_read && self.written_nanos != self.offset_nanos) else { return };
+        let moved = sample.offset_nanos.abs_diff(self.written_nanos);
+        self.error_nanos = self.error_nanos.max(sample.error_nanos.saturating_add(moved));
+    }
+
+    /// Whether it is to be measured, or what was measured is to be written.
+    pub(crate) fn has_work(&self) -> bool {
+        self.is_due() || self.sample.is_some() && !self.is_settled()
+    }
+
+    /// Whether handlers add what was measured.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.sample.is_some() && self.written_nanos == self.offset_nanos
     }
 
     /// Whether it can't be measured.
@@ -157,33 +196,32 @@ impl GpuTimer {
         self.kernel.is_some() && (self.sample.is_none() || now() - self.tried_at >= MEASURES_EVERY_NANOS)
     }
 
-    /// Measures it in the current context. `was_read` says whether handlers may have read it already. Returns what they add from
-    /// now on if that changes.
-    pub(crate) fn measure(&mut self, code: &Code, calls: &impl Calls, was_read: bool) -> Answer<Option<i64>> {
-        let Some(kernel) = &mut self.kernel else { return Ok(None) };
+    /// Measures it in the current context. `was_read` says whether handlers may have read it already.
+    pub(crate) fn measure(&mut self, code: &Code, calls: &impl Calls, was_read: bool) -> Answer<()> {
+        let Some(kernel) = &mut self.kernel else { return Ok(()) };
         self.tried_at = now();
-        let best = kernel.best_of(SAMPLES, code, calls)?;
-        Ok(best.and_then(|it| self.take(it, was_read)))
+        if let Some(best) = kernel.best_of(SAMPLES, code, calls)? {
+            self.take(best, was_read);
+        }
+        Ok(())
     }
 
-    /// Takes a sample over; returns the offset if that changes.
-    fn take(&mut self, new: Sample, was_read: bool) -> Option<i64> {
+    /// Takes a sample over, if it is good enough.
+    fn take(&mut self, new: Sample, was_read: bool) {
         // A long sample, as of a GPU that is busy, says less of what was in use than the one before it.
         let in_use = |it: &Sample, error: u64| error.saturating_add(it.offset_nanos.abs_diff(self.offset_nanos));
         let by_older = self.sample.map_or(u64::MAX, |it| in_use(&it, it.error_at(new.at)));
         let error = if was_read { in_use(&new, new.error_nanos).min(by_older) } else { new.error_nanos };
         self.error_nanos = self.error_nanos.max(error);
-        if self.sample.is_some_and(|it| !new.is_as_good_as(&it)) {
-            return None;
+        if self.sample.is_none_or(|it| new.is_as_good_as(&it)) {
+            let older = self.sample.replace(new);
+            self.offset_nanos = new.ahead(older.as_ref());
         }
-        let older = self.sample.replace(new);
-        self.offset_nanos = new.ahead(older.as_ref());
-        Some(self.offset_nanos)
     }
 
     /// Returns what handlers add.
-    pub(crate) fn offset_nanos(&self) -> i64 {
-        self.offset_nanos
+    pub(crate) fn written_nanos(&self) -> i64 {
+        self.written_nanos
     }
 
     /// Returns by how much handlers' times have been wrong at most, in nanoseconds: drift included, up to the last sample. 0 before
@@ -278,47 +316,54 @@ mod tests {
         assert_eq!(Sample::between(7_000_000, 1000, 7_000_000), sample(6_999_000, 0, 7_000_000));
     }
 
+    /// Of a timer with this offset, what a sample makes of it.
+    fn taken(timer: &mut GpuTimer, new: Sample, was_read: bool) -> (i64, u64) {
+        timer.take(new, was_read);
+        (timer.offset_nanos, timer.error_nanos())
+    }
+
+    fn guessed(offset_nanos: i64) -> GpuTimer {
+        let mut timer = GpuTimer::new();
+        timer.set_written(offset_nanos);
+        timer
+    }
+
     #[test]
     fn the_error_is_that_of_all_times_that_were_read() {
-        let mut timer = GpuTimer::new();
-        timer.offset_nanos = -500_000;
-        assert_eq!((timer.take(sample(-20, 4000, 0), false), timer.error_nanos()), (Some(-20), 4000));
+        let mut timer = guessed(-500_000);
+        assert_eq!(taken(&mut timer, sample(-20, 4000, 0), false), (-20, 4000));
         // It drifted by 2 us a second, and goes on to do so.
         let second = 1_000_000_000;
-        assert_eq!((timer.take(sample(-2020, 3000, second), true), timer.error_nanos()), (Some(-2120), 5000));
-        assert_eq!((timer.take(sample(-4020, 3500, 2 * second), true), timer.error_nanos()), (Some(-4120), 5400));
-
-        let mut late = GpuTimer::new();
-        late.offset_nanos = -500_000;
-        assert_eq!((late.take(sample(0, 4000, 0), true), late.error_nanos()), (Some(0), 504_000));
+        assert_eq!(taken(&mut timer, sample(-2020, 3000, second), true), (-2120, 5000));
+        assert_eq!(taken(&mut timer, sample(-4020, 3500, 2 * second), true), (-4120, 5400));
+        assert_eq!(taken(&mut guessed(-500_000), sample(0, 4000, 0), true), (0, 504_000));
     }
 
     #[test]
     fn a_guess_that_is_in_use_after_the_measurement_counts_as_wrong() {
         let of = |was_read| {
-            let mut timer = GpuTimer::new();
-            timer.is_in_use(-700, false);
-            assert_eq!((timer.offset_nanos(), timer.is_measured()), (-700, false));
+            let mut timer = guessed(-700);
             timer.take(sample(0, 4, 0), false);
-            timer.is_in_use(-500, was_read);
-            (timer.offset_nanos(), timer.error_nanos())
+            timer.set_written(-500);
+            timer.note_what_is_in_use(was_read);
+            (timer.offset_nanos, timer.is_settled(), timer.error_nanos())
         };
-        assert_eq!((of(false), of(true)), ((0, 4), (0, 504)));
+        assert_eq!((of(false), of(true)), ((0, false, 4), (0, false, 504)));
     }
 
     #[test]
     fn a_long_sample_replaces_none_that_is_better_still() {
         let mut timer = GpuTimer::new();
-        assert_eq!(timer.take(sample(0, 4000, 0), false), Some(0));
-        assert_eq!((timer.take(sample(-9000, 15_000, 100_000_000), true), timer.error_nanos()), (None, 14_000));
-        assert_eq!(timer.take(sample(-9000, 15_000, 200_000_000), true), Some(-9000 - 2250));
+        assert_eq!(taken(&mut timer, sample(0, 4000, 0), false), (0, 4000));
+        assert_eq!(taken(&mut timer, sample(-9000, 15_000, 100_000_000), true), (0, 14_000));
+        assert_eq!(taken(&mut timer, sample(-9000, 15_000, 200_000_000), true).0, -9000 - 2250);
     }
 
     #[test]
     fn a_drift_that_is_not_believed_is_not_followed() {
         let mut timer = GpuTimer::new();
         timer.take(sample(0, 4000, 0), false);
-        assert_eq!(timer.take(sample(1_000_000, 4000, 100_000_000), true), Some(1_000_000 + 5_000));
-        assert_eq!(timer.take(sample(1_000_500, 4000, 110_000_000), true), Some(1_000_500), "too soon to tell");
+        assert_eq!(taken(&mut timer, sample(1_000_000, 4000, 100_000_000), true).0, 1_000_000 + 5_000);
+        assert_eq!(taken(&mut timer, sample(1_000_500, 4000, 110_000_000), true).0, 1_000_500, "too soon to tell");
     }
 }
