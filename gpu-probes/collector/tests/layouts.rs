@@ -467,6 +467,7 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
     }
     let any = place::any_node::KERNEL_NODE;
     let ours = [
+        ("CUlaunchConfig", place::config::BYTES),
         ("CUlaunchConfig.gridDimX", place::config::GRID),
         ("CUlaunchConfig.blockDimX", place::config::BLOCK),
         ("CUlaunchConfig.sharedMemBytes", place::config::SHARED),
@@ -515,7 +516,7 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
     ];
     let settable = settable.map(|it| facts[format!("CU_FUNC_ATTRIBUTE_{it}").as_str()] as u32);
     assert_eq!(settable, function_attribute::SETTABLE);
-    assert_eq!(settable[1], function_attribute::CLUSTER_WIDTH);
+    assert_eq!(settable[1..4], function_attribute::CLUSTER);
     let taken = ["SHARED_SIZE_BYTES", "LOCAL_SIZE_BYTES", "NUM_REGS"];
     let taken = taken.map(|it| facts[format!("CU_FUNC_ATTRIBUTE_{it}").as_str()] as u32);
     assert_eq!(taken, function_attribute::TAKEN);

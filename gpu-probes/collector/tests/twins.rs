@@ -1249,6 +1249,11 @@ fn attribute(id: u64, value: u64) -> [u64; 9] {
     [id, value, 0, 0, 0, 0, 0, 0, 0]
 }
 
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
+fn cluster([x, y, z]: [u64; 3]) -> [u64; 9] {
+    [4, y << 32 | x, z, 0, 0, 0, 0, 0, 0]
+}
+
 /// The driver refuses a cooperative launch that does not fit as a whole.
 #[test]
 fn a_cooperative_launch_runs_a_twin_that_fits() {
@@ -1276,8 +1281,10 @@ fn a_cooperative_launch_runs_a_twin_that_fits() {
     assert_eq!((run.unprobed(Unprobed::Cooperative), run.unprobed(Unprobed::MayNotFit)), (4, 0));
     assert_eq!(cooperative(library + larger, fits_original + 1), twins + larger, "the driver refuses either");
     assert_eq!(cooperative(library + equal, fits_original), twins + equal);
-    // How many clusters fit is not known.
-    assert_eq!(launch_ex(library + larger, 1, &[attribute(4, 2), attribute(2, 1)]), library + larger);
+    let both = [cluster([4, 1, 1]), attribute(2, 1)];
+    assert_eq!(launch_ex(library + larger, fits_twin, &both), twins + larger);
+    assert_eq!(launch_ex(library + larger, fits_original, &both), library + larger);
+    assert_eq!((run.unprobed(Unprobed::Cooperative), run.unprobed(Unprobed::MayNotFit)), (5, 0));
     assert_eq!(launch_ex(library + larger, 1, &[attribute(4, 0), attribute(2, 0)]), twins + larger);
     run.end();
 }
@@ -1317,17 +1324,87 @@ fn a_twin_runs_where_it_fits_as_its_original_does() {
     }
     assert_eq!(launch_with(original, 1024, 0), original);
     assert_eq!(run.unprobed(Unprobed::MayNotFit), 5);
-    // How clusters fit is not asked.
-    code::set(original, code::REGISTERS, 16);
-    let in_clusters = attribute(4, 2);
-    assert_eq!(launch_ex(original, 1, &[in_clusters]), original);
-    code::set(original, 11, 2);
-    assert_eq!(launch_ex(original, 1, &[]), original);
-    assert_eq!(run.unprobed(Unprobed::MayNotFit), 7);
     // A twin that takes no more is not asked about.
     let questions = code::OCCUPANCY_QUESTIONS.load(SeqCst);
-    assert_eq!(launch_ex(library + equal, 100, &[in_clusters]), twins + equal);
+    assert_eq!(launch_ex(library + equal, 100, &[cluster([2, 1, 1])]), twins + equal);
     assert_eq!(code::OCCUPANCY_QUESTIONS.load(SeqCst), questions);
+    run.end();
+}
+
+/// A library whose first kernel has a twin with twice the registers: of 64 threads, 32 of its blocks fit on a multiprocessor
+/// in place of 64. Also returns both.
+fn load_larger(run: &Run) -> (u64, u64) {
+    let twins = twins_library(0x10_0000);
+    let twin = twins + 0x10;
+    for handle in [twin, code::function(twin, CONTEXT)] {
+        code::set(handle, code::REGISTERS, 32);
+    }
+    let library = run.load(Origin::Library, &["scale", "other"], &[]);
+    assert_eq!(twins, twins_library(library));
+    (library + 0x10, twin)
+}
+
+/// Fewer clusters of a twin with more registers fit.
+#[test]
+fn a_twin_in_clusters_runs_where_it_fits_as_its_original_does() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let (original, twin) = load_larger(&run);
+    let [fits_twin, fits_original] = [32, 64].map(|it| it * code::SMS as u64);
+    let cases = [(fits_twin, twin), (fits_twin + 8, original), (fits_original, original), (fits_original + 8, twin)];
+    for (blocks, launched) in cases {
+        assert_eq!(launch_ex(original, blocks, &[cluster([4, 2, 1])]), launched, "{blocks}");
+    }
+    assert_eq!(run.unprobed(Unprobed::MayNotFit), 2);
+    // Of the larger cluster none of the twin's fits.
+    assert_eq!(launch_ex(original, fits_original + 128, &[cluster([128, 1, 1])]), original);
+    assert_eq!(run.unprobed(Unprobed::MayNotFit), 3);
+    // As the kernel has them itself, and the launch nothing.
+    for (attribute, extent) in [(11, 2), (12, 2), (13, 2)] {
+        [original, twin].iter().for_each(|it| code::set(*it, attribute, extent));
+    }
+    for (blocks, launched) in cases {
+        assert_eq!(launch_ex(original, blocks, &[]), launched, "{blocks}");
+    }
+    assert_eq!(run.unprobed(Unprobed::MayNotFit), 5);
+    code::FAILS_IN.lock().unwrap().push("active_clusters");
+    assert_eq!(launch_ex(original, 8, &[]), original, "where the driver does not say");
+    run.end();
+}
+
+/// A node's clusters are none of what describes it, and may change when it has its kernel.
+#[test]
+fn a_node_in_clusters_is_made_of_a_twin_that_fits() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let (original, twin) = load_larger(&run);
+    let blocks = 32 * code::SMS as u64;
+    let of = |kernel: u64| [0, 1 << 32 | blocks, 64 << 32 | 1, 1 << 32 | 1, 0, 0, 0, kernel, 0];
+    let (node, none) = (0x77, [0; 3]);
+    let any = [vec![0, 0], of(original).to_vec(), vec![0; 21]].concat();
+    let change = |id: u32, handles: &[u64], description: &[u64]| {
+        let params = [handles, &[description.as_ptr() as u64, 0]].concat();
+        cupti::fire(event(id, c"cuGraphKernelNodeSetParams", &params), 0);
+        let at = (&raw const params[handles.len()]).cast::<*const u64>();
+        unsafe { at.read_volatile().add(description.iter().position(|it| *it == original).unwrap()).read() }
+    };
+    for (cluster, made_of) in [(none, twin), ([64, 1, 1], twin), ([128, 1, 1], original)] {
+        code::set_node(node, of(original), cluster);
+        for (ids, description) in [([691, 692], of(original).as_slice()), ([713, 714], &any)] {
+            let changed = [change(ids[0], &[node], description), change(ids[1], &[0x99, node], description)];
+            assert_eq!(changed, [made_of; 2], "{cluster:?}");
+        }
+    }
+    assert_eq!(run.unprobed(Unprobed::MayNotFit), 4);
+    for (id, cluster, stays) in [(571, none, true), (571, [64, 1, 1], true), (569, [128, 1, 1], false)] {
+        code::set_node(node, of(twin), cluster);
+        both(id, c"cuGraphKernelNodeSetAttribute", &[node, 4, 0]);
+        assert_eq!(code::node(node), of(if stays { twin } else { original }), "{cluster:?}");
+    }
+    assert_eq!(run.unprobed(Unprobed::MayNotFit), 5);
+    code::set_node(node, of(original), [128, 1, 1]);
+    both(571, c"cuGraphKernelNodeSetAttribute", &[node, 4, 0]);
+    assert_eq!((code::node(node), run.unprobed(Unprobed::MayNotFit)), (of(original), 5), "it has no twin");
     run.end();
 }
 

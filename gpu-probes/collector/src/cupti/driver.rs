@@ -118,6 +118,13 @@ functions! {
     set_kernel_attribute = c"cuKernelSetAttribute" (u32, i32, Handle, i32);
     /// Blocks of a multiprocessor, for a kernel, threads of a block, and bytes of dynamic shared memory.
     occupancy = c"cuOccupancyMaxActiveBlocksPerMultiprocessor" (*mut i32, Handle, i32, usize);
+    /// Clusters of a GPU, for a kernel and a launch of it (`CUlaunchConfig`).
+    active_clusters = c"cuOccupancyMaxActiveClusters" (*mut i32, Handle, *const c_void);
+    /// A node, which attribute, and where its value goes: as of a launch.
+    node_attribute = c"cuGraphKernelNodeGetAttribute" (Handle, u32, *mut c_void);
+    /// `CUDA_KERNEL_NODE_PARAMS_v2`.
+    node_params = c"cuGraphKernelNodeGetParams_v2" (Handle, *mut c_void);
+    set_node_params = c"cuGraphKernelNodeSetParams_v2" (Handle, *const c_void);
     alloc = c"cuMemAlloc_v2" (*mut u64, usize);
     /// Address, size, flags: memory of the process that the GPU may use from then on.
     register_memory = c"cuMemHostRegister_v2" (*mut c_void, usize, u32);
@@ -150,7 +157,8 @@ pub mod attribute {
 pub mod function_attribute {
     pub const MOST_THREADS: u32 = 0;
     pub const MOST_DYNAMIC_SHARED: u32 = 8;
-    pub const CLUSTER_WIDTH: u32 = 11;
+    /// Width, height and depth of the clusters that a kernel requires, in blocks; 0 without.
+    pub const CLUSTER: [u32; 3] = [11, 12, 13];
     /// What blocks take of a multiprocessor: static shared memory, local memory and registers.
     pub const TAKEN: [u32; 3] = [1, 3, 4];
     /// Those that a program can set, beside the dynamic shared memory: the carveout, a cluster's size, whether it may be

@@ -64,6 +64,8 @@ struct State {
     pub blocks: Vec<(u64, u64)>,
     /// Addresses of the process's memory that the GPU may use.
     registered: HashSet<u64>,
+    /// `CUDA_KERNEL_NODE_PARAMS_v2` and clusters of graphs' nodes.
+    nodes: HashMap<u64, ([u64; 9], [u32; 3])>,
 }
 
 fn with<R>(run: impl FnOnce(&mut State) -> R) -> R {
@@ -216,6 +218,10 @@ pub fn driver() -> Driver {
             kernel_attribute: Some(kernel_attribute),
             set_kernel_attribute: Some(set_kernel_attribute),
             occupancy: Some(occupancy),
+            active_clusters: Some(active_clusters),
+            node_attribute: Some(node_attribute),
+            node_params: Some(node_params),
+            set_node_params: Some(set_node_params),
             alloc: Some(alloc),
             register_memory: Some(register_memory),
             registered_address: Some(registered_address),
@@ -422,6 +428,55 @@ unsafe extern "C" fn device_attribute(value: *mut i32, number: i32, _: i32) -> u
 unsafe extern "C" fn occupancy(blocks: *mut i32, kernel: Handle, threads: i32, _: usize) -> u32 {
     OCCUPANCY_QUESTIONS.fetch_add(1, SeqCst);
     *blocks = REGISTERS_PER_SM / (attribute(kernel as u64, REGISTERS) * threads);
+    0
+}
+
+/// How a launch groups its blocks, by its only attribute.
+unsafe fn cluster_of(config: *const c_void) -> Option<[u32; 3]> {
+    let words = config.cast::<u64>();
+    let (attributes, n) = (words.add(5).read() as *const u32, words.add(6).read() as u32);
+    assert!(n < 2 && words.add(4).read() == 0, "in the current context");
+    (n == 1).then(|| {
+        assert_eq!(attributes.read(), 4, "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION");
+        attributes.add(2).cast::<[u32; 3]>().read()
+    })
+}
+
+/// A cluster's blocks are on multiprocessors that all have room for as many of them, here on all of the GPU.
+unsafe extern "C" fn active_clusters(clusters: *mut i32, kernel: Handle, config: *const c_void) -> u32 {
+    let threads: i32 = config.cast::<[u32; 6]>().read()[3..].iter().product::<u32>() as i32;
+    let of_kernel = [11, 12, 13].map(|it| attribute(kernel as u64, it) as u32);
+    let cluster = cluster_of(config).unwrap_or(of_kernel);
+    occupancy(clusters, kernel, threads, 0);
+    *clusters = *clusters * SMS / cluster.iter().product::<u32>() as i32;
+    answer("active_clusters")
+}
+
+/// Sets what a node of the program is.
+pub fn set_node(node: u64, params: [u64; 9], cluster: [u32; 3]) {
+    with(|state| state.nodes.insert(node, (params, cluster)));
+}
+
+/// Returns what a node is made of.
+pub fn node(node: u64) -> [u64; 9] {
+    with(|state| state.nodes[&node].0)
+}
+
+unsafe extern "C" fn node_attribute(node: Handle, attribute: u32, value: *mut c_void) -> u32 {
+    assert_eq!(attribute, 4, "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION");
+    let Some((_, cluster)) = with(|state| state.nodes.get(&(node as u64)).copied()) else { return 1 };
+    value.cast::<[u32; 3]>().write(cluster);
+    0
+}
+
+unsafe extern "C" fn node_params(node: Handle, params: *mut c_void) -> u32 {
+    params.cast::<[u64; 9]>().write(self::node(node as u64));
+    0
+}
+
+unsafe extern "C" fn set_node_params(node: Handle, params: *const c_void) -> u32 {
+    let params = params.cast::<[u64; 9]>().read();
+    with(|state| state.nodes.get_mut(&(node as u64)).unwrap().0 = params);
     0
 }
 

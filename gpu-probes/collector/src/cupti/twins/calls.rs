@@ -6,6 +6,7 @@ use super::super::calls::{Id, Index, driver, read};
 use super::super::{RESOURCE_CONTEXT_DESTROYING, domain};
 use crate::agent::Stream;
 use std::ffi::c_void;
+use std::mem::offset_of;
 
 /// What kind of handle a program has of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,8 +43,10 @@ pub enum Role {
     LaunchEx { per_thread: bool },
     /// `cuLaunchCooperativeKernel`, likewise: its first parameter is the kernel.
     Cooperative { per_thread: bool },
-    /// Makes a kernel node, or changes it, as the parameter at this place points out.
-    Node { at: usize, layout: NodeLayout },
+    /// Makes a kernel node, or changes it, as the parameter at this place points out. The one before is the node that is changed.
+    Node { at: usize, layout: NodeLayout, changes: bool },
+    /// Changes the attributes of a kernel node, its first parameter.
+    NodeAttributes,
     /// Stores what a kernel node is where its second parameter points to.
     GetNode(NodeLayout),
     /// `cuFuncSetAttribute`.
@@ -56,8 +59,12 @@ pub enum Role {
     EndPrimary,
 }
 
+const fn new_node(at: usize, layout: NodeLayout) -> Role {
+    Role::Node { at, layout, changes: false }
+}
+
 const fn node(at: usize, layout: NodeLayout) -> Role {
-    Role::Node { at, layout }
+    Role::Node { at, layout, changes: true }
 }
 
 /// The calls with a role.
@@ -77,16 +84,18 @@ pub const TWIN_IDS: &[Id<Role>] = &[
     driver(653, "cuLaunchKernelEx_ptsz", Role::LaunchEx { per_thread: true }),
     driver(477, "cuLaunchCooperativeKernel", Role::Cooperative { per_thread: false }),
     driver(478, "cuLaunchCooperativeKernel_ptsz", Role::Cooperative { per_thread: true }),
-    driver(502, "cuGraphAddKernelNode", node(32, NodeLayout::Function)),
-    driver(689, "cuGraphAddKernelNode_v2", node(32, NodeLayout::Kernel)),
+    driver(502, "cuGraphAddKernelNode", new_node(32, NodeLayout::Function)),
+    driver(689, "cuGraphAddKernelNode_v2", new_node(32, NodeLayout::Kernel)),
     driver(521, "cuGraphKernelNodeSetParams", node(8, NodeLayout::Function)),
     driver(691, "cuGraphKernelNodeSetParams_v2", node(8, NodeLayout::Kernel)),
     driver(538, "cuGraphExecKernelNodeSetParams", node(16, NodeLayout::Function)),
     driver(692, "cuGraphExecKernelNodeSetParams_v2", node(16, NodeLayout::Kernel)),
-    driver(712, "cuGraphAddNode", node(32, NodeLayout::Any)),
-    driver(723, "cuGraphAddNode_v2", node(40, NodeLayout::Any)),
+    driver(712, "cuGraphAddNode", new_node(32, NodeLayout::Any)),
+    driver(723, "cuGraphAddNode_v2", new_node(40, NodeLayout::Any)),
     driver(713, "cuGraphNodeSetParams", node(8, NodeLayout::Any)),
     driver(714, "cuGraphExecNodeSetParams", node(16, NodeLayout::Any)),
+    driver(571, "cuGraphKernelNodeSetAttribute", Role::NodeAttributes),
+    driver(569, "cuGraphKernelNodeCopyAttributes", Role::NodeAttributes),
     driver(503, "cuGraphKernelNodeGetParams", Role::GetNode(NodeLayout::Function)),
     driver(690, "cuGraphKernelNodeGetParams_v2", Role::GetNode(NodeLayout::Kernel)),
     driver(481, "cuFuncSetAttribute", Role::SetFunctionAttribute),
@@ -135,6 +144,7 @@ pub mod offset {
         pub const STREAM: usize = 32;
         pub const ATTRIBUTES: usize = 40;
         pub const ATTRIBUTES_LEN: usize = 48;
+        pub const BYTES: usize = 56;
     }
 
     /// `CUlaunchAttribute`.
@@ -164,37 +174,98 @@ pub mod offset {
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
 const ATTRIBUTE_COOPERATIVE: u32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
-const ATTRIBUTE_CLUSTER: u32 = 4;
+pub(super) const ATTRIBUTE_CLUSTER: u32 = 4;
 /// No launch has as many.
 const MOST_ATTRIBUTES: u32 = 64;
+
+/// In x, y and z.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(super) struct Extents(pub(super) [u32; 3]);
+
+impl Extents {
+    pub(super) fn volume(self) -> u64 {
+        self.0.iter().fold(1, |all, it| all.saturating_mul((*it).into()))
+    }
+
+    /// # Safety
+    /// 12 bytes at `base + offset` are readable.
+    unsafe fn read(base: *const u8, offset: usize) -> Self {
+        // SAFETY: the caller's promise.
+        Extents(unsafe { read(base, offset) })
+    }
+}
 
 /// A kernel in a call's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kernel {
     pub(super) handle: u64,
-    /// Blocks of the grid.
-    pub(super) blocks: u64,
-    /// Threads of a block.
-    pub(super) threads: u64,
+    /// In blocks.
+    pub(super) grid: Extents,
+    /// In threads.
+    pub(super) block: Extents,
     /// Bytes of dynamic shared memory.
     pub(super) shared: u32,
     pub(super) is_cooperative: bool,
-    /// Whether the launch itself groups its blocks into clusters.
-    pub(super) has_clusters: bool,
+    /// In blocks, where the launch itself groups them.
+    pub(super) cluster: Option<Extents>,
     /// `None` of a node.
     pub(super) stream: Option<Stream>,
     /// The context that a node names, 0 if it doesn't.
     pub(super) context: u64,
+    /// The node that the call changes, 0 if it makes one or is a launch.
+    pub(super) node: u64,
 }
 
-/// Returns how many blocks a grid has, or threads a block, from its three extents.
-///
-/// # Safety
-/// 12 bytes at `base + offset` are readable.
-unsafe fn volume(base: *const u8, offset: usize) -> u64 {
-    // SAFETY: the caller's promise.
-    let [x, y, z]: [u32; 3] = unsafe { read(base, offset) };
-    u64::from(x).saturating_mul(y.into()).saturating_mul(z.into())
+/// A `CUlaunchConfig`.
+#[repr(C)]
+struct LaunchConfig {
+    grid: Extents,
+    block: Extents,
+    shared: u32,
+    /// 0: the current context's.
+    stream: u64,
+    attributes: *const LaunchAttribute,
+    n_attributes: u32,
+}
+
+/// A `CUlaunchAttribute`.
+#[repr(C)]
+struct LaunchAttribute {
+    id: u32,
+    padding: u32,
+    extents: Extents,
+    rest: [u32; 13],
+}
+
+const _: () = {
+    assert!(size_of::<LaunchConfig>() == offset::config::BYTES);
+    assert!(offset_of!(LaunchConfig, block) == offset::config::BLOCK);
+    assert!(offset_of!(LaunchConfig, shared) == offset::config::SHARED);
+    assert!(offset_of!(LaunchConfig, stream) == offset::config::STREAM);
+    assert!(offset_of!(LaunchConfig, attributes) == offset::config::ATTRIBUTES);
+    assert!(offset_of!(LaunchConfig, n_attributes) == offset::config::ATTRIBUTES_LEN);
+    assert!(size_of::<LaunchAttribute>() == offset::attribute::BYTES);
+    assert!(offset_of!(LaunchAttribute, extents) == offset::attribute::VALUE);
+};
+
+impl Kernel {
+    /// Calls this with a `CUlaunchConfig` of such a launch, in the current context. Of its attributes it has the cluster alone,
+    /// unless the kernel has that itself.
+    pub(super) fn with_config<R>(&self, call: impl FnOnce(*const c_void) -> R) -> R {
+        let attribute = |extents| LaunchAttribute { id: ATTRIBUTE_CLUSTER, padding: 0, extents, rest: [0; 13] };
+        let attributes = self.cluster.map(attribute);
+        let attributes = attributes.as_slice();
+        let config = LaunchConfig {
+            grid: self.grid,
+            block: self.block,
+            shared: self.shared,
+            stream: 0,
+            attributes: attributes.as_ptr(),
+            n_attributes: attributes.len() as u32,
+        };
+        call((&raw const config).cast())
+    }
 }
 
 /// Reads a launch; `None` if its parameters are not as expected.
@@ -211,25 +282,27 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
         match role {
             Role::Launch { per_thread } | Role::Cooperative { per_thread } => Some(Kernel {
                 handle: read(at, offset::launch::KERNEL),
-                blocks: volume(at, offset::launch::GRID),
-                threads: volume(at, offset::launch::BLOCK),
+                grid: Extents::read(at, offset::launch::GRID),
+                block: Extents::read(at, offset::launch::BLOCK),
                 shared: read(at, offset::launch::SHARED),
                 is_cooperative: matches!(role, Role::Cooperative { .. }),
-                has_clusters: false,
+                cluster: None,
                 stream: Some(Stream { handle: read(at, offset::launch::STREAM), per_thread }),
                 context: 0,
+                node: 0,
             }),
             Role::LaunchEx { per_thread } => {
                 let config: *const u8 = read(at, offset::launch_ex::CONFIG);
                 (!config.is_null()).then(|| Kernel {
                     handle: read(at, offset::launch_ex::KERNEL),
-                    blocks: volume(config, offset::config::GRID),
-                    threads: volume(config, offset::config::BLOCK),
+                    grid: Extents::read(config, offset::config::GRID),
+                    block: Extents::read(config, offset::config::BLOCK),
                     shared: read(config, offset::config::SHARED),
-                    is_cooperative: has_attribute(config, ATTRIBUTE_COOPERATIVE),
-                    has_clusters: has_attribute(config, ATTRIBUTE_CLUSTER),
+                    is_cooperative: attribute(config, ATTRIBUTE_COOPERATIVE).is_some(),
+                    cluster: attribute(config, ATTRIBUTE_CLUSTER).map(|it| Extents::read(it, 0)),
                     stream: Some(Stream { handle: read(config, offset::config::STREAM), per_thread }),
                     context: 0,
+                    node: 0,
                 })
             }
             _ => None,
@@ -237,20 +310,22 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
     }
 }
 
-/// Whether a launch has this attribute, whose value begins with a number other than 0.
+/// Returns where an attribute of a launch has its value, if that begins with a number other than 0.
 ///
 /// # Safety
 /// `config` points at a `CUlaunchConfig`.
-unsafe fn has_attribute(config: *const u8, id: u32) -> bool {
+unsafe fn attribute(config: *const u8, id: u32) -> Option<*const u8> {
     // SAFETY: the caller's promise, and the offsets of the layouts.
     let (attributes, n): (*const u8, u32) =
         unsafe { (read(config, offset::config::ATTRIBUTES), read(config, offset::config::ATTRIBUTES_LEN)) };
     // SAFETY: as many attributes as the launch says that it has.
-    let is_it = |it: usize| unsafe {
+    let value = |it: usize| unsafe {
         let attribute = attributes.add(it * offset::attribute::BYTES);
-        read::<u32>(attribute, offset::attribute::ID) == id && read::<i32>(attribute, offset::attribute::VALUE) != 0
+        let value = attribute.add(offset::attribute::VALUE);
+        (read::<u32>(attribute, offset::attribute::ID) == id && read::<i32>(value, 0) != 0).then_some(value)
     };
-    !attributes.is_null() && (0..n.min(MOST_ATTRIBUTES) as usize).any(is_it)
+    let n = if attributes.is_null() { 0 } else { n.min(MOST_ATTRIBUTES) };
+    (0..n as usize).find_map(value)
 }
 
 /// Returns where a launch has its kernel.
@@ -295,13 +370,14 @@ pub(super) unsafe fn node_kernel(layout: NodeLayout, node: *const u8) -> Option<
         let place = if has_kernel && read::<u64>(node, function) == 0 { kernel } else { function };
         let kernel = Kernel {
             handle: read(node, place),
-            blocks: volume(node, at + offset::node::GRID),
-            threads: volume(node, at + offset::node::BLOCK),
+            grid: Extents::read(node, at + offset::node::GRID),
+            block: Extents::read(node, at + offset::node::BLOCK),
             shared: read(node, at + offset::node::SHARED),
             is_cooperative: false,
-            has_clusters: false,
+            cluster: None,
             stream: None,
             context: if has_kernel { read(node, at + offset::node::CONTEXT) } else { 0 },
+            node: 0,
         };
         Some((kernel, place))
     }

@@ -3,7 +3,7 @@
 use super::super::Handle;
 use super::super::driver::{Code, Handles};
 use super::super::host_calls::STREAM_NON_BLOCKING;
-use super::calls::Origin;
+use super::calls::{ATTRIBUTE_CLUSTER, Extents, Kernel, NodeLayout, Origin, offset};
 use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};
 
@@ -218,6 +218,36 @@ impl Code {
         // SAFETY: the caller's promise; a live integer. The driver takes a `CUkernel` for the function, too.
         checked(unsafe { of(self.occupancy)?(&mut blocks, kernel as Handle, threads, shared as usize) })?;
         Ok(u64::try_from(blocks).unwrap_or(0))
+    }
+
+    /// Returns how many clusters of such a launch the current context's GPU runs at once.
+    pub(super) unsafe fn clusters_at_once(&self, kernel: u64, launch: &Kernel) -> Answer<u64> {
+        let mut clusters = 0;
+        let ask = of(self.active_clusters)?;
+        // SAFETY: the caller's promise; a live integer. The driver takes a `CUkernel` for the function, too.
+        checked(launch.with_config(|config| unsafe { ask(&mut clusters, kernel as Handle, config) }))?;
+        Ok(u64::try_from(clusters).unwrap_or(0))
+    }
+
+    /// Returns how a node groups its blocks, if it does.
+    pub(super) unsafe fn cluster_of_node(&self, node: u64) -> Answer<Option<Extents>> {
+        let mut value = [0u32; (offset::attribute::BYTES - offset::attribute::VALUE) / 4];
+        // SAFETY: the caller's promise; room for an attribute's value.
+        checked(unsafe { of(self.node_attribute)?(node as Handle, ATTRIBUTE_CLUSTER, value.as_mut_ptr().cast()) })?;
+        Ok((value[0] != 0).then_some(Extents([value[0], value[1], value[2]])))
+    }
+
+    /// Returns what a kernel node is made of, as [`NodeLayout::Kernel`] describes it.
+    pub(super) unsafe fn node(&self, node: u64) -> Answer<[u64; NodeLayout::Kernel.size() / 8]> {
+        let mut params = [0; NodeLayout::Kernel.size() / 8];
+        // SAFETY: the caller's promise; room for the structure.
+        checked(unsafe { of(self.node_params)?(node as Handle, params.as_mut_ptr().cast()) })?;
+        Ok(params)
+    }
+
+    pub(super) unsafe fn set_node(&self, node: u64, params: &[u64; NodeLayout::Kernel.size() / 8]) -> Answer<()> {
+        // SAFETY: the caller's promise.
+        checked(unsafe { of(self.set_node_params)?(node as Handle, params.as_ptr().cast()) })
     }
 
     pub(super) unsafe fn set_attribute(&self, kernel: KernelHandle, attribute: u32, value: i32) -> Answer<()> {

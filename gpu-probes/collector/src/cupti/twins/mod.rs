@@ -18,6 +18,7 @@ mod early;
 mod image;
 mod lease;
 mod modules;
+mod nodes;
 mod streams;
 pub(crate) mod table;
 mod timer;
@@ -37,16 +38,14 @@ use super::{
 use crate::agent::device::{CodeAt, Job, LOOKS_EVERY, TWIN_WITHIN};
 use crate::agent::host_call::unseen;
 use crate::agent::{Agent, Context};
-use calls::{Kernel, MOST_NODE_BYTES, role_of};
+use calls::{Extents, Kernel, role_of};
 use choosing::{AskLaunch, CHOICES, Kernels, SharedOff, Wanted};
 use code::KernelHandle;
 use contexts::Contexts;
 use early::{Early, EarlyKernel};
 use lease::InUse;
 use modules::OwnModules;
-use std::cell::UnsafeCell;
 use std::collections::HashSet;
-use std::ffi::c_void;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -61,11 +60,6 @@ pub(super) static TWINS: Ids = Ids::new();
 
 /// How long the end of a context waits for the worker to let go of it, and that of code where the run or the program ends.
 const LETS_GO_WITHIN: Duration = Duration::from_secs(2);
-
-thread_local! {
-    /// What a kernel node is to be, in place of the program's own structure; used until the call returns.
-    static NODE: UnsafeCell<[u64; MOST_NODE_BYTES / 8]> = const { UnsafeCell::new([0; MOST_NODE_BYTES / 8]) };
-}
 
 /// The twins of a run. Never freed: the worker may be in a call of the driver when the run ends.
 #[derive(Debug)]
@@ -276,7 +270,7 @@ impl Run {
                         params.add(calls::place_of_kernel(role)).cast_mut().cast::<u64>().write_unaligned(twin);
                     }
                 }
-                Role::Node { at, layout } => self.on_node(twins, data, at, layout),
+                Role::Node { at, layout, changes } => self.on_node(twins, data, at, layout, changes),
                 Role::Unload(origin) => twins.forget_code(self.agent, origin, read(params, 0)),
                 Role::DestroyContext => {
                     let handle: usize = read(params, 0);
@@ -311,6 +305,7 @@ impl Run {
                         self.on_load(twins, Loaded { origin, code, context: context(data), kernel: None }, from);
                     }
                 }
+                Role::NodeAttributes => self.on_node_attributes(twins, data, read(params, 0)),
                 Role::GetNode(layout) => twins.show_original(read(params, 8), layout),
                 Role::SetFunctionAttribute => {
                     let slot = context(data).and_then(|it| twins.contexts.find(it.id));
@@ -395,7 +390,7 @@ impl Run {
         if entry.is_refused.load(Ordering::Relaxed) != 0 {
             return Err(Unprobed::AttributeRefused);
         }
-        if kernel.threads > entry.most_threads.load(Ordering::Relaxed).into() {
+        if kernel.block.volume() > entry.most_threads.load(Ordering::Relaxed).into() {
             return Err(Unprobed::BlockTooLarge);
         }
         let has_room = kernel.shared <= entry.most_shared.load(Ordering::Relaxed);
@@ -413,29 +408,40 @@ impl Run {
     /// other then, and would for ever.
     #[inline(never)]
     fn fits(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> bool {
-        let code = &self.backend.driver.code;
-        // SAFETY: the handles of the launch, and of a twin in its context, which is current.
-        let blocks_per_sm =
-            |handle| unseen(|| unsafe { code.blocks_per_sm(handle, kernel.threads, kernel.shared) }).ok();
         // Elsewhere, the driver would answer for another GPU.
-        let ask = |handle| if found.is_current { blocks_per_sm(handle) } else { None };
-        let (Some(twins_blocks), Some(originals)) = (ask(found.twin), ask(kernel.handle)) else { return false };
-        if twins_blocks >= originals {
+        if !found.is_current {
+            return false;
+        }
+        let code = &self.backend.driver.code;
+        let kernel = &Kernel { cluster: kernel.cluster.or_else(|| self.cluster_of_node(kernel)), ..*kernel };
+        let cluster = kernel.cluster.or_else(|| self.cluster_of_kernel(twins, found, kernel));
+        // Clusters on the whole GPU, or blocks on a multiprocessor.
+        // SAFETY: the handles of the launch, and of a twin in its context, which is current.
+        let ask = |handle| unsafe {
+            match cluster {
+                Some(_) => code.clusters_at_once(handle, kernel),
+                None => code.blocks_per_sm(handle, kernel.block.volume(), kernel.shared),
+            }
+        };
+        let (Ok(of_twin), Ok(of_original)) = unseen(|| (ask(found.twin), ask(kernel.handle))) else { return false };
+        if of_twin >= of_original {
             return true;
         }
-        let sms = u64::from(twins.contexts.state(found.slot).sms.load(Ordering::Acquire));
-        let fits = |blocks_per_sm: u64| kernel.blocks <= blocks_per_sm.saturating_mul(sms);
-        // How many clusters fit is not known; nor how many blocks do, without the number of multiprocessors.
-        let is_countable = sms != 0 && !self.has_clusters(twins, found, kernel);
-        twins_blocks != 0 && is_countable && (fits(twins_blocks) || !fits(originals))
+        let sms = || u64::from(twins.contexts.state(found.slot).sms.load(Ordering::Acquire));
+        let blocks_of_each = cluster.map_or_else(sms, Extents::volume);
+        let fits = |n: u64| kernel.grid.volume() <= n.saturating_mul(blocks_of_each);
+        of_twin != 0 && blocks_of_each != 0 && (fits(of_twin) || !fits(of_original))
     }
 
-    /// Whether blocks run in clusters, as the launch says or the kernel.
-    fn has_clusters(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> bool {
+    /// Returns how a kernel itself groups its blocks into clusters, by its code or its attributes.
+    fn cluster_of_kernel(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> Option<Extents> {
         let handle = twins.kernel_handle(found.slot, kernel.handle, found.entry);
-        // SAFETY: the handle of the launch, of the same kind as its twin's.
-        let width = unseen(|| unsafe { self.backend.driver.code.attribute(handle, function_attribute::CLUSTER_WIDTH) });
-        kernel.has_clusters || width.is_ok_and(|it| it > 0)
+        let [x, y, z] = function_attribute::CLUSTER.map(|attribute| {
+            // SAFETY: the handle of the launch, of the same kind as its twin's.
+            let set = unseen(|| unsafe { self.backend.driver.code.attribute(handle, attribute) });
+            set.ok().and_then(|it| u32::try_from(it).ok()).filter(|it| *it != 0)
+        });
+        Some(Extents([x?, y?, z?]))
     }
 
     /// Lets a twin have more dynamic shared memory; returns whether it can.
@@ -503,30 +509,6 @@ impl Run {
         if is_ready { Ok(slot) } else { Err(Unprobed::NotReady) }
     }
 
-    /// Has a kernel node be made of the twin.
-    ///
-    /// # Safety
-    /// `data` is CUPTI's for a call that has a pointer to a structure of this layout there.
-    #[cold]
-    unsafe fn on_node(&self, twins: &'static Twins, data: &CallbackData, at: usize, layout: NodeLayout) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let pointer = data.function_params.cast::<u8>().add(at).cast_mut().cast::<*const u8>();
-            let node = pointer.read_unaligned();
-            if node.is_null() {
-                return;
-            }
-            let Some((kernel, place)) = calls::node_kernel(layout, node) else { return };
-            let Some(twin) = self.twin_of(twins, context(data), &kernel) else { return };
-            NODE.with(|copy| {
-                let copy = copy.get().cast::<u8>();
-                node.copy_to_nonoverlapping(copy, layout.size());
-                copy.add(place).cast::<u64>().write_unaligned(twin);
-                pointer.write_unaligned(copy);
-            });
-        }
-    }
-
     /// Copies the blocks of contexts that a call may end, before it does.
     #[cold]
     fn copy_before_end(&self, twins: &'static Twins, ends: impl Fn(usize) -> bool) {
@@ -562,23 +544,6 @@ impl Twins {
         match entry.is_kernel.load(Ordering::Relaxed) {
             0 => KernelHandle::Function(handle),
             _ => KernelHandle::Kernel(handle, self.contexts.state(slot).device.load(Ordering::Acquire) as i32),
-        }
-    }
-
-    /// Has a description of a node that the program asked for name the original.
-    ///
-    /// # Safety
-    /// `node` is null or points at a structure of this layout, which the driver has written.
-    unsafe fn show_original(&self, node: *mut c_void, layout: NodeLayout) {
-        for place in calls::node_handles(layout).iter().filter(|_| !node.is_null()) {
-            // SAFETY: the caller's promise.
-            let place = unsafe { node.byte_add(*place).cast::<u64>() };
-            // SAFETY: as above.
-            let handle = unsafe { place.read_unaligned() };
-            if let Some((original, _)) = Key::anywhere(handle).and_then(|it| self.originals.find(it)) {
-                // SAFETY: as above.
-                unsafe { place.write_unaligned(original) };
-            }
         }
     }
 }
