@@ -457,7 +457,10 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
             twins::Role::LaunchEx { .. } => {
                 has(&[(place::launch_ex::CONFIG, "config"), (place::launch_ex::KERNEL, "f")])
             }
-            twins::Role::Node { at, .. } => has(&[(at, "nodeParams")]),
+            twins::Role::Node { at, changes: false, .. } => has(&[(at, "nodeParams")]),
+            twins::Role::Node { at, changes: true, .. } => has(&[(at - 8, "hNode"), (at, "nodeParams")]),
+            twins::Role::NodeAttributes if it.name.ends_with("CopyAttributes") => has(&[(0, "dst")]),
+            twins::Role::NodeAttributes => has(&[(0, "hNode")]),
             twins::Role::GetNode(_) => has(&[(8, "nodeParams")]),
             twins::Role::SetFunctionAttribute => has(&[(0, "hfunc"), (8, "attrib"), (12, "value")]),
             twins::Role::SetKernelAttribute => has(&[(0, "attrib"), (4, "val"), (8, "kernel"), (16, "dev")]),
