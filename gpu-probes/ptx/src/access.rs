@@ -19,6 +19,8 @@ pub enum AccessKind {
 pub struct Access {
     pub kind: AccessKind,
     pub space: Space,
+    /// The code names the shared memory of any block of the cluster, `shared::cluster`.
+    pub is_of_cluster: bool,
     /// What one thread accesses. `None` where a register says it, or the warp accesses a matrix together.
     pub bytes: Option<u32>,
     /// It goes on behind the instruction: a copy in the background.
@@ -33,7 +35,7 @@ impl Instruction {
     /// The accesses to memory that it makes: a copy makes two, most instructions make none.
     ///
     /// Known are ld, ldu, st, st.async, st.bulk, atom, red, red.async, cp.async, cp.async.bulk, cp.reduce.async.bulk,
-    /// ldmatrix, stmatrix, wmma.load, wmma.store and multimem (PTX ISA, §9.7.9 "Data Movement", §9.7.13 "Parallel
+    /// ldmatrix, stmatrix, wmma.load, wmma.store, and multimem with its copies (PTX ISA, §9.7.9 "Data Movement", §9.7.13 "Parallel
     /// Synchronization and Communication", §9.7.14 "Warp Level Matrix"). Left out is what has no address of bytes:
     /// parameters, textures, surfaces, tensors, descriptors; and the objects of mbarriers.
     pub fn accesses(&self) -> Vec<Access> {
@@ -53,13 +55,14 @@ impl Instruction {
     }
 
     fn one(&self, kind: AccessKind) -> Vec<Access> {
-        let space = self.spaces().next().unwrap_or(Space::Generic);
+        let (space, is_of_cluster) = self.spaces().next().unwrap_or((Space::Generic, false));
         let Some(operand) = self.addresses().next() else { return Vec::new() };
         if space == Space::Param {
             return Vec::new();
         }
         let bytes = if self.has("bulk") { self.constant(1) } else { self.element_bytes() };
-        vec![Access { kind, space, bytes, is_asynchronous: self.has("async"), is_collective: false, operand }]
+        let is_asynchronous = self.has("async");
+        vec![Access { kind, space, is_of_cluster, bytes, is_asynchronous, is_collective: false, operand }]
     }
 
     fn matrix(&self, kind: AccessKind, bytes: Option<u32>) -> Vec<Access> {
@@ -72,6 +75,7 @@ impl Instruction {
             Some("ld_reduce") => self.one(AccessKind::Load),
             Some("st") => self.one(AccessKind::Store),
             Some("red") => self.one(AccessKind::Reduction),
+            Some("cp") => self.copy(),
             _ => Vec::new(),
         }
     }
@@ -87,9 +91,10 @@ impl Instruction {
         let sides = self.spaces().zip(self.addresses()).zip(kinds);
         sides
             .filter(|((_, operand), _)| !self.is_tensor(*operand))
-            .map(|((space, operand), kind)| Access {
+            .map(|(((space, is_of_cluster), operand), kind)| Access {
                 kind,
                 space,
+                is_of_cluster,
                 bytes,
                 is_asynchronous: true,
                 is_collective: false,
@@ -134,6 +139,7 @@ mod tests {
         let each = instruction.accesses().into_iter().map(|access| {
             let bytes = access.bytes.map_or("?".to_owned(), |bytes| bytes.to_string());
             let mut text = format!("{:?} {} {bytes} #{}", access.kind, access.space.name(), access.operand);
+            text.push_str(if access.is_of_cluster { " cluster" } else { "" });
             text.push_str(if access.is_asynchronous { " async" } else { "" });
             text.push_str(if access.is_collective { " warp" } else { "" });
             text
@@ -148,11 +154,11 @@ mod tests {
             ("ld.relaxed.gpu.u8 r, [p];", "Load generic 1 #1"),
             ("ld.param.u64 r, [x];", ""),
             ("ld.const.v2.b64 {a,b}, [c+8];", "Load const 16 #1"),
-            ("st.shared::cluster.b32 [r], v;", "Store shared 4 #0"),
+            ("st.shared::cluster.b32 [r], v;", "Store shared 4 #0 cluster"),
             ("st.volatile.local.v2.b32 [d], {v,w};", "Store local 8 #0"),
             (
                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [a], {b,c}, [m];",
-                "Store shared 8 #0 async",
+                "Store shared 8 #0 cluster async",
             ),
             ("st.bulk.weak.shared::cta [a], 64, 0;", "Store shared 64 #0"),
             ("atom.acq_rel.sys.global.cas.b128 d, [a], b, c;", "Atomic global 16 #1"),
@@ -167,11 +173,11 @@ mod tests {
             ("cp.async.mbarrier.arrive.noinc.shared.b64 [m];", ""),
             (
                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s], [g], n, [m];",
-                "Store shared ? #0 async; Load global ? #1 async",
+                "Store shared ? #0 cluster async; Load global ? #1 async",
             ),
             (
                 "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [s], [t, {x,y}], [m];",
-                "Store shared ? #0 async",
+                "Store shared ? #0 cluster async",
             ),
             ("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [t, {x}], [s];", "Load shared ? #1 async"),
             (
@@ -181,6 +187,23 @@ mod tests {
             ("cp.async.bulk.prefetch.L2.global [g], n;", ""),
             ("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {a,b,c,d}, [p];", "Load shared 16 #1 warp"),
             ("wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [p], {a,b}, n;", "Store global ? #0 warp"),
+            (
+                "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [s], [g], 512, [m];",
+                "Store shared 512 #0 cluster async; Load shared 512 #1 async",
+            ),
+            (
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [s], [g], n, [m], k;",
+                "Store shared ? #0 cluster async; Load global ? #1 async",
+            ),
+            ("red.shared::cluster.relaxed.cluster.add.u32 [a], 1;", "Reduction shared 4 #0 cluster"),
+            ("ld.relaxed.cluster.global.u32 r, [a];", "Load global 4 #1"),
+            ("mapa.shared::cluster.u32 d, a, 1;", ""),
+            ("getctarank.shared::cluster.u32 d, a;", ""),
+            ("multimem.st.relaxed.sys.global.f32 [p], v;", "Store global 4 #0"),
+            (
+                "multimem.cp.reduce.async.bulk.bulk_group.global.shared::cta.add.f32 [g], [s], 64;",
+                "Reduction global 64 #0 async; Load shared 64 #1 async",
+            ),
             ("multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {a,b,c,d}, [p];", "Load global 16 #1"),
             ("mbarrier.arrive.shared.b64 s, [m];", ""),
             ("tex.2d.v4.f32.f32 {a,b,c,d}, [t, {x,y}];", ""),

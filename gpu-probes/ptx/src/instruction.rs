@@ -80,9 +80,9 @@ impl Instruction {
         self.modifiers().any(|word| word == modifier)
     }
 
-    /// The state spaces that it names, in their order.
-    pub fn spaces(&self) -> impl Iterator<Item = Space> {
-        self.modifiers().filter_map(Space::from_modifier)
+    /// The state spaces that it names, in their order, and whether they are of the cluster.
+    pub(crate) fn spaces(&self) -> impl Iterator<Item = (Space, bool)> {
+        self.modifiers().filter_map(|it| Some((Space::from_modifier(it)?, it.ends_with("::cluster"))))
     }
 
     /// The bits of its last type, without its vector width: 32 for `ld.global.v4.f32`.

@@ -87,6 +87,13 @@ fn accesses_of_hopper() {
     check("hopper", "tensor", "accesses-hopper", &mut record_access);
 }
 
+/// A kernel in clusters stays one, and memory of other blocks is accessed as it says.
+#[test]
+fn accesses_of_clusters() {
+    check("clusters", "ring", "accesses-cluster-generic", &mut record_access);
+    check("clusters", "windows", "accesses-cluster", &mut record_access);
+}
+
 #[test]
 fn basic_blocks() {
     let mut blocks = 0;

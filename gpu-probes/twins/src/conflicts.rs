@@ -15,7 +15,9 @@ fn may_have(access: &Access) -> bool {
     // Threads that change the same word go one after another, whatever its bank.
     let is_plain = matches!(access.kind, AccessKind::Load | AccessKind::Store);
     let is_there = matches!(access.space, Space::Shared | Space::Generic);
-    is_known && is_plain && is_there && !access.is_collective && !access.is_asynchronous
+    // Another block's banks are another multiprocessor's. A generic address of theirs is told by itself: `isspacep.shared` means
+    // the block's own (PTX ISA, "isspacep").
+    is_known && is_plain && is_there && !access.is_of_cluster && !access.is_collective && !access.is_asynchronous
 }
 
 /// Returns PTX that sets `{d}` to 1 where an access has a number of conflicts, else to 0; `None` if it never has.

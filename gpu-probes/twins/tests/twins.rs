@@ -421,9 +421,12 @@ fn conflicts_are_those_of_shared_memory() {
         assert!(twin.contains("%of_group"), "{access}");
         assemble_text("conflicts", &twin);
     }
-    for access in
-        ["atom.shared.add.u32 %r1, [tile], 1", "ld.global.u32 %r1, [%a]", "cp.async.ca.shared.global [tile], [%a], 16"]
-    {
+    for access in [
+        "atom.shared.add.u32 %r1, [tile], 1",
+        "ld.shared::cluster.u32 %r1, [tile]",
+        "ld.global.u32 %r1, [%a]",
+        "cp.async.ca.shared.global [tile], [%a], 16",
+    ] {
         assert!(!twin(access).contains("%of_group"), "{access}");
     }
 }
