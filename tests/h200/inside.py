@@ -148,6 +148,56 @@ def barriers():
     return f"{found}"
 
 
+def in_clusters(script, check=True):
+    """Runs `clusters` under a script: its maps, its own account, and what the run said."""
+    objects, done = trace(script, [BIN / "clusters", 5], check=check)
+    own = account(done)
+    expect("the program's result", (own["wrong"], own["error"]), (0, "no error"))
+    return maps(objects), own, done.stderr, bad(losses(objects), {"kernels_only"})
+
+
+@case("kernels in clusters", cases=CASES)
+def clusters():
+    kernels = ["compiled_in", "at_launch", "grows", "of_node"]
+    every = lambda place, handler: "".join(f'{place}("{it}", |t| {handler});' for it in kernels)
+    found, own, _, lost = in_clusters(
+        every("device_entry", "@entries[t.kernel].count()")
+        + every("device_exit", "@exits[t.kernel].count()")
+        + every("device_mem", "@n[t.kernel, t.space, t.access].count()")
+        + every("device_block_begin", "@begun[t.kernel, t.blockIdx.x].count()")
+        + every("device_block_end", "@ended[t.kernel, t.blockIdx.x].count()")
+    )
+    expect("losses", lost, {})
+    launches, blocks = own["launches"], range(own["blocks"])
+    threads = {it: n * own["blocks"] * own["threads"] for it, n in launches.items()}
+    expect("entries and exits", (found["@entries"], found["@exits"]), (threads, threads))
+    each = {f"{it},{block}": n for it, n in launches.items() for block in blocks}
+    expect("begins and ends of blocks", (found["@begun"], found["@ended"]), (each, each))
+    of_thread = {
+        "shared,store": own["shared_stores"],
+        "shared,load": own["shared_loads"],
+        "generic,load": own["generic_loads"],
+        "generic,atomic": own["generic_atomics"],
+        "global,store": 1,
+    }
+    accesses = {f"{it},{access}": n * threads[it] for it in launches for access, n in of_thread.items()}
+    expect("accesses", found["@n"], accesses)
+    return f"{launches}; {found['@entries']}"
+
+
+@case("clusters of a whole GPU, whose blocks wait for each other", cases=CASES)
+def waiting_clusters():
+    # The word of shared memory that ends of blocks take leaves room for half as many.
+    found, own, said, lost = in_clusters('device_block_end("waits", |t| @ended.count());')
+    expect("ends of blocks", found.get("@ended"), own["waits"] * own["fewest_blocks"])
+    expect("launches of the original", (unprobed(said, "with a grid that the GPU runs all at once"), lost.get("device_unprobed")), (own["waits"],) * 2)
+    # What takes no more runs always.
+    found, own, said, lost = in_clusters('device_entry("waits", #{per: "block"}, |t| @begun.count());')
+    expect("begins of blocks", found.get("@begun"), own["waits"] * (own["fewest_blocks"] + own["most_blocks"]))
+    expect("losses", lost, {})
+    return f"{own['waits']} launches of {own['most_blocks']} blocks ran the original"
+
+
 @case("source lines", cases=CASES)
 def lines():
     found, own = inside('device_line("reduce", |t| @n[t.line].count());')
