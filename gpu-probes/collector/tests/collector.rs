@@ -876,7 +876,7 @@ fn nothing_is_allocated_at_a_launch<M: Machine>() {
     disarm::<M>(&mut tracer);
 }
 
-/// For manual measurements: the cost of our callbacks, without CUPTI's own part.
+/// For manual measurements: the cost of our callbacks, without CUPTI's own part. `CASE` names one of the cases.
 #[test]
 #[ignore = "prints times, asserts nothing about them"]
 fn print_the_cost_of_a_launch() {
@@ -899,6 +899,9 @@ fn print_the_cost_of_a_launch() {
         ("without stacks, cold caches", demand::LAUNCHES, changing),
         ("with 170 stacks, cold caches", demand::LAUNCHES | demand::STACKS, changing),
     ] {
+        if std::env::var("CASE").is_ok_and(|it| it != what) {
+            continue;
+        }
         cupti::reset();
         // The ring is read after each block, so it wraps many times, as in a run.
         let mut tracer = arm::<OverCupti>(wanted, Shape { rings: 4, ring_bytes: 1 << 20 });

@@ -632,23 +632,33 @@ pub const fn size_of_record<T>(tail: usize) -> usize {
 }
 
 /// Encodes a record into exactly [`size_of_record`] bytes.
+#[inline]
 pub fn encode<T: IntoBytes + Immutable>(kind: u16, body: &T, tail: &[u8], out: &mut [u8]) {
-    encode_parts(kind, body, &[tail], out);
+    let (to, padding) = encode_fixed(kind, body, out).split_at_mut(tail.len());
+    to.copy_from_slice(tail);
+    padding.fill(0);
 }
 
 /// As [`encode`], with a tail of several parts.
 pub fn encode_parts<T: IntoBytes + Immutable>(kind: u16, body: &T, tail: &[&[u8]], out: &mut [u8]) {
-    let header = Header { kind, flags: 0, size: out.len() as u32 };
-    let (head, rest) = out.split_at_mut(size_of::<Header>());
-    head.copy_from_slice(header.as_bytes());
-    let (fixed, mut rest) = rest.split_at_mut(size_of::<T>());
-    fixed.copy_from_slice(body.as_bytes());
+    let mut rest = encode_fixed(kind, body, out);
     for part in tail {
         let (to, after) = rest.split_at_mut(part.len());
         to.copy_from_slice(part);
         rest = after;
     }
     rest.fill(0);
+}
+
+/// Encodes what comes before a record's tail; returns the room behind it.
+#[inline]
+fn encode_fixed<'a, T: IntoBytes + Immutable>(kind: u16, body: &T, out: &'a mut [u8]) -> &'a mut [u8] {
+    let header = Header { kind, flags: 0, size: out.len() as u32 };
+    let (head, rest) = out.split_at_mut(size_of::<Header>());
+    head.copy_from_slice(header.as_bytes());
+    let (fixed, rest) = rest.split_at_mut(size_of::<T>());
+    fixed.copy_from_slice(body.as_bytes());
+    rest
 }
 
 /// Appends an encoded record to a vector: for recordings and tests.

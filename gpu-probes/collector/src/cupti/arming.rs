@@ -2,9 +2,8 @@
 
 use super::calls::{IDS, REQUIRED, index_of};
 use super::host_calls::Watched;
-use super::others::{OTHER, OURS};
+use super::others::{OTHER, OURS, TWINS};
 use super::records::Recorded;
-use super::twins::TWINS;
 use super::{
     ATTRIBUTE_WHOLE_GRAPHS, CuptiBackend, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, KIND_UNIFIED_MEMORY, POOL, Pool,
     RESOURCE_CONTEXT_CREATED, RESOURCE_CONTEXT_DESTROYING, RESOURCE_CUDA_STARTED, RESOURCE_EXECUTABLE_CREATED,
@@ -209,7 +208,7 @@ impl CuptiBackend {
 
     pub(super) fn enable_callback(&self, domain: u32, id: u32, on: bool) -> Result<u32, Refusal> {
         OURS.set(domain, id, on);
-        if !on && (TWINS.has(domain, id) || OTHER.callback(domain, id).is_some()) {
+        if !on && (TWINS.has(domain, id) || OTHER.wants(domain, id)) {
             return Ok(SUCCESS);
         }
         self.switch_callback(domain, id, on)

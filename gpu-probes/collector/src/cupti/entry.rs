@@ -2,9 +2,8 @@
 
 use super::delivery::drop_buffer;
 use super::leaving::on_other_call;
-use super::others::{OTHER, OURS};
+use super::others::{OTHER, OURS, TWINS, WantedBy};
 use super::pool::Origin;
-use super::twins::TWINS;
 use super::{
     CallbackData, CallbackFunction, GraphData, Handle, ModuleData, POOL, RESOURCE_CONTEXT_CREATED,
     RESOURCE_CONTEXT_DESTROYING, RESOURCE_CUDA_STARTED, RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED,
@@ -35,29 +34,56 @@ unsafe extern "C-unwind" fn on_callback(
     data: *const CallbackData,
     registers: *const Pushed,
 ) {
-    let other = OTHER.callback(domain, id);
+    let wanted = WantedBy::of(domain, id);
+    if wanted.are(&OURS) {
+        // SAFETY: CUPTI's data of this call, null or valid while it runs, and what `callback` pushed.
+        unsafe { on_ours(domain, id, data, registers) };
+    } else {
+        // SAFETY: as above.
+        unsafe { on_shared(wanted, domain, id, data, registers) };
+    }
+}
+
+/// Handles a callback that we enabled.
+///
+/// # Safety
+/// `data` is CUPTI's for this callback, null or valid while it runs, `registers` null or those at CUPTI's call.
+#[inline]
+unsafe fn on_ours(domain: u32, id: u32, data: *const CallbackData, registers: *const Pushed) {
+    // SAFETY: a run, never freed; and the caller's promise.
+    if let (Some(run), Some(registers)) = unsafe { (RUN.load(Ordering::Acquire).as_ref(), registers.as_ref()) } {
+        // SAFETY: CUPTI's data of this call, null or valid while it runs.
+        run.agent.guarded(|| unsafe { on_own_callback(run, domain, id, data, registers) });
+    }
+}
+
+/// Handles a callback that others want besides us: twins, another user, or nobody any more.
+///
+/// # Safety
+/// As for [`on_ours`].
+#[inline(never)]
+unsafe fn on_shared(wanted: WantedBy, domain: u32, id: u32, data: *const CallbackData, registers: *const Pushed) {
+    let other = OTHER.callback(wanted);
     // SAFETY: CUPTI's data of this call, null or valid while it runs; resources have another structure.
     let is_enter = domain != domain::RESOURCE && unsafe { data.as_ref() }.is_some_and(|it| it.site == SITE_ENTER);
     // Handlers in Linux give a launch its tag where it begins to be recorded.
     // SAFETY: a run, never freed.
     let are_twins_first =
         is_enter && !unsafe { RUN.load(Ordering::Acquire).as_ref() }.is_some_and(|it| it.twins_need_tags);
-    if are_twins_first {
+    let is_for_twins = wanted.has(&TWINS);
+    if is_for_twins && are_twins_first {
         // SAFETY: CUPTI's data of this call, valid while it runs.
         unsafe { on_twins_callback(domain, id, data) };
     }
     // Also where there is no other user: it may just have unsubscribed.
-    if OURS.has(domain, id) {
-        // SAFETY: a run, never freed; and what `callback` pushed.
-        if let (Some(run), Some(registers)) = unsafe { (RUN.load(Ordering::Acquire).as_ref(), registers.as_ref()) } {
-            // SAFETY: CUPTI's data of this call, null or valid while it runs.
-            run.agent.guarded(|| unsafe { on_own_callback(run, domain, id, data, registers) });
-        }
+    if wanted.has(&OURS) {
+        // SAFETY: the caller's promise.
+        unsafe { on_ours(domain, id, data, registers) };
     } else if domain != domain::RESOURCE {
         // SAFETY: CUPTI's data of this call, null or valid while it runs.
         unsafe { on_other_call(data) };
     }
-    if !are_twins_first {
+    if is_for_twins && !are_twins_first {
         // SAFETY: CUPTI's data of this call, null or valid while it runs.
         unsafe { on_twins_callback(domain, id, data) };
     }
@@ -67,13 +93,13 @@ unsafe extern "C-unwind" fn on_callback(
     }
 }
 
-/// Handles a callback that twins depend on, if it is one: a call's beginning before others do, and its end behind them.
+/// Handles a callback that twins depend on: a call's beginning before others do, and its end behind them.
 ///
 /// # Safety
 /// `data` is CUPTI's for this callback, null or valid while it runs.
 #[inline]
 unsafe fn on_twins_callback(domain: u32, id: u32, data: *const CallbackData) {
-    if !TWINS.has(domain, id) || is_unseen() {
+    if is_unseen() {
         return;
     }
     // SAFETY: a run, never freed.

@@ -3,9 +3,8 @@
 //! CUPTI may be unloaded where a CUDA call returns: of the program, or of ours if the program makes none.
 
 use super::calls::IDS;
-use super::others::{OTHER, OURS};
+use super::others::{OTHER, OURS, TWINS};
 use super::records::Recorded;
-use super::twins::TWINS;
 use super::{CallbackData, CuptiBackend, FINALIZE_TESTED, POOL, SITE_EXIT, SUCCESS};
 use crate::agent::Agent;
 use std::cell::Cell;

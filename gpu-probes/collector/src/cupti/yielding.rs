@@ -8,9 +8,8 @@
 //! Callbacks stay ours meanwhile, since both share one subscription ([`others`]): so launches are
 //! still seen.
 
-use super::others::{self, OTHER, OURS};
+use super::others::{self, OTHER, OURS, TWINS};
 use super::records::Recorded;
-use super::twins::TWINS;
 use super::{ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CuptiBackend, Handle, POOL};
 use crate::agent::clock::now;
 use crate::agent::{Agent, Flushing, Order, Refusal};

@@ -23,69 +23,104 @@ pub(super) use redirect::{install, is_installed, undo};
 use super::{CallbackFunction, CompleteFunction, Handle, RequestFunction};
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 const DOMAINS: usize = 8;
 /// More than any domain has ids.
 pub(super) const MOST_IDS: u32 = 2048;
 const MOST_KINDS: u32 = 256;
 
-/// A set of callback ids.
+/// Who wants the callbacks of an id: bits, so that a callback looks once for all.
+static WANTED_BY: [[AtomicU8; MOST_IDS as usize]; DOMAINS] =
+    [const { [const { AtomicU8::new(0) }; MOST_IDS as usize] }; DOMAINS];
+
+/// Who wants a callback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WantedBy(u8);
+
+impl WantedBy {
+    /// Of a callback id.
+    #[inline]
+    pub(super) fn of(domain: u32, id: u32) -> Self {
+        WantedBy(word(domain, id).map_or(0, |it| it.load(Ordering::Relaxed)))
+    }
+
+    /// Whether nobody but those who enable these does.
+    #[inline]
+    pub(super) fn are(self, ids: &Ids) -> bool {
+        self.0 == ids.bit
+    }
+
+    /// Whether those who enable these are among them.
+    #[inline]
+    pub(super) fn has(self, ids: &Ids) -> bool {
+        self.0 & ids.bit != 0
+    }
+}
+
+#[inline]
+fn word(domain: u32, id: u32) -> Option<&'static AtomicU8> {
+    WANTED_BY.get(domain as usize)?.get(id as usize)
+}
+
+/// A set of callback ids: those that somebody enabled.
 #[derive(Debug)]
-pub(super) struct Ids([[AtomicU64; MOST_IDS as usize / 64]; DOMAINS]);
+pub(super) struct Ids {
+    /// In [`WANTED_BY`].
+    bit: u8,
+}
 
 impl Ids {
-    pub(super) const fn new() -> Self {
-        Ids([const { [const { AtomicU64::new(0) }; MOST_IDS as usize / 64] }; DOMAINS])
-    }
-
-    fn word(&self, domain: u32, id: u32) -> Option<(&AtomicU64, u64)> {
-        Some((self.0.get(domain as usize)?.get(id as usize / 64)?, 1 << (id % 64)))
-    }
-
     #[inline]
     pub(super) fn has(&self, domain: u32, id: u32) -> bool {
-        self.word(domain, id).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+        WantedBy::of(domain, id).has(self)
     }
 
     pub(super) fn set(&self, domain: u32, id: u32, on: bool) {
-        let Some((word, bit)) = self.word(domain, id) else { return };
-        if on {
-            word.fetch_or(bit, Ordering::AcqRel)
-        } else {
-            word.fetch_and(!bit, Ordering::AcqRel)
-        };
+        word(domain, id).into_iter().for_each(|it| self.switch(it, on));
     }
 
     fn set_domain(&self, domain: u32, on: bool) {
-        let words = self.0.get(domain as usize).into_iter().flatten();
-        words.for_each(|it| it.store(if on { u64::MAX } else { 0 }, Ordering::Release));
+        let words = WANTED_BY.get(domain as usize).into_iter().flatten();
+        words.for_each(|it| self.switch(it, on));
+    }
+
+    fn switch(&self, word: &AtomicU8, on: bool) {
+        if on {
+            word.fetch_or(self.bit, Ordering::AcqRel)
+        } else {
+            word.fetch_and(!self.bit, Ordering::AcqRel)
+        };
     }
 
     fn is_empty_in(&self, domain: u32) -> bool {
-        self.0.get(domain as usize).is_none_or(|it| it.iter().all(|it| it.load(Ordering::Acquire) == 0))
+        (0..MOST_IDS).all(|id| !self.has(domain, id))
     }
 
     /// Removes all, and passes each to `each`.
     pub(super) fn drain(&self, mut each: impl FnMut(u32, u32)) {
-        for (domain, words) in self.0.iter().enumerate() {
-            for (at, word) in words.iter().enumerate() {
-                let bits = word.swap(0, Ordering::AcqRel);
-                let of_word = (0..64).filter(|it| bits & 1 << it != 0);
-                of_word.for_each(|it| each(domain as u32, at as u32 * 64 + it));
+        for (words, domain) in WANTED_BY.iter().zip(0..) {
+            for (word, id) in words.iter().zip(0..) {
+                let has = |bits: u8| bits & self.bit != 0;
+                if has(word.load(Ordering::Acquire)) && has(word.fetch_and(!self.bit, Ordering::AcqRel)) {
+                    each(domain, id);
+                }
             }
         }
     }
 }
 
 /// The callback ids that we enabled.
-pub(super) static OURS: Ids = Ids::new();
+pub(super) static OURS: Ids = Ids { bit: 1 << 0 };
+
+/// Those that twins depend on.
+pub(super) static TWINS: Ids = Ids { bit: 1 << 1 };
 
 /// The other user.
 pub(super) static OTHER: Other = Other {
     function: AtomicPtr::new(null_mut()),
     user_data: AtomicPtr::new(null_mut()),
-    ids: Ids::new(),
+    ids: Ids { bit: 1 << 2 },
     subscription: AtomicPtr::new(null_mut()),
     alone: AtomicPtr::new(null_mut()),
     request: AtomicPtr::new(null_mut()),
@@ -134,11 +169,16 @@ impl Other {
         !self.function.load(Ordering::Acquire).is_null()
     }
 
-    /// Returns its callback and the pointer that goes with it, if it enabled this id.
+    /// Whether it has a callback, and enabled this id.
+    pub(super) fn wants(&self, domain: u32, id: u32) -> bool {
+        self.is_subscribed() && self.ids.has(domain, id)
+    }
+
+    /// Returns its callback and the pointer that goes with it, if it is among those who want one.
     #[inline]
-    pub(super) fn callback(&self, domain: u32, id: u32) -> Option<(CallbackFunction, *mut c_void)> {
+    pub(super) fn callback(&self, wanted: WantedBy) -> Option<(CallbackFunction, *mut c_void)> {
         let function = self.function.load(Ordering::Acquire);
-        if function.is_null() || !self.ids.has(domain, id) {
+        if function.is_null() || !wanted.has(&self.ids) {
             return None;
         }
         // SAFETY: stored by `subscribe`, from a function of this type.

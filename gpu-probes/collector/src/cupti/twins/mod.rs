@@ -31,7 +31,6 @@ pub(crate) use timer::{Calls, GpuTimer, guess};
 use super::calls::read;
 use super::driver::function_attribute;
 use super::launches::{context, result};
-use super::others::Ids;
 use super::{
     CallbackData, CuptiBackend, Handle, RESOURCE_CONTEXT_DESTROYING, ResourceData, Run, SITE_ENTER, SITE_EXIT, domain,
 };
@@ -54,9 +53,6 @@ use streams::Launching;
 use table::{Entry, Key, Table};
 use work::{EarlyTwins, Image, ImageEntry, Loaded, Switch};
 use xputrace_wire::device::{Choice, Control, Extent, MOST_CONTEXTS, Unprobed};
-
-/// The callback ids that are enabled for twins, whatever else is recorded.
-pub(super) static TWINS: Ids = Ids::new();
 
 /// How long the end of a context waits for the worker to let go of it, and that of code where the run or the program ends.
 const LETS_GO_WITHIN: Duration = Duration::from_secs(2);

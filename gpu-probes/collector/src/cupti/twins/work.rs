@@ -2,7 +2,7 @@
 //! driver.
 
 use super::super::driver::function_attribute as attribute;
-use super::super::others::{OTHER, OURS};
+use super::super::others::{OTHER, OURS, TWINS};
 use super::super::{CuptiBackend, Handle, Run, SUCCESS};
 use super::calls::{Origin, watched};
 use super::choosing::{KernelNumber, Off};
@@ -10,7 +10,7 @@ use super::code::{Answer, Failure, KernelHandle};
 use super::contexts::ContextState;
 use super::lease::{GONE, Lease};
 use super::table::{Key, New};
-use super::{TWINS, Twins};
+use super::Twins;
 use crate::agent::device::{CodeAt, TWIN_WITHIN};
 use crate::agent::{Agent, Backend, Context, Refusal, Stream};
 use std::ffi::CString;
@@ -765,7 +765,7 @@ impl CuptiBackend {
     /// Watches them no more.
     pub(in super::super) fn unwatch_twins(&self) {
         TWINS.drain(|domain, id| {
-            if !OURS.has(domain, id) && OTHER.callback(domain, id).is_none() {
+            if !OURS.has(domain, id) && !OTHER.wants(domain, id) {
                 let _ = self.switch_callback(domain, id, false);
             }
         });
