@@ -46,6 +46,8 @@ FEW = [it for it in WAYS if it.split(":")[0] in ("bare", "unprobed", "recompiled
     "`@n.count()` at each access",
     "`@n.count()` at entry, patched",
 ]
+# Of a program that takes long to start.
+FEWEST = [it for it in FEW if not it.startswith("unprobed") and "each access" not in it]
 # gemm has barriers: ptxas compiles what the driver gets as PTX alone.
 PTX_ALONE = "recompiled: the program has PTX alone"
 
@@ -56,7 +58,7 @@ PROGRAMS = {
     "vectorAdd, 16 M elements": ("vectorAdd", [BIN / "vectors", 16_777_216, 200], list(WAYS)),
     "tiled matrix product, 2048 × 2048": ("gemm", [BIN / "gemm", 2048, 30], FEW),
     "Triton's addition, 16 M elements": ("triton_add", [PYTHON, HERE / "triton_add.py", 16_777_216, 200], FEW),
-    "torch.compile, 6 layers": ("triton_*", [PYTHON, HERE / "compiled.py", 200], FEW),
+    "torch.compile, 6 layers": ("triton_*", [PYTHON, HERE / "compiled.py", 200], FEWEST),
 }
 
 SHAPE = """
@@ -104,7 +106,9 @@ def of_program(name, rounds):
     results, samples = set(), {it: [] for it in all_ways}
     # What is compiled once and kept, and CUDA's own cache.
     for way, script in all_ways.items():
+        began = time.time()
         run(script, command_of[way], "-q")
+        print(f"{name}, {way}: {time.time() - began:.1f} s for the first run", file=sys.stderr, flush=True)
     for r in range(rounds):
         for way in rotated(list(all_ways), r):
             own, _ = run(all_ways[way], command_of[way], "-q")
