@@ -8,6 +8,8 @@
 //!
 //! For kernels without PTX it makes patches of the same handlers: functions that their machine code is made to call.
 //!
+//! Of programs that name no kernel it makes kernels of their own.
+//!
 //! It also finds the code for GPUs in programs and libraries on disk.
 //!
 //! It knows nothing of scripts: which handlers a kernel gets is asked of the caller, by the kernel's symbol. It knows
@@ -20,6 +22,7 @@ mod kept;
 mod maker;
 mod patches;
 mod program;
+mod programs;
 mod text;
 mod times;
 
@@ -28,6 +31,7 @@ use xputrace_wire::device::MOST_KERNEL_CONDITIONS;
 pub use maker::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin, TwinText, Wanted};
 pub use patches::{NoCode, PatchesText};
 pub use program::{Images, ReadError, cubin_in, entries_of, images_of, kernels_of, ptx_in};
+pub use programs::{ProgramKernel, ProgramsText};
 pub use text::{Gpu, TextError, best, text};
 pub use xputrace_device::RecordKind;
 

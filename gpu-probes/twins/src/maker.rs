@@ -333,7 +333,7 @@ impl Maker {
         // Before variables are redirected, which adds reads of their addresses.
         let reads_names = self.weave(&mut module, &kernels, target.architecture.min(gpu.capability))?;
         let variables = module.redirect(&mut |it| !it.is_literal())?;
-        module.declare(&declaration(self.switches()))?;
+        module.declare(&declaration(switches_of(&self.handlers)))?;
         if reads_names {
             module.declare(&format!(".visible .const .align 8 .u64 {NAMES_VARIABLE}[{}];", names.len()))?;
         }
@@ -351,11 +351,6 @@ impl Maker {
             reads_names,
             choices,
         })
-    }
-
-    /// Returns how many switches the handlers have.
-    fn switches(&self) -> usize {
-        self.handlers.iter().map(|it| switch_of(it) + 1).max().unwrap_or(1)
     }
 
     /// Weaves the handlers in; returns whether any reads what its kernel is called.
@@ -476,6 +471,11 @@ impl Maker {
 /// Returns the element of the twin's variable that switches a handler.
 pub(crate) fn switch_of(handler: &Handler) -> usize {
     handler.condition.map_or(0, |it| usize::from(it) + 1)
+}
+
+/// Returns how many switches handlers have.
+pub(crate) fn switches_of(handlers: &[Handler]) -> usize {
+    handlers.iter().map(|it| switch_of(it) + 1).max().unwrap_or(1)
 }
 
 /// Returns the events at a point of a kernel's code, in their order.

@@ -70,6 +70,14 @@ fn parameters(point: PatchPoint) -> &'static str {
     }
 }
 
+/// Returns what PTX for GPUs of this compute capability begins with, and its target.
+pub(crate) fn heading(capability: u32) -> (String, String) {
+    let target = format!("sm_{capability}");
+    // The first PTX that knows such GPUs ("PTX ISA", release notes), as far as a ptxas of CUDA 12 is concerned.
+    let version = if capability <= 90 { "8.0" } else { "8.8" };
+    (format!(".version {version}\n.target {target}\n.address_size 64\n"), target)
+}
+
 impl Maker {
     /// Makes the patches for GPUs of this compute capability; those at entries and exits take the kernel's times, if that is
     /// wanted.
@@ -80,10 +88,7 @@ impl Maker {
         let is_used =
             |it: &PatchPoint| self.handlers_at(*it).next().is_some() || takes_times && times_at(*it).is_some();
         let points: Vec<PatchPoint> = PatchPoint::ALL.iter().copied().filter(is_used).collect();
-        let target = format!("sm_{capability}");
-        // The first PTX that knows such GPUs ("PTX ISA", release notes), as far as a ptxas of CUDA 12 is concerned.
-        let version = if capability <= 90 { "8.0" } else { "8.8" };
-        let mut text = format!(".version {version}\n.target {target}\n.address_size 64\n");
+        let (mut text, target) = heading(capability);
         for point in &points {
             text += &self.function(*point, takes_times)?;
         }

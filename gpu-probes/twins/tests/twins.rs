@@ -5,7 +5,7 @@ use std::process::Command;
 use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, MapKind, MapSpec, Program, ProgramKind, helper};
 use xputrace_events::{DeviceEvent, device};
-use xputrace_twins::{Gpu, GpuMap, Handler, Maker, NoTwin, Origin, RecordKind, TwinText, Wanted};
+use xputrace_twins::{Gpu, GpuMap, Handler, Maker, NoTwin, Origin, ProgramKernel, RecordKind, TwinText, Wanted};
 use xputrace_wire::device::{Codec, PatchPoint, Portability, Ptx, Shape};
 
 const H100: Gpu = Gpu { capability: 90 };
@@ -79,6 +79,10 @@ fn reading(place: DeviceEvent) -> Handler {
 }
 
 fn maker(handlers: Vec<Handler>) -> Maker {
+    maker_of(Origin::Script, handlers)
+}
+
+fn maker_of(origin: Origin, handlers: Vec<Handler>) -> Maker {
     let map = MapSpec { max_entries: 16, home: Home::Tracer, ..MapSpec::number("counts", MapKind::Array) };
     let ring = MapSpec { home: Home::Gpu, ..MapSpec::number("prints", MapKind::Ringbuf) };
     let texts = ["load", "store", "atomic", "global", "shared"];
@@ -86,7 +90,7 @@ fn maker(handlers: Vec<Handler>) -> Maker {
     let sum = MapSpec { home: Home::Gpu, ..MapSpec::number("sum", MapKind::Array) };
     let maps = [(&map, false), (&ring, false), (&sum, true)];
     let maps = maps.map(|(spec, has_parts)| Some(GpuMap { spec, has_parts, is_outer: false }));
-    Maker::new(Origin::Script, handlers, &maps, &id).unwrap()
+    Maker::new(origin, handlers, &maps, &id).unwrap()
 }
 
 fn image(text: &str) -> Vec<Ptx<'_>> {
@@ -384,6 +388,29 @@ fn patches_take_times_at_entries_and_exits_whatever_handlers_there_are() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/times.ptx");
     xputrace_golden::assert(&path, &patches.text);
     assemble(&path, &["--compile-as-tools-patch"]);
+}
+
+#[test]
+fn programs_are_kernels_of_their_own() {
+    let by_thread = handler(DeviceEvent::Entry, "count", |asm| {
+        for (at, argument) in [Reg::R1, Reg::R2, Reg::R3].into_iter().enumerate() {
+            asm.mov(argument, Reg::FP);
+            asm.alu_imm(Alu::Add, argument, -8 * (at as i32 + 1));
+        }
+        asm.call(helper::GET_THREAD_IDX);
+        asm.ldx(Size::Dw, Reg::R6, Reg::FP, -8);
+        asm.stx(Size::W, Reg::FP, -28, Reg::R6);
+        add_one(asm, BpfMapId(0), -28);
+    });
+    let maker = maker_of(Origin::Object { allows_exit: false }, vec![by_thread, summing(DeviceEvent::Entry)]);
+    let kernel = |handler, symbol: &str, block| ProgramKernel { handler, symbol: symbol.into(), block };
+    let kernels = [kernel(0, "by_thread", [8, 8, 2]), kernel(1, "sum", [1; 3]), kernel(1, "too_large", [1025, 1, 1])];
+    let programs = maker.programs(&kernels, 90).unwrap();
+    assert_eq!(programs.target, "sm_90");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/programs.ptx");
+    xputrace_golden::assert(&path, &programs.text);
+    assemble(&path, &[]);
+    assert_eq!(maker.programs(&kernels, 0).unwrap().target, "sm_70", "of a GPU that is not known");
 }
 
 #[test]

@@ -32,6 +32,10 @@
 //! with [`Patches`] then. A launch gives them the address of its kernel's words ([`kernel_words`]), or 0 if they are to do
 //! nothing.
 //!
+//! A compiled object may have programs that run in kernels of their own, once in a run. Where a process has a context with a
+//! block, its collector says so ([`image_kind::PROGRAMS`]); the tracer answers one of them with [`Programs`], which the collector
+//! launches there, and says in [`ProgramsAccount`] what became of them.
+//!
 //! A block may have a *ring* of records ([`RingPlace`]). Twins put records into it, and the tracer says in [`Slot::read`] how far it
 //! has read: the collector writes that into the block before it copies it.
 //!
@@ -168,6 +172,40 @@ counted! {
     }
 }
 
+counted! {
+    /// What became of the programs that a process got to run in kernels of their own. New ones come last.
+    ProgramsState {
+        /// Nothing was launched so far.
+        Waiting,
+        /// They were launched, and have not all ended.
+        Running,
+        /// All have ended.
+        Done,
+        /// The driver did not load their code.
+        NotLoaded,
+        /// It refused a launch: that behind [`ProgramsAccount::launched`].
+        NotLaunched,
+        /// A kernel failed while they ran, which may be one of theirs.
+        Failed,
+        /// Their context had ended, or the run, before they had.
+        CutOff,
+    }
+}
+
+/// What a collector says of the programs that it was asked to run.
+#[repr(C)]
+#[derive(Default, Debug)]
+pub struct ProgramsAccount {
+    /// A [`ProgramsState`].
+    pub state: AtomicU32,
+    /// How many were launched, in their order.
+    pub launched: AtomicU32,
+    /// What CUDA answered (`CUresult`) where something failed.
+    pub failure: AtomicU32,
+    /// The slot of their context.
+    pub slot: AtomicU32,
+}
+
 /// The device region's first page.
 #[repr(C, align(64))]
 #[derive(Default, Debug)]
@@ -180,6 +218,10 @@ pub struct Control {
     pub contexts: AtomicU32,
     /// 1 if handlers read the GPU's timer, from the tracer: then the collector measures what [`CLOCK_OFFSET`] is to be.
     pub reads_clock: AtomicU32,
+    /// 1 if the tracer has programs that run in kernels of their own, and wants to know of a context for them.
+    pub has_programs: AtomicU32,
+    pub unused: AtomicU32,
+    pub programs: ProgramsAccount,
     /// Launches that ran the original, indexed by [`Unprobed`].
     pub unprobed: [AtomicU64; Unprobed::COUNT],
     /// Images, indexed by [`ImageOutcome`].
@@ -251,7 +293,7 @@ pub struct Slot {
     /// Odd while the block is being copied; grows by two with each copy. Whoever reads the copy reads this before and
     /// after.
     pub generation: AtomicU64,
-    /// Launches that ran a twin.
+    /// Launches that ran a twin, and programs that were launched in kernels of their own.
     pub swapped: AtomicU64,
     /// 1 once the context or the run has ended, and the block was copied right before.
     pub is_last: AtomicU32,
@@ -444,6 +486,8 @@ pub mod twin_status {
     pub const AMBIGUOUS: u64 = 6;
     /// No file of the program has a kernel of this name. No descriptor.
     pub const NOT_IN_FILES: u64 = 7;
+    /// The descriptor is a memfd with [`Programs`](super::Programs).
+    pub const PROGRAMS: u64 = 8;
 }
 
 /// What the memory that an IMAGE comes with has.
@@ -454,6 +498,8 @@ pub mod image_kind {
     pub const CUBIN: u64 = 1;
     /// The symbol of a kernel whose code was loaded before the collector came: the program's files may have its PTX.
     pub const KERNEL: u64 = 2;
+    /// Nothing: the process has a context in which [`Programs`](super::Programs) can run.
+    pub const PROGRAMS: u64 = 3;
 }
 
 /// A place in machine code that a patch's function can be called at. Its function's parameters are the Sanitizer API's
@@ -800,6 +846,74 @@ impl Patches {
     }
 }
 
+/// Programs that run in kernels of their own, once, one after another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Programs {
+    /// PTX or a cubin, as `cuLibraryLoadData` takes it, with [`BLOCK_VARIABLE`].
+    pub code: Vec<u8>,
+    /// In their order.
+    pub launches: Vec<ProgramLaunch>,
+}
+
+/// A kernel without parameters, and how it is launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramLaunch {
+    pub symbol: String,
+    /// Blocks, as `x y z`.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct ProgramsHead {
+    code_bytes: u64,
+    launches: u64,
+}
+
+/// What is encoded of a launch beside its symbol.
+const LAUNCH_BYTES: usize = 6 * size_of::<u32>();
+
+impl Programs {
+    /// Encodes the programs: sizes, the shape of each launch, the code, then symbols with a 0 behind each.
+    ///
+    /// ```
+    /// use xputrace_wire::device::{ProgramLaunch, Programs};
+    /// let launches = vec![ProgramLaunch { symbol: "run".into(), grid: [4, 1, 1], block: [32, 1, 1] }];
+    /// let programs = Programs { code: b".version 8.0".into(), launches };
+    /// assert_eq!(Programs::decode(&programs.encode()), Some(programs));
+    /// ```
+    pub fn encode(&self) -> Vec<u8> {
+        let head = ProgramsHead { code_bytes: self.code.len() as u64, launches: self.launches.len() as u64 };
+        let mut out = head.as_bytes().to_vec();
+        for ProgramLaunch { grid, block, .. } in &self.launches {
+            out.extend([*grid, *block].as_bytes());
+        }
+        out.extend(&self.code);
+        for it in &self.launches {
+            out.extend(it.symbol.as_bytes());
+            out.push(0);
+        }
+        out
+    }
+
+    /// Inverts [`Programs::encode`]; `None` if the bytes are malformed.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, rest) = ProgramsHead::read_from_prefix(bytes).ok()?;
+        let shapes_bytes = usize::try_from(head.launches).ok()?.checked_mul(LAUNCH_BYTES)?;
+        let (shapes, rest) = rest.split_at_checked(shapes_bytes)?;
+        let (code, symbols) = rest.split_at_checked(usize::try_from(head.code_bytes).ok()?)?;
+        let mut symbols = symbols.split_inclusive(|it| *it == 0).map(|it| it.strip_suffix(&[0]));
+        let launches = shapes.chunks_exact(LAUNCH_BYTES).map(|it| {
+            let [grid, block] = <[[u32; 3]; 2]>::read_from_bytes(it).ok()?;
+            Some(ProgramLaunch { symbol: symbol_of(symbols.next()??)?, grid, block })
+        });
+        let launches = launches.collect::<Option<Vec<_>>>()?;
+        symbols.next().is_none().then(|| Programs { code: code.to_vec(), launches })
+    }
+}
+
 fn symbol_of(bytes: &[u8]) -> Option<String> {
     Some(std::str::from_utf8(bytes).ok()?.to_owned()).filter(|it| !it.is_empty())
 }
@@ -915,6 +1029,20 @@ mod tests {
     }
 
     #[test]
+    fn programs_round_trip_and_less_of_them_is_refused() {
+        let launch = |symbol: &str, n| ProgramLaunch { symbol: symbol.into(), grid: [n, 1, 1], block: [32, n, 1] };
+        let programs = Programs { code: vec![0, 1, 2], launches: vec![launch("run", 4), launch("gemm", 7)] };
+        let bytes = programs.encode();
+        assert_eq!(Programs::decode(&bytes), Some(programs));
+        (0..bytes.len()).for_each(|it| assert_eq!(Programs::decode(&bytes[..it]), None, "{it}"));
+        (0..16).for_each(|at| {
+            let mut other = bytes.clone();
+            other[at] ^= 0x40;
+            assert_eq!(Programs::decode(&other), None, "another size, at {at}");
+        });
+    }
+
+    #[test]
     fn a_choice_of_conditions_that_there_are_not_is_refused() {
         let choice = |conditions, holding| Choice { conditions, holding };
         for it in [choice([None; 3], 0), choice([Some(3), None, None], 1), choice([Some(0), Some(1), Some(31)], 7)] {
@@ -934,6 +1062,17 @@ mod tests {
             let bytes = [head.as_bytes(), &bytes].concat();
             if let Some(patches) = Patches::decode(&bytes) {
                 prop_assert_eq!(patches.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_programs_or_refused(
+            code in 0u64..40, launches in 0u64..4, bytes in proptest::collection::vec(0u8..4, 0..120)
+        ) {
+            let head = ProgramsHead { code_bytes: code, launches };
+            let bytes = [head.as_bytes(), &bytes].concat();
+            if let Some(programs) = Programs::decode(&bytes) {
+                prop_assert_eq!(programs.encode(), bytes);
             }
         }
 

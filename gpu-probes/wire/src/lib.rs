@@ -32,7 +32,11 @@ pub use xputrace_cuda_calls as cuda_calls;
 pub use xputrace_events as events;
 
 /// Changes with every layout in this crate; each side refuses a peer of another version.
-pub const VERSION: u32 = 24;
+pub const VERSION: u32 = 25;
+
+/// The collector's function, without parameters and result, that waits until the programs have ended that the tracer runs in this
+/// process in kernels of their own. xputrace calls it where it is the process itself.
+pub const WAIT_FOR_PROGRAMS: &str = "xputrace_wait_for_programs";
 
 /// Environment variable that names the tracer's sockets: `@NAME` in the abstract namespace, a path, or both as
 /// `@NAME:PATH`.

@@ -67,13 +67,14 @@ pub const RECORD: u32 = 9;
 /// `api` events, among those of ARM.
 pub const SWITCH: u32 = 12;
 
-/// The program has loaded code, and its thread waits for TWIN; or it launches a kernel that it had loaded before. Words: a
+/// The program has loaded code, and its thread waits for TWIN; or it launches a kernel that it had loaded before; or it has a
+/// context in which programs can run. Words: a
 /// number of the image that begins at 1 and is not used again, how many PTX modules are in it, size of the memory, the least and
 /// the greatest of the process's [`crate::device::ComputeCapabilities`], an [`crate::device::image_kind`]. Descriptor: a sealed
 /// memfd of that kind. Text: of a cubin, four lines, each may be empty: the values of [`crate::device::CACHE_VARIABLES`] in the process, and the file that it
 /// was loaded from.
 pub const IMAGE: u32 = 13;
-/// What runs in place of the image's kernels, or in them. Words: the number of the image, a [`crate::device::twin_status`], size of
+/// What runs in place of the image's kernels, or in them, or by itself. Words: the number of the image, a [`crate::device::twin_status`], size of
 /// the memory. Descriptor, if there is anything: a memfd of that size, sealed against shrinking, with what the status says.
 /// Text: empty.
 pub const TWIN: u32 = 14;
