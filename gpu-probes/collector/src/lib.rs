@@ -113,6 +113,13 @@ fn answer_tracer(address: &str) -> Answer {
     }
 }
 
+/// Waits until the tracer's programs have run that it may have for a context of this process. xputrace's own process calls it
+/// once it has made one.
+#[unsafe(no_mangle)]
+pub extern "C" fn xputrace_wait_for_programs() {
+    let _ = catch_unwind(|| agent::current().into_iter().for_each(Agent::wait_for_programs));
+}
+
 /// The function that Linux's eBPF handlers of `launch` probe. A uprobe on its first instruction, a
 /// five-byte nop, reads the words and sets the slot's tag. Does nothing itself.
 #[unsafe(no_mangle)]

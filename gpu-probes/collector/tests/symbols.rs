@@ -33,7 +33,8 @@ fn it_exports_its_entry_points_and_nothing_else() {
             "InitializeInjectionNvtx2",
             "InitializeInjectionNvtxExtension",
             "xputrace_arm",
-            xputrace_wire::marker::SYMBOL
+            xputrace_wire::marker::SYMBOL,
+            xputrace_wire::WAIT_FOR_PROGRAMS,
         ]
     );
 }

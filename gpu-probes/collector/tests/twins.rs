@@ -30,8 +30,9 @@ use xputrace_collector::cupti::{Cupti, CuptiBackend};
 use xputrace_collector::rendezvous::{Received, Socket, Trust};
 use xputrace_collector::{Dormant, World};
 use xputrace_wire::device::{
-    self, ArrayPlace, Choice, Codec, Condition, Extent, ImageOutcome, MOST_CONTEXTS, RingPlace, Twin, Unprobed,
-    decode_image, encode_twins, image_kind, twin_status, twin_symbol,
+    self, ArrayPlace, Choice, Codec, Condition, Extent, ImageOutcome, MOST_CONTEXTS, ProgramLaunch, Programs,
+    ProgramsAccount, ProgramsState, RingPlace, Twin, Unprobed, decode_image, encode_twins, image_kind, twin_status,
+    twin_symbol,
 };
 use xputrace_wire::events::{Call, HostEvent, HostEventRecord, HostEvents};
 use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand};
@@ -124,6 +125,12 @@ impl Run {
         Run::made(demand, &[], |it| it.reads_clock.store(1, SeqCst), world)
     }
 
+    /// Of an object with programs for kernels of their own.
+    fn of_programs(demand: u64) -> Self {
+        code::HAS_PROGRAMS.store(true, SeqCst);
+        Run::made(demand, &[], |it| it.has_programs.store(1, SeqCst), world)
+    }
+
     fn made(
         demand: u64,
         arrays: &[(ArrayPlace, OwnedFd)],
@@ -213,6 +220,37 @@ impl Run {
         unsafe { libc::pwrite(memory.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
         let words = [number, twin_status::WOVEN, bytes.len() as u64];
         assert!(self.socket().send_with(&Message::new(TWIN, &words, ""), &[memory.as_fd()]));
+    }
+
+    /// Waits until the collector tells of a context for programs, and answers with these.
+    fn send_programs(&self, programs: &Programs) {
+        let (number, _) = self.asked_for_programs();
+        let bytes = programs.encode();
+        let memory = memory(bytes.len(), true);
+        unsafe { libc::pwrite(memory.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+        let words = [number, twin_status::PROGRAMS, bytes.len() as u64];
+        assert!(self.socket().send_with(&Message::new(TWIN, &words, ""), &[memory.as_fd()]));
+    }
+
+    /// Returns the number of what is asked, and the least of the GPUs' compute capabilities.
+    fn asked_for_programs(&self) -> (u64, u64) {
+        let Received::Message(message, memory) = self.socket().receive(Duration::from_secs(120)) else {
+            panic!("nothing is asked")
+        };
+        let [number, _, bytes, least, _, kind, ..] = message.words;
+        assert_eq!((message.kind, kind, bytes, memory.len()), (IMAGE, image_kind::PROGRAMS, 0, 1));
+        (number, least)
+    }
+
+    /// What has become of the programs, how many were launched, and what CUDA answered.
+    fn programs(&self) -> (u32, u32, u32) {
+        let ProgramsAccount { state, launched, failure, .. } = &self.control().programs;
+        (state.load(SeqCst), launched.load(SeqCst), failure.load(SeqCst))
+    }
+
+    fn until_programs_are(&mut self, state: ProgramsState) {
+        let control = unsafe { &*self.block.cast::<device::Control>() };
+        self.tracer.until("the programs", |_| control.programs.state.load(SeqCst) == state as u32);
     }
 
     fn answer_with(&self, number: u64, status: u64) {
@@ -520,6 +558,185 @@ fn a_timer_that_can_not_be_read_is_no_matter() {
         assert_eq!(run.control().slots[0].clock_error.load(SeqCst), 0, "{function}");
         run.end();
     }
+}
+
+/// Programs of these names and numbers of threads.
+fn programs(all: &[(&str, u32)]) -> Programs {
+    let mut text = ".version 8.0\n.global .u64 xpt_device;\n".to_owned();
+    all.iter().for_each(|it| text += &format!(".entry {}() {{ ret; }}\n", it.0));
+    let launch = |it: &(&str, u32)| ProgramLaunch { symbol: it.0.into(), grid: [2, 3, 4], block: [it.1, 1, 1] };
+    Programs { code: text.into_bytes(), launches: all.iter().map(launch).collect() }
+}
+
+/// CUPTI's callback about a context that was created.
+const CONTEXT_CREATED: u32 = 1;
+
+#[test]
+fn programs_run_once_in_the_first_context_and_in_a_stream_of_ours() {
+    let _alone = alone();
+    code::PROGRAMS_ANSWER.store(600, SeqCst);
+    let mut run = Run::of_programs(demand::LAUNCHES | demand::KERNELS);
+    cupti::fire_resource(CONTEXT_CREATED, CONTEXT);
+    cupti::fire_resource(CONTEXT_CREATED, CONTEXT + 1);
+    run.send_programs(&programs(&[("first", 32), ("second", 1)]));
+    run.until_programs_are(ProgramsState::Running);
+    let launched = code::LAUNCHED.lock().unwrap().clone();
+    let block = code::block(CONTEXT).unwrap();
+    let expected = |symbol: &str, threads| {
+        let shape = [2, 3, 4, threads, 1, 1];
+        code::Launched { context: CONTEXT, symbol: symbol.into(), shape, block }
+    };
+    assert_eq!(launched, [expected("first", 32), expected("second", 1)]);
+    assert_eq!(code::block(CONTEXT + 1), None);
+    run.read_device();
+    assert_eq!(run.programs(), (ProgramsState::Running as u32, 2, 0), "they have not ended");
+    code::PROGRAMS_ANSWER.store(0, SeqCst);
+    run.read_device();
+    assert_eq!(run.programs(), (ProgramsState::Done as u32, 2, 0));
+    cupti::push_kernel(3, c"first", 0);
+    cupti::put_last_kernel_in(5, code::programs_stream(CONTEXT) as u32 + 100);
+    cupti::push_kernel(2, c"scale", 0);
+    run.tracer.until("the kernel", |it| !it.kernels().is_empty());
+    let names: Vec<_> = run.tracer.kernels().iter().map(|it| run.tracer.name(it.symbol).unwrap()).collect();
+    assert_eq!((names, run.tracer.launches().len()), (vec!["scale".to_owned()], 0), "none of ours");
+    run.end();
+    assert_eq!((run.swapped(), run.tracer.lost(Lost::Unexpected)), (2, 0));
+    assert_eq!(code::LAUNCHED.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn a_process_without_programs_is_not_asked_for_a_context() {
+    let _alone = alone();
+    let mut run = Run::new(demand::LAUNCHES);
+    cupti::fire_resource(CONTEXT_CREATED, CONTEXT);
+    assert_eq!(run.end().kind, BYE);
+    assert_eq!((code::block(CONTEXT), run.programs().0), (None, ProgramsState::Waiting as u32));
+}
+
+#[test]
+fn a_context_that_can_not_be_used_yet_is_tried_again() {
+    let _alone = alone();
+    code::FAILS_IN.lock().unwrap().push("context_device");
+    let mut run = Run::of_programs(0);
+    cupti::fire_resource(CONTEXT_CREATED, CONTEXT);
+    run.read_device();
+    assert_eq!(code::block(CONTEXT), None);
+    code::FAILS_IN.lock().unwrap().clear();
+    run.read_device();
+    run.send_programs(&programs(&[("first", 32)]));
+    run.until_programs_are(ProgramsState::Running);
+    run.read_device();
+    assert_eq!(run.programs().0, ProgramsState::Done as u32);
+    run.end();
+}
+
+#[test]
+fn a_context_that_can_never_be_used_is_not_waited_for() {
+    let _alone = alone();
+    code::FAILS_IN.lock().unwrap().push("context_device");
+    let mut run = Run::of_programs(0);
+    cupti::fire_resource(CONTEXT_CREATED, CONTEXT);
+    xputrace_collector::xputrace_wait_for_programs();
+    assert_eq!(run.programs().0, ProgramsState::Waiting as u32);
+    run.end();
+}
+
+#[test]
+fn programs_that_another_process_runs_are_not_waited_for() {
+    let _alone = alone();
+    let mut run = Run::of_programs(0);
+    std::thread::scope(|scope| {
+        cupti::fire_resource(CONTEXT_CREATED, CONTEXT);
+        let waiting = scope.spawn(|| xputrace_collector::xputrace_wait_for_programs());
+        run.answer_with(run.asked_for_programs().0, twin_status::NOTHING);
+        waiting.join().unwrap();
+    });
+    // Nor without a context.
+    assert_eq!(run.programs(), (ProgramsState::Waiting as u32, 0, 0));
+    run.end();
+    assert_eq!(code::LAUNCHED.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn a_process_of_xputraces_own_waits_for_its_programs() {
+    let _alone = alone();
+    code::PROGRAMS_ANSWER.store(600, SeqCst);
+    let mut run = Run::of_programs(0);
+    xputrace_collector::xputrace_wait_for_programs();
+    std::thread::scope(|scope| {
+        cupti::fire_resource(CONTEXT_CREATED, CONTEXT);
+        let waiting = scope.spawn(|| xputrace_collector::xputrace_wait_for_programs());
+        run.send_programs(&programs(&[("first", 32)]));
+        run.until_programs_are(ProgramsState::Running);
+        assert!(!waiting.is_finished());
+        code::PROGRAMS_ANSWER.store(0, SeqCst);
+        waiting.join().unwrap();
+    });
+    assert_eq!(run.programs(), (ProgramsState::Done as u32, 1, 0));
+    run.end();
+}
+
+#[test]
+fn what_becomes_of_programs_that_fail_is_told() {
+    let too_large = programs(&[("first", 32), ("large", 2048), ("last", 1)]);
+    let broken = Programs { code: b".broken".to_vec(), launches: vec![] };
+    let missing = Programs { code: programs(&[("other", 1)]).code, ..programs(&[("first", 1)]) };
+    let cases = [
+        (too_large, 0, (ProgramsState::NotLaunched, 1, 1)),
+        (broken, 0, (ProgramsState::NotLoaded, 0, 218)),
+        (missing, 0, (ProgramsState::NotLoaded, 0, 500)),
+        (programs(&[("first", 32)]), 700, (ProgramsState::Failed, 1, 700)),
+    ];
+    for (programs, answer, (state, n, failure)) in cases {
+        let _alone = alone();
+        code::PROGRAMS_ANSWER.store(answer, SeqCst);
+        let mut run = Run::of_programs(0);
+        cupti::fire_resource(CONTEXT_CREATED, CONTEXT);
+        run.send_programs(&programs);
+        let control = unsafe { &*run.block.cast::<device::Control>() };
+        run.tracer.until("the programs", |_| control.programs.state.load(SeqCst) != ProgramsState::Waiting as u32);
+        // Looks whether they have ended.
+        run.read_device();
+        assert_eq!(run.programs(), (state as u32, n, failure));
+        run.end();
+    }
+}
+
+#[test]
+fn programs_are_waited_for_at_the_end_for_a_while() {
+    for (answer, state) in [(0, ProgramsState::Done), (600, ProgramsState::CutOff)] {
+        let _alone = alone();
+        code::PROGRAMS_ANSWER.store(600, SeqCst);
+        let mut run = Run::of_programs(0);
+        cupti::fire_resource(CONTEXT_CREATED, CONTEXT);
+        run.send_programs(&programs(&[("first", 32)]));
+        run.until_programs_are(ProgramsState::Running);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                code::PROGRAMS_ANSWER.store(answer, SeqCst);
+            });
+            run.end();
+        });
+        assert_eq!(run.programs().0, state as u32);
+        assert_eq!(run.control().slots[0].is_last.load(SeqCst), 1);
+    }
+}
+
+#[test]
+fn programs_end_with_their_context() {
+    let _alone = alone();
+    code::PROGRAMS_ANSWER.store(600, SeqCst);
+    let mut run = Run::of_programs(0);
+    cupti::fire_resource(CONTEXT_CREATED, CONTEXT);
+    run.send_programs(&programs(&[("first", 32)]));
+    run.until_programs_are(ProgramsState::Running);
+    cupti::fire_resource(2, CONTEXT);
+    code::end(CONTEXT);
+    run.read_device();
+    assert_eq!(run.programs(), (ProgramsState::CutOff as u32, 1, 0));
+    run.end();
+    assert_eq!(code::MISUSES.load(SeqCst), 0);
 }
 
 /// The driver loads code when it is first needed, which is in a call of ours then.

@@ -135,6 +135,12 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// Likewise for the last time; `disables` says that twins do nothing from then on. Called by the worker.
     fn leave_blocks(&'static self, _agent: &'static Agent, _disables: bool) {}
 
+    /// Does what can be done at this moment for the tracer's programs; returns whether there is nothing more to wait for. Called
+    /// by the worker.
+    fn look_at_programs(&'static self, _agent: &'static Agent) -> bool {
+        true
+    }
+
     /// Gives back its memory, when nobody is in a callback of this run any more.
     fn give_back(&self) {}
 

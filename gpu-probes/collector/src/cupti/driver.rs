@@ -139,6 +139,8 @@ functions! {
     copy_to_device = c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle);
     copy_to_host = c"cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle);
     wait_for_stream = c"cuStreamSynchronize" (Handle);
+    /// Whether all that was begun in it has ended.
+    query_stream = c"cuStreamQuery" (Handle);
 }
 
 /// `CUdevice_attribute`.

@@ -255,6 +255,10 @@ impl Backend for CuptiBackend {
         self.twins.get().into_iter().for_each(|it| it.copy_blocks(self, agent, extent));
     }
 
+    fn look_at_programs(&'static self, agent: &'static Agent) -> bool {
+        self.twins.get().is_none_or(|it| it.look_at_programs(self, agent))
+    }
+
     fn leave_blocks(&'static self, agent: &'static Agent, disables: bool) {
         self.twins.get().into_iter().for_each(|it| it.leave_blocks(self, agent, disables));
     }

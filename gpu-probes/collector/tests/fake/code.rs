@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::cupti::Handle;
 use xputrace_collector::cupti::driver::{Code, Devices, Driver, Handles};
 
@@ -60,6 +60,8 @@ struct State {
     ended: HashSet<u64>,
     /// Contexts of streams, where it is not the current one.
     streams: HashMap<u64, u64>,
+    /// Contexts that have our stream.
+    has_stream: HashSet<u64>,
     /// Contexts and addresses of what was allocated.
     pub blocks: Vec<(u64, u64)>,
     /// Addresses of the process's memory that the GPU may use.
@@ -85,6 +87,9 @@ pub fn reset() {
     LOADS.store(0, SeqCst);
     OCCUPANCY_QUESTIONS.store(0, SeqCst);
     CONTEXT_QUESTIONS.store(0, SeqCst);
+    LAUNCHED.lock().unwrap().clear();
+    PROGRAMS_ANSWER.store(0, SeqCst);
+    HAS_PROGRAMS.store(false, SeqCst);
 }
 
 /// Ends a context or a library: whoever uses it from now on does so wrongly.
@@ -231,6 +236,7 @@ pub fn driver() -> Driver {
             copy_to_device: Some(copy_to_device),
             copy_to_host: Some(copy_to_host),
             wait_for_stream: Some(wait_for_stream),
+            query_stream: Some(query_stream),
         },
         handles: Handles {
             kernel_library: Some(kernel_library),
@@ -270,6 +276,9 @@ unsafe extern "C" fn set_context(context: Handle) -> u32 {
 
 unsafe extern "C" fn context_device(device: *mut i32) -> u32 {
     begin("context_device", &[]);
+    if answer("context_device") != 0 {
+        return answer("context_device");
+    }
     *device = (current() - 0x1000) as i32;
     0
 }
@@ -498,8 +507,14 @@ pub fn stream(context: u64) -> u64 {
 unsafe extern "C" fn create_stream(out: *mut Handle, flags: u32) -> u32 {
     assert_eq!(flags, 1, "it waits for no other");
     begin("create_stream", &[]);
-    *out = stream(current()) as Handle;
+    let is_of_programs = with(|state| !state.has_stream.insert(current())) && HAS_PROGRAMS.load(SeqCst);
+    *out = if is_of_programs { programs_stream(current()) } else { stream(current()) } as Handle;
     0
+}
+
+/// The handle of the stream in a context in which programs run in kernels of their own.
+pub fn programs_stream(context: u64) -> u64 {
+    0x7000 + context
 }
 
 /// The handle of the stream in a context in which we read the GPU's timer.
@@ -537,7 +552,41 @@ fn store_timer(address: u64) {
     KERNELS_RUN.fetch_add(1, SeqCst);
 }
 
-/// Runs the only kernel of ours that we launch.
+/// A program that was launched in a kernel of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launched {
+    pub context: u64,
+    pub symbol: String,
+    pub shape: [u32; 6],
+    /// What its variable for the block's address had.
+    pub block: u64,
+}
+
+/// Whether the second stream of a context is for programs.
+pub static HAS_PROGRAMS: AtomicBool = AtomicBool::new(false);
+/// Those that were, in their order.
+pub static LAUNCHED: Mutex<Vec<Launched>> = Mutex::new(Vec::new());
+/// What it is answered whether all have ended.
+pub static PROGRAMS_ANSWER: AtomicU32 = AtomicU32::new(0);
+
+fn launch_program(function: u64, shape: [u32; 6]) -> u32 {
+    let context = current();
+    let symbol = declaration(function).unwrap().split('(').next().unwrap().to_owned();
+    let block = word(variable(library_of(function), context, "xpt_device").unwrap(), 0);
+    if shape[3] > 1024 {
+        return 1;
+    }
+    LAUNCHED.lock().unwrap().push(Launched { context, symbol, shape, block });
+    0
+}
+
+unsafe extern "C" fn query_stream(in_stream: Handle) -> u32 {
+    assert_eq!(in_stream as u64, programs_stream(current()));
+    begin("query_stream", &[]);
+    PROGRAMS_ANSWER.load(SeqCst)
+}
+
+/// Runs the kernels of ours that we launch: programs, and that which reads the timer.
 unsafe extern "C" fn launch_kernel(
     function: Handle,
     grid_x: u32,
@@ -551,6 +600,12 @@ unsafe extern "C" fn launch_kernel(
     parameters: *mut *mut c_void,
     _: *mut *mut c_void,
 ) -> u32 {
+    if in_stream as u64 == programs_stream(current()) {
+        let shape = [grid_x, grid_y, grid_z, block_x, block_y, block_z];
+        let mut params = LaunchParams { function: function as u64, ..cupti::launch_params(in_stream as u64) };
+        let launch = || launch_program(function as u64, shape);
+        return told(307, c"cuLaunchKernel", (&raw mut params).cast::<u64>(), launch);
+    }
     assert_eq!(in_stream as u64, timer_stream(current()));
     assert_eq!((grid_x, grid_y, grid_z, block_x, block_y, block_z, shared), (1, 1, 1, 1, 1, 1, 0));
     begin("launch_kernel", &[library_of(function as u64)]);

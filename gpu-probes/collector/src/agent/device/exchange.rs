@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use xputrace_wire::device::{ImageOutcome, Patches, Twin};
+use xputrace_wire::device::{ImageOutcome, Patches, Programs, Twin};
 
 /// How often a thread that waits looks whether that makes sense any more.
 pub const LOOKS_EVERY: Duration = Duration::from_millis(20);
@@ -16,12 +16,18 @@ pub(super) enum Made {
     /// One at least.
     Twins(Vec<Twin>),
     Patches(Patches),
+    Programs(Programs),
 }
 
 impl Made {
     /// Returns the twins.
     pub(super) fn twins(self) -> Result<Vec<Twin>, ImageOutcome> {
         if let Made::Twins(twins) = self { Ok(twins) } else { Err(ImageOutcome::NoAnswer) }
+    }
+
+    /// Returns the programs.
+    pub(super) fn programs(self) -> Result<Programs, ImageOutcome> {
+        if let Made::Programs(programs) = self { Ok(programs) } else { Err(ImageOutcome::NoAnswer) }
     }
 }
 
@@ -50,6 +56,8 @@ pub(super) enum Asked {
     Image(CodeAt),
     /// The twin of a kernel that was loaded before we came, by its symbol.
     Kernel(String),
+    /// Programs for a context that they can run in.
+    Programs,
 }
 
 /// What is done with an answer that nobody waits for.
@@ -68,8 +76,8 @@ struct State {
     last: u64,
     /// Numbers of images that are not sent yet, and where they are.
     asked: VecDeque<(u64, CodeAt)>,
-    /// Kernels that are not asked for yet. One is at a time: images, which threads wait for, come first.
-    kernels: VecDeque<(String, Then)>,
+    /// What is not asked for yet and nobody waits for. One is at a time: images, which threads wait for, come first.
+    later: VecDeque<(Asked, Then)>,
     /// What has no answer yet, or one that is not taken yet.
     open: Vec<(u64, Open)>,
     /// How many the tracer did not answer in time, without an answer to any since. With [`MOST_LATE`], nobody waits for it
@@ -108,10 +116,10 @@ impl Exchange {
         }
     }
 
-    /// Asks for the twin of a kernel that was loaded before we came. Whoever hands in the answer does `then`; nobody does if
-    /// the exchange is closed before.
-    pub(super) fn ask_for_kernel(&self, symbol: String, then: Then) {
-        self.state().kernels.push_back((symbol, then));
+    /// Asks for what nobody waits for, such as the twin of a kernel that was loaded before we came. Whoever hands in the answer
+    /// does `then`; nobody does if the exchange is closed before.
+    pub(super) fn ask_later(&self, asked: Asked, then: Then) {
+        self.state().later.push_back((asked, then));
         self.changed.notify_all();
     }
 
@@ -122,10 +130,10 @@ impl Exchange {
             if let Some((number, image)) = state.asked.pop_front() {
                 return Some((number, Asked::Image(image)));
             }
-            if let Some((symbol, then)) = state.next_kernel() {
+            if let Some((asked, then)) = state.next_later() {
                 let number = state.next_number();
                 state.open.push((number, Open::Nobody(then)));
-                return Some((number, Asked::Kernel(symbol)));
+                return Some((number, asked));
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -162,9 +170,9 @@ impl State {
         self.last
     }
 
-    fn next_kernel(&mut self) -> Option<(String, Then)> {
+    fn next_later(&mut self) -> Option<(Asked, Then)> {
         let is_open = self.open.iter().any(|it| matches!(it.1, Open::Nobody(_)));
-        if is_open { None } else { self.kernels.pop_front() }
+        if is_open { None } else { self.later.pop_front() }
     }
 }
 
@@ -249,7 +257,8 @@ mod tests {
         let (exchange, answers) = (Exchange::default(), std::sync::Arc::new(Mutex::new(Vec::new())));
         for symbol in ["a", "b"] {
             let answers = answers.clone();
-            exchange.ask_for_kernel(symbol.into(), Box::new(move |it| answers.lock().unwrap().push((symbol, it))));
+            let then = Box::new(move |it| answers.lock().unwrap().push((symbol, it)));
+            exchange.ask_later(Asked::Kernel(symbol.into()), then);
         }
         let kernel = |symbol: &str| Asked::Kernel(symbol.into());
         assert_eq!(exchange.next(), Some((1, kernel("a"))));

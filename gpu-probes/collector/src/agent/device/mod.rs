@@ -33,8 +33,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use worker::Worker;
 use xputrace_wire::device::{
-    ComputeCapabilities, Extent, ImageOutcome, MOST_IMAGE_BYTES, Patches, Twin, Unprobed, decode_twins, image_kind,
-    twin_status,
+    ComputeCapabilities, Extent, ImageOutcome, MOST_IMAGE_BYTES, Patches, Programs, ProgramsState, Twin, Unprobed,
+    decode_twins, image_kind, twin_status,
 };
 use xputrace_wire::message::{IMAGE, Message, demand};
 
@@ -140,7 +140,58 @@ impl Agent {
             let twins = answer.and_then(Made::twins);
             self.work_later(move || then(twins));
         };
-        self.device.exchange.ask_for_kernel(symbol, Box::new(hand_over));
+        self.device.exchange.ask_later(Asked::Kernel(symbol), Box::new(hand_over));
+    }
+
+    /// Whether the tracer has programs that run in kernels of their own.
+    pub fn has_programs(&self) -> bool {
+        self.device_region().is_some_and(|it| it.control().has_programs.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Tells the tracer that there is a context in which programs can run, and asks for them. Nobody waits for them: the worker
+    /// does `then` with them, or with why there are none, unless the run ends before.
+    pub fn ask_for_programs(&'static self, then: impl FnOnce(Result<Programs, ImageOutcome>) + Send + 'static) {
+        let hand_over = move |answer: Answer| {
+            let programs = answer.and_then(Made::programs);
+            self.work_later(move || then(programs));
+        };
+        self.device.exchange.ask_later(Asked::Programs, Box::new(hand_over));
+    }
+
+    /// Counts a program that was launched in a context, by its slot.
+    pub fn count_program(&self, slot: usize) {
+        if let Some(region) = self.device_region() {
+            let control = region.control();
+            control.programs.slot.store(slot as u32, Ordering::Relaxed);
+            control.slots[slot].swapped.fetch_add(1, Ordering::Relaxed);
+            control.programs.launched.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Tells the tracer what has become of its programs, and what CUDA answered where they failed.
+    pub fn tell_of_programs(&self, state: ProgramsState, failure: u32) {
+        if let Some(region) = self.device_region() {
+            let account = &region.control().programs;
+            account.failure.store(failure, Ordering::Relaxed);
+            account.state.store(state as u32, Ordering::Release);
+        }
+    }
+
+    /// Waits until the tracer's programs have ended, if they run in this process.
+    pub fn wait_for_programs(&'static self) {
+        if !self.has_programs() {
+            return;
+        }
+        let is_over = Arc::new(AtomicBool::new(false));
+        while !is_over.load(Ordering::Acquire) && self.may_wait() {
+            let flag = Arc::clone(&is_over);
+            let job = self.work_later(move || flag.store(self.backend.look_at_programs(self), Ordering::Release));
+            // Their code may take long to load.
+            while !self.wait_for_work(job) && self.may_wait() {
+                sleep(LOOKS_EVERY);
+            }
+            sleep(SENDS_EVERY);
+        }
     }
 
     /// Asks the tracer for the patches of a module that the program has just loaded, and waits for them.
@@ -150,7 +201,7 @@ impl Agent {
     pub fn ask_for_patches(&'static self, module: CodeAt, until: Instant) -> Result<Patches, ImageOutcome> {
         match self.device.exchange.ask(module, until, || self.may_wait())? {
             Made::Patches(patches) => Ok(patches),
-            Made::Twins(_) => Err(ImageOutcome::NoAnswer),
+            Made::Twins(_) | Made::Programs(_) => Err(ImageOutcome::NoAnswer),
         }
     }
 
@@ -203,7 +254,8 @@ impl Agent {
         while let Some((number, asked)) = self.device.exchange.next() {
             let carried = match asked {
                 Asked::Image(image) => self.carry_image(number, image),
-                Asked::Kernel(symbol) => self.carry_kernel(number, &symbol),
+                Asked::Kernel(symbol) => self.carry_text(number, image_kind::KERNEL, &symbol),
+                Asked::Programs => self.carry_text(number, image_kind::PROGRAMS, ""),
             };
             if let Err(outcome) = carried {
                 self.device.exchange.answer(number, Err(outcome));
@@ -211,11 +263,11 @@ impl Agent {
         }
     }
 
-    /// Sends the symbol of a kernel.
-    fn carry_kernel(&self, number: u64, symbol: &str) -> Result<(), ImageOutcome> {
+    /// Sends text of ours, such as the symbol of a kernel.
+    fn carry_text(&self, number: u64, kind: u64, text: &str) -> Result<(), ImageOutcome> {
         let mut file = ImageFile::new().map_err(|_| ImageOutcome::NoAnswer)?;
-        file.add_text(symbol)?;
-        self.send_image(number, file, Sent { kind: image_kind::KERNEL, n_modules: 0, text: String::new() })
+        file.add_text(text)?;
+        self.send_image(number, file, Sent { kind, n_modules: 0, text: String::new() })
     }
 
     /// Sends the PTX of an image, or the cubin that it is.
@@ -305,10 +357,11 @@ struct Sent {
 fn answer_of(status: u64, bytes: u64, memory: Option<&OwnedFd>) -> Answer {
     match status {
         twin_status::NOTHING => Err(ImageOutcome::NothingToProbe),
-        twin_status::WOVEN | twin_status::PATCHES if bytes <= MOST_IMAGE_BYTES => {
+        twin_status::WOVEN | twin_status::PATCHES | twin_status::PROGRAMS if bytes <= MOST_IMAGE_BYTES => {
             let contents = memory.and_then(|it| region::contents(it.as_fd(), bytes as usize).ok());
             let decode = |it: Vec<u8>| match status {
                 twin_status::WOVEN => decode_twins(&it).map(Made::Twins),
+                twin_status::PROGRAMS => Programs::decode(&it).map(Made::Programs),
                 _ => Patches::decode(&it).map(Made::Patches),
             };
             contents.and_then(decode).ok_or(ImageOutcome::NoAnswer)

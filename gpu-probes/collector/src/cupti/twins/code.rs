@@ -34,6 +34,16 @@ impl KernelHandle {
     }
 }
 
+/// How many blocks and threads a launch has, as `x y z`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GridShape {
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+}
+
+/// `CUDA_ERROR_NOT_READY`: what was begun in a stream has not ended.
+const NOT_READY: u32 = 600;
+
 /// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP` (`cuda.h`).
 const IN_ALL_CONTEXTS: u32 = 1;
 const MAPPED: u32 = 2;
@@ -288,12 +298,35 @@ impl Code {
 
     /// Launches a kernel that has one parameter of 8 bytes, in one thread.
     pub(super) unsafe fn launch_thread(&self, function: u64, mut parameter: u64, stream: Handle) -> Answer<()> {
+        let thread = GridShape { grid: [1; 3], block: [1; 3] };
         let mut parameters = [(&raw mut parameter).cast::<c_void>()];
         // SAFETY: the caller's promise; the driver copies the parameter before it returns.
+        unsafe { self.launch(function, thread, &mut parameters, stream) }
+    }
+
+    /// Launches a kernel with these parameters, to which the list points.
+    pub(super) unsafe fn launch(
+        &self,
+        function: u64,
+        GridShape { grid: [x, y, z], block: [bx, by, bz] }: GridShape,
+        parameters: &mut [*mut c_void],
+        stream: Handle,
+    ) -> Answer<()> {
+        let parameters = if parameters.is_empty() { null_mut() } else { parameters.as_mut_ptr() };
+        // SAFETY: the caller's promise.
         checked(unsafe {
             let launch = of(self.launch_kernel)?;
-            launch(function as Handle, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), null_mut())
+            launch(function as Handle, x, y, z, bx, by, bz, 0, stream, parameters, null_mut())
         })
+    }
+
+    /// Whether all that was begun in a stream has ended.
+    pub(super) unsafe fn is_done(&self, stream: Handle) -> Answer<bool> {
+        // SAFETY: the caller's promise.
+        match unsafe { of(self.query_stream)?(stream) } {
+            NOT_READY => Ok(false),
+            answer => checked(answer).map(|()| true),
+        }
     }
 
     /// Begins to copy to the GPU.

@@ -29,6 +29,8 @@ pub(super) struct ContextState {
     timer: Mutex<GpuTimer>,
     /// The id of the stream that it is read in.
     pub(super) timer_stream_id: AtomicU32,
+    /// The id of the stream in which programs run in kernels of their own.
+    pub(super) programs_stream_id: AtomicU32,
     /// The newest image that was prepared here, or could not be.
     pub(super) prepared: AtomicU32,
 }
@@ -46,6 +48,7 @@ impl ContextState {
             stream_id: AtomicU32::new(UNKNOWN),
             timer: Mutex::new(GpuTimer::new()),
             timer_stream_id: AtomicU32::new(UNKNOWN),
+            programs_stream_id: AtomicU32::new(UNKNOWN),
             prepared: AtomicU32::new(0),
         }
     }
@@ -117,8 +120,8 @@ impl Contexts {
     /// Whether this stream, by the ids in records, is one of ours.
     pub(super) fn has_stream(&self, context: u32, stream: u32) -> bool {
         self.find(context).is_some_and(|it| {
-            let ContextState { stream_id, timer_stream_id, .. } = &self.states[it];
-            [stream_id, timer_stream_id].into_iter().any(|it| it.load(Ordering::Acquire) == stream)
+            let ContextState { stream_id, timer_stream_id, programs_stream_id, .. } = &self.states[it];
+            [stream_id, timer_stream_id, programs_stream_id].into_iter().any(|it| it.load(Ordering::Acquire) == stream)
         })
     }
 }

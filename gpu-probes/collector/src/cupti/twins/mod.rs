@@ -19,6 +19,7 @@ mod image;
 mod lease;
 mod modules;
 mod nodes;
+mod programs;
 mod streams;
 pub(crate) mod table;
 mod timer;
@@ -32,7 +33,8 @@ use super::calls::read;
 use super::driver::function_attribute;
 use super::launches::{context, result};
 use super::{
-    CallbackData, CuptiBackend, Handle, RESOURCE_CONTEXT_DESTROYING, ResourceData, Run, SITE_ENTER, SITE_EXIT, domain,
+    CallbackData, CuptiBackend, Handle, RESOURCE_CONTEXT_CREATED, RESOURCE_CONTEXT_DESTROYING, ResourceData, Run,
+    SITE_ENTER, SITE_EXIT, domain,
 };
 use crate::agent::device::{CodeAt, Job, LOOKS_EVERY, TWIN_WITHIN};
 use crate::agent::host_call::unseen;
@@ -44,6 +46,7 @@ use contexts::Contexts;
 use early::{Early, EarlyKernel};
 use lease::InUse;
 use modules::OwnModules;
+use programs::OwnPrograms;
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -74,6 +77,7 @@ pub(super) struct Twins {
     originals: Table,
     contexts: Contexts,
     modules: OwnModules,
+    programs: OwnPrograms,
     kernels: Kernels,
     /// Kernels that were loaded before we came, where there may be any.
     early: Option<Early>,
@@ -135,6 +139,7 @@ impl Twins {
             originals: Table::new()?,
             contexts: Contexts::new(),
             modules: OwnModules::default(),
+            programs: OwnPrograms::default(),
             kernels: Kernels::new()?,
             early: is_late.then(Early::new).transpose()?,
             off: SharedOff::default(),
@@ -233,8 +238,10 @@ impl Run {
         if domain == domain::RESOURCE {
             // SAFETY: the caller's promise; this domain has another structure.
             let data = unsafe { data.cast::<ResourceData>().as_ref() };
-            if let Some(data) = data.filter(|_| id == RESOURCE_CONTEXT_DESTROYING) {
-                twins.forget_context(self.agent, data.context);
+            match (id, data) {
+                (RESOURCE_CONTEXT_CREATED, Some(data)) => self.offer_context(twins, data.context),
+                (RESOURCE_CONTEXT_DESTROYING, Some(data)) => twins.forget_context(self.agent, data.context),
+                _ => {}
             }
             return;
         }
@@ -514,6 +521,7 @@ impl Run {
             let is_copied = |slot: &usize| &twins.contexts.state(*slot).is_copied;
             slots.iter().for_each(|it| is_copied(it).store(false, Ordering::Release));
             let copy = move || {
+                twins.finish_programs(backend, agent, |it| slots.contains(&it));
                 for slot in slots {
                     let copied = twins.copy_block(backend, agent, slot, Extent::Whole);
                     twins.contexts.state(slot).is_copied.store(copied.is_ok(), Ordering::Release);

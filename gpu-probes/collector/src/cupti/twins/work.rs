@@ -3,7 +3,7 @@
 
 use super::super::driver::function_attribute as attribute;
 use super::super::others::{OTHER, OURS, TWINS};
-use super::super::{CuptiBackend, Handle, Run, SUCCESS};
+use super::super::{CuptiBackend, Handle, RESOURCE_CONTEXT_CREATED, Run, SUCCESS, domain};
 use super::calls::{Origin, watched};
 use super::choosing::{KernelNumber, Off};
 use super::code::{Answer, Failure, KernelHandle};
@@ -379,7 +379,7 @@ impl Twins {
     }
 
     /// Returns the slot of a context, or gives it one.
-    fn slot_of(&self, context: Option<Context>) -> Option<usize> {
+    pub(super) fn slot_of(&self, context: Option<Context>) -> Option<usize> {
         let _one_at_a_time = self.images();
         context.and_then(|it| self.contexts.claim(it.id, it.handle))
     }
@@ -392,7 +392,7 @@ impl Twins {
     }
 
     /// Prepares a context for all twins that are loaded, of which this is the newest.
-    fn prepare(&self, backend: &CuptiBackend, agent: &Agent, slot: usize, newest: u32) {
+    pub(super) fn prepare(&self, backend: &CuptiBackend, agent: &Agent, slot: usize, newest: u32) {
         let prepare = || {
             self.give_block(backend, agent, slot)?;
             let before = self.contexts.state(slot).prepared.load(Ordering::Acquire);
@@ -567,12 +567,7 @@ impl Twins {
             // SAFETY: our own stream.
             lease.call(|| unsafe { code.wait_for(stream) })
         };
-        let name = CString::new(BLOCK_VARIABLE).map_err(|_| INVALID)?;
-        // SAFETY: our library.
-        let (address, bytes) = lease.call(|| unsafe { code.variable(Origin::Library, library, &name) })?;
-        let switch = Switch { slot, address, bytes };
-        switch.set(backend, lease, state, self.off.get())?;
-        self.images().add_switch(switch);
+        self.switch_on(backend, lease, slot, library)?;
         if !addresses.is_empty() {
             set(GLOBALS_VARIABLE, &addresses)?;
         }
@@ -593,6 +588,24 @@ impl Twins {
             swaps.push(for_choice(unsafe { swap(backend, lease, of_context, function) }));
         }
         Ok(swaps)
+    }
+
+    /// Says to a library of ours where the current context's block is, and switches it from then on.
+    pub(super) fn switch_on(
+        &self,
+        backend: &CuptiBackend,
+        lease: Lease<'_>,
+        slot: usize,
+        library: Handle,
+    ) -> Answer<()> {
+        let name = CString::new(BLOCK_VARIABLE).map_err(|_| INVALID)?;
+        // SAFETY: our library.
+        let variable = || unsafe { backend.driver.code.variable(Origin::Library, library, &name) };
+        let (address, bytes) = lease.call(variable)?;
+        let switch = Switch { slot, address, bytes };
+        switch.set(backend, lease, self.contexts.state(slot), self.off.get())?;
+        self.images().add_switch(switch);
+        Ok(())
     }
 
     /// Copies a context's block into the device region, and tells the twins how much of its ring was read.
@@ -625,7 +638,13 @@ impl Twins {
     }
 
     /// Copies so much of the blocks of all contexts. As often as it copies all, it switches what twins do in the program's graphs.
-    pub(in super::super) fn copy_blocks(&self, backend: &CuptiBackend, agent: &Agent, extent: Extent) {
+    pub(in super::super) fn copy_blocks(
+        &'static self,
+        backend: &'static CuptiBackend,
+        agent: &'static Agent,
+        extent: Extent,
+    ) {
+        self.look_at_programs(backend, agent);
         if let (Extent::Whole, Some(region)) = (extent, agent.device_region()) {
             let wanted = self.images().wanted.look(region.control());
             self.switch(backend, wanted);
@@ -636,6 +655,7 @@ impl Twins {
 
     /// Copies all blocks for the last time.
     pub(in super::super) fn leave_blocks(&self, backend: &CuptiBackend, agent: &Agent, disables: bool) {
+        self.leave_programs(backend, agent);
         if disables {
             self.switch(backend, Off::ALL);
         }
@@ -755,7 +775,8 @@ impl CuptiBackend {
                 .map_err(|it| Refusal::from(format!("reserving memory for twins of kernels: {it}")))?;
             let _ = self.twins.set(twins);
         }
-        for (domain, id) in watched() {
+        let of_programs = agent.has_programs().then_some((domain::RESOURCE, RESOURCE_CONTEXT_CREATED));
+        for (domain, id) in watched().chain(of_programs) {
             // A CUPTI that lacks one belongs to a CUDA that lacks it too.
             TWINS.set(domain, id, self.switch_callback(domain, id, true)? == SUCCESS);
         }
