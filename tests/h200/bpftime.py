@@ -10,6 +10,8 @@ the GPU, and `NAME.bpf.o`, made of its `.bpf.c` with
 None of them is changed. Their programs run until they are ended, one launch a second: here for some seconds."""
 
 import json
+import os
+import random
 import subprocess
 import sys
 import time
@@ -29,7 +31,8 @@ class Run:
             place = program(directory, name).parent
             command = ["timeout", "-s", "INT", str(SECONDS), "stdbuf", "-oL", "./vec_add"]
         out = OUT / f"bpftime-{name}.json"
-        line = [XPUTRACE, "run", directory / f"{name}.bpf.o", "-f", "json", "-o", out, *options, "--", *command]
+        line = [XPUTRACE, "run", directory / f"{name}.bpf.o", "-f", "json", "-o", out, *options]
+        line += ["--", *command] if command else []
         done = subprocess.run(line, cwd=place, capture_output=True, text=True, timeout=60)
         self.objects = [json.loads(it) for it in out.read_text().splitlines()] if out.exists() else []
         self.said, self.printed = done.stderr, done.stdout
@@ -102,10 +105,43 @@ def mem_trace(run):
     return f"counter[0] = {found['0']} of {launches} launches; a lower bound, as the object's increments race"
 
 
-def directly_run(run):
-    found = run.map("vec_C")
-    assert [found.get(str(i), 0) for i in range(4)] == [11, 22, 33, 44], found
-    return f"vec_C = {found}"
+def directly_run(directory):
+    # What bpftime's loader and its command `run-on-cuda` do: all three programs, in a process of xputrace's own, in that of a
+    # program, and in the engine, as a run of a process that is there already has them.
+    options, expected = directly_run_inputs(directory)
+    launches = ["cuda__run=1:3", "cuda__vec_add=2:4", "cuda__gemm=2,2:4,4"]
+    options += [word for it in launches for word in ("--launch", it)]
+    beside = ["timeout", "-s", "INT", str(SECONDS), program(directory, "threadhist")]
+    name = "directly_run_on_gpu"
+    runs = {
+        "the GPU, own process": Run(directory, name, *options, command=[]),
+        "the GPU, a command's process": Run(directory, name, *options, command=beside),
+        "xputrace's engine": Run(directory, name, *options, "-p", str(os.getpid()), command=[]),
+    }
+    for where, run in runs.items():
+        said = [it for it in run.objects if "kprobe/__directly_run" in str(it)]
+        assert len(said) == 1 and where.split(",")[0] in str(said[0]), (where, said, run.said[-1500:])
+        found = {it: [run.map(it).get(str(at), 0) for at in range(len(all))] for it, all in expected.items()}
+        assert found == expected, (where, found, expected)
+        assert run.lines("directly run on GPU") == 3, (where, run.objects)
+    maps = [sorted(str(it) for it in run.objects if it["type"] == "map") for run in runs.values()]
+    assert maps[0] == maps[1] == maps[2], maps
+    return f"all programs in {', '.join(runs)}: {expected}, 3 lines each"
+
+
+def directly_run_inputs(directory):
+    """Returns options that fill the maps, and what the programs make of them."""
+    a, b = [random.randrange(1 << 31) for _ in range(7)], [random.randrange(1 << 31) for _ in range(7)]
+    m, n, k = 7, 5, 6
+    left, right = ([random.randrange(-999, 1000) for _ in range(it)] for it in (m * k, k * n))
+    values = {"vec_A": a, "vec_B": b, "vec_N": [len(a)], "gemm_A": left, "gemm_B": right, "gemm_dims": [m, n, k]}
+    options = []
+    for name, all in values.items():
+        file = directory / f"{name}.bin"
+        file.write_bytes(b"".join(it.to_bytes(4, "little", signed=it < 0) for it in all))
+        options += ["--set", f"{name}=@{file}"]
+    product = [sum(left[row * k + at] * right[at * n + column] for at in range(k)) for row in range(m) for column in range(n)]
+    return options, {"vec_C": [x + y for x, y in zip(a, b)], "gemm_C": product}
 
 
 def threadhist(run):
@@ -129,11 +165,6 @@ def options(name, directory):
         case "threadhist-gpu-kernel-shared-map":
             place = f"{program(directory, name)}:{launching(directory, name)}"
             return ["--attach", f"launch_kernel_ret_probe=uretprobe/{place}"]
-        case "directly_run_on_gpu":
-            a, b = directory / "a.bin", directory / "b.bin"
-            a.write_bytes(b"".join(i.to_bytes(4, "little") for i in (1, 2, 3, 4)))
-            b.write_bytes(b"".join(i.to_bytes(4, "little") for i in (10, 20, 30, 40)))
-            return ["--set", f"vec_A=@{a}", "--set", f"vec_B=@{b}", "--set", "vec_N[0]=4", "--launch", "cuda__vec_add=1:4"]
     return []
 
 
@@ -181,9 +212,9 @@ def main(directory, names):
     for name, judge in EXAMPLES.items():
         if names and name not in names:
             continue
-        command = ["true"] if name == "directly_run_on_gpu" else None
         try:
-            print(f"passed   {name}: {judge(Run(directory, name, *options(name, directory), command=command))}", flush=True)
+            said = judge(directory) if judge is directly_run else judge(Run(directory, name, *options(name, directory)))
+            print(f"passed   {name}: {said}", flush=True)
         except Exception as error:
             failed += 1
             print(f"FAILED   {name}: {type(error).__name__} {str(error)[:1500]}", flush=True)

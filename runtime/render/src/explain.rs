@@ -182,8 +182,11 @@ fn payers(plan: &Plan, text: &mut String) {
     if let Some(probes) = probes(&|it| it.scope == ProbeScope::Tree && it.event.is_function()) {
         all.push(format!("other processes: about 1 us per hit of {probes}; these hits are filtered out"));
     }
-    if plan.probes.iter().any(|it| it.place == Place::Gpu) {
+    if plan.device_handlers().next().is_some() {
         all.push("kernels that match: device code, in each of their threads".into());
+    }
+    if plan.object.as_ref().is_some_and(|it| !it.launches.is_empty()) {
+        all.push("GPU: programs of kprobe/__directly_run, once".into());
     }
     if plan.probes.iter().any(|it| !matches!(it.place, Place::Linux | Place::Gpu)) {
         all.push("tracer: all other handlers, outside the program".into());

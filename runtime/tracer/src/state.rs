@@ -36,6 +36,8 @@ pub struct State {
     pub(crate) engine: Engine,
     pub(crate) names: Names,
     pub(crate) device: DeviceMemory,
+    /// Whether what a compiled object launches by itself has run here.
+    pub(crate) has_run_launches: bool,
     pub(crate) targets: Vec<Target>,
     /// Handler runs that ended in a fault, by probe; keeps the first fault for messages.
     pub(crate) faults: FxHashMap<ProbeId, (u64, Fault)>,
@@ -319,11 +321,16 @@ impl State {
         (EngineMaps { engine: &mut self.engine, device: &mut self.device }, &mut self.names)
     }
 
-    /// Passes all elements of a compiled object's map to `f`: of real GPUs, if they have any, or of the engine.
+    /// Passes all elements of a compiled object's map to `f`: of real GPUs, if they have any, or of the engine; of both, if programs
+    /// have run on both.
     pub fn for_each_element(&self, map: BpfMapId, f: &mut dyn FnMut(&[u8], &[u8])) {
-        match self.device.is_used() {
-            true => self.device.for_each(map, f),
-            false => self.engine.for_each(map, f),
+        let is_on_gpu =
+            self.device.is_used() && !(self.has_run_launches && self.plan.device_handlers().next().is_none());
+        if is_on_gpu {
+            self.device.for_each(map, f);
+        }
+        if !is_on_gpu || self.has_run_launches {
+            self.engine.for_each(map, f);
         }
     }
 

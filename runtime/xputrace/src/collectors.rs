@@ -9,6 +9,7 @@ use crate::cli::{OnConflict, Options, Range, WindowOptions};
 use crate::drivers::{Drivers, Given, Unconnected, is_software_gpu_name};
 use crate::payload::COLLECTOR;
 use crate::run::Running;
+use crate::run::programs;
 use crate::run::report::counted;
 use crate::run::sources::{Progress, Source};
 use crate::target::{Launch, Ranges};
@@ -284,6 +285,9 @@ impl Collectors {
         let info = self.describe(&armed);
         let Armed { mut target, shared: Shared { region, device }, comm, thread_ids, index, .. } = armed;
         running.say_of_gpu(info.gpu, device.is_some());
+        if info.gpu == GpuKind::Software {
+            running.run_programs_here(programs::Why::SoftwareGpu);
+        }
         if device.is_some() && self.has_window {
             running.report().note(GRAPHS_KEEP_HANDLERS);
         }
@@ -364,7 +368,7 @@ impl Collectors {
         if let Some(device) = device {
             twins::read(&device, Extent::Whole, process, running);
             running.state().pipeline.state_mut().end_device_memory(process);
-            let clocks = twins::account(&device, target.peer.pid, running);
+            let clocks = twins::account(&device, process, target.peer.pid, running);
             self.twins.iter_mut().for_each(|it| it.add_clocks(clocks));
         }
         if is_armed && running.state().pipeline.may_lack_activities(process) {
@@ -535,6 +539,9 @@ fn hear(traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) -> He
             Notice::Armed { notes, .. } => {
                 traced.is_armed = true;
                 notes.iter().for_each(|it| running.report().note(it));
+            }
+            Notice::Image(image) if image.is_context() && !running.give_programs(traced.process) => {
+                traced.target.answer(image.number, &Woven::Nothing);
             }
             Notice::Image(image) => match twins {
                 Some(_) if traced.n_images >= MOST_IMAGES => traced.target.answer(image.number, &Woven::Failed),

@@ -3,7 +3,7 @@
 use crate::cli::{Run, Script};
 use crate::console;
 use crate::machine;
-use crate::run::objects;
+use crate::run::{objects, programs};
 use crate::status::MISTAKE;
 use crate::translate;
 use crate::ways;
@@ -129,7 +129,11 @@ pub fn report(diagnostics: &[Diagnostic], sources: &Sources, errors_only: bool) 
 /// `xputrace check`: prints errors and warnings only.
 pub fn check(run: &Run) -> Result<ExitCode> {
     let catalog = machine::catalog(run).as_of_now();
-    Ok(read_given(run, &catalog)?.ready_or(MISTAKE).err().unwrap_or(ExitCode::SUCCESS))
+    match read_given(run, &catalog)?.ready_or(MISTAKE) {
+        Ok(compiled) => console::print(programs::explain(&compiled.plan))?,
+        Err(status) => return Ok(status),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `xputrace explain`: prints where each handler runs and why; with -v also the bytecode.
@@ -139,6 +143,10 @@ pub fn explain(run: &Run) -> Result<ExitCode> {
         Err(status) => return Ok(status),
     };
     let mut text = xputrace_render::explain(&compiled.plan);
+    let programs = programs::explain(&compiled.plan);
+    if !programs.is_empty() {
+        text += &format!("\n{programs}");
+    }
     text.push_str(&ways::explain(&compiled.plan, run)?);
     if run.options.verbose {
         for program in &compiled.plan.image.programs {

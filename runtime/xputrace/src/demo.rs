@@ -5,12 +5,13 @@
 //! (traced now, on the software GPU, whose times mean nothing).
 
 use crate::console;
+use crate::machine;
 use crate::payload::{Owner, Payload, SERVER, SOFTGPU};
 use anyhow::{Context, Result, bail};
 use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 /// A small LLM's inference on an H200; see tests/h200/llm.cu.
@@ -63,8 +64,7 @@ impl Stage {
     fn set() -> Result<Self> {
         let directory = std::env::current_dir()?.join("xputrace-demo");
         fs::create_dir_all(&directory).with_context(|| format!("creating {}", directory.display()))?;
-        let stage =
-            Stage { has_gpu: Path::new("/proc/driver/nvidia/version").exists(), has_bpf: can_load_bpf(), directory };
+        let stage = Stage { has_gpu: machine::has_gpu(), has_bpf: can_load_bpf(), directory };
         fs::write(stage.path("llm.xpt"), LLM)?;
         fs::write(stage.path("pytorch.xpt"), PYTORCH)?;
         fs::write(stage.path("requests.xpt"), REQUESTS)?;

@@ -22,6 +22,7 @@ mod list;
 mod machine;
 mod manual;
 mod open_files;
+mod own_process;
 mod payload;
 mod printer;
 mod recording;
@@ -35,6 +36,7 @@ mod ways;
 
 use cli::Invocation;
 use status::{FAILED, MISTAKE};
+use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::process::ExitCode;
 
@@ -43,7 +45,11 @@ core::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/old_glibc.s")));
 
 fn main() -> ExitCode {
     panic::set_hook(Box::new(ask_for_report));
-    guarded(answer)
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    match own_process::is_asked(&arguments) {
+        true => own_process::run(),
+        false => guarded(|| answer(arguments)),
+    }
 }
 
 /// Reports a panic as a failure. Unwinding drops the run: probes are removed, and the command keeps
@@ -62,8 +68,8 @@ fn ask_for_report(info: &PanicHookInfo<'_>) {
     ));
 }
 
-fn answer() -> ExitCode {
-    let invocation = match cli::parse(std::env::args_os().collect()) {
+fn answer(arguments: Vec<OsString>) -> ExitCode {
+    let invocation = match cli::parse(arguments) {
         Ok(invocation) => invocation,
         Err(it) => return usage(&it),
     };

@@ -7,6 +7,7 @@ use crate::machine;
 use crate::printer::Printer;
 use crate::run::files::Files;
 use crate::run::observer::Observer;
+use crate::run::programs::Turn;
 use crate::run::report::{Collectors, Report};
 use crate::run::{self, Running, State, objects};
 use crate::stacks::{self, Naming, Stacks};
@@ -259,8 +260,9 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let files = Files::new(&run.options.files, &plan.tables)?;
     let printer = Printer::new(run.options.format, run.options.output.as_deref())?;
     let stacks = Stacks::of(&plan, run.options.naming);
+    let turn = Turn::first(run, &plan);
     let state = State::new(plan, None, pipeline, stacks, printer);
-    let mut running = Running::new(state, compiled.interpreter, report).writing(files);
+    let mut running = Running::new(state, compiled.interpreter, report).writing(files).with_programs(turn);
     if opened.is_of_software_gpu() {
         running.say_of_gpu(GpuKind::Software, true);
     }

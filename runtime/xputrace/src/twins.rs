@@ -19,7 +19,7 @@ pub use making::{Asker, Done};
 
 use crate::run::Running;
 use anyhow::{Context, Result, anyhow, bail};
-use making::{Code, Made, Making, Outcome, Patched, Task};
+use making::{Code, Made, Making, Outcome, OwnLaunch, Patched, Task};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ use xputrace_bytecode::{BpfMapId, Home, MapKind};
 use xputrace_linux::Linux;
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::Loss;
-use xputrace_model::object::{Object, ObjectHome};
-use xputrace_model::plan::{Condition, DeviceWay, Plan};
+use xputrace_model::object::{DirectLaunch, Object, ObjectHome};
+use xputrace_model::plan::{Condition, DeviceEvent, DeviceWay, Plan};
 use xputrace_tracer::rendezvous::{Clocks, ConditionCounts, DeviceBlock, DeviceCounts, DeviceRegion, Image, Woven};
 use xputrace_tracer::{DeviceLayout, DeviceSite, ProcessIndex, Turned};
 use xputrace_twins::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin};
@@ -75,6 +75,15 @@ impl Twins {
             sites.push(it.site);
             programs.push(program);
         }
+        let mut launches = Vec::new();
+        for DirectLaunch { probe, program, shape } in plan.object.iter().flat_map(|it| &it.launches) {
+            launches.push(OwnLaunch { handler: handlers.len(), shape: *shape });
+            // A place that no kernel is asked about: it has no pattern.
+            let program_of_it = plan.image.programs[*program].clone();
+            handlers.push(Handler { place: DeviceEvent::Entry, program: program_of_it, condition: None });
+            sites.push(plan.probes[probe.index()].site);
+            programs.push(*program);
+        }
         if handlers.is_empty() {
             return Ok(None);
         }
@@ -117,7 +126,7 @@ impl Twins {
             arena: maker.arena().clone(),
             sites: maker.sites().iter().map(site).collect(),
         };
-        let making = Arc::new(Making::new(maker, plan, kernels));
+        let making = Arc::new(Making::new(maker, plan, kernels, launches));
         let of_threads = making.clone();
         let workshop = Workshop::new(move |task| of_threads.make(task));
         let workshop = workshop.context("cannot start the threads that make twins of kernels")?;
@@ -162,7 +171,8 @@ impl Twins {
         };
         let arrays = maker.arrays().into_iter().map(array).collect::<Result<Vec<_>>>()?;
         let (ring, reads_clock, conditions) = (maker.ring(), self.making.reads_clock(), self.conditions.clone());
-        Ok(DeviceBlock { initial, ring, arrays, reads_clock, conditions })
+        let has_programs = !self.making.launches.is_empty();
+        Ok(DeviceBlock { initial, ring, arrays, reads_clock, conditions, has_programs })
     }
 
     /// Returns what the user should know of what runs in kernels, if anything.
@@ -198,6 +208,10 @@ impl Twins {
                 let kernels = patched.kernels.iter().map(|it| it.symbol.as_str());
                 running.state().pipeline.has_twins(asker.process, kernels);
                 return Woven::Patches(patches_of(patched, running));
+            }
+            Ok(Outcome::Programs(made)) => {
+                self.tally.add_programs(&made.code).iter().for_each(|it| note(it));
+                return Woven::Programs(self.making.sent(made));
             }
             Ok(Outcome::Nothing) => return Woven::Nothing,
             Ok(Outcome::NoPtx) => return Woven::NoPtx,
@@ -319,10 +333,12 @@ fn take(region: &DeviceRegion, extent: Extent, process: ProcessIndex, running: &
 
 /// Says what became of a process's images and launches, where handlers could not run, and counts contexts of which the end
 /// was not read. Returns what is known of its clocks.
-pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) -> Clocks {
+pub fn account(region: &DeviceRegion, process: ProcessIndex, pid: u32, running: &mut Running) -> Clocks {
     let way = running.plan().device_way;
+    let has_handlers = running.plan().device_handlers().next().is_some();
     let Ok(counts) = region.counts() else { return Clocks::default() };
-    let DeviceCounts { swapped, n_unfinished, failures, unprobed, images, clocks, conditions, .. } = counts;
+    let DeviceCounts { swapped, n_unfinished, failures, unprobed, images, clocks, conditions, programs, .. } = counts;
+    running.end_programs(process, programs);
     running.state().losses.add(Loss::DeviceCopyMissing, n_unfinished);
     for (condition, ConditionCounts { sampled, unprobed }) in conditions.into_iter().enumerate() {
         running.state().pipeline.add_sampled(condition, sampled, unprobed);
@@ -341,8 +357,8 @@ pub fn account(region: &DeviceRegion, pid: u32, running: &mut Running) -> Clocks
         });
     }
     // What follows says it of kernels that were loaded before.
-    let has_reasons = unprobed.iter().any(|it| *it > 0);
-    if swapped == 0 && images[ImageOutcome::Twinned as usize] == 0 && !has_reasons {
+    let has_reasons = unprobed.iter().any(|it| *it > 0) || !has_handlers;
+    if swapped <= programs.launched && images[ImageOutcome::Twinned as usize] == 0 && !has_reasons {
         note(none_probed(way, images[ImageOutcome::NoPtx as usize]));
     }
     for (why, n) in Unprobed::ALL.iter().zip(unprobed).filter(|it| it.1 > 0) {

@@ -351,6 +351,12 @@ losses! {
         help: "end the program with exit(), and check the results of its CUDA calls: a context that has failed can't be \
                read, nor can a program that was killed",
     }
+    DeviceProgramUnfinished {
+        name: "device_program_unfinished",
+        meaning: "programs in kprobe/__directly_run that the GPU did not run to their end: what they should have done is missing, \
+                  in part or as a whole",
+        help: "the notes say what CUDA answered; launch fewer threads (--launch), or let the command run for longer",
+    }
     DeviceRingFull {
         name: "device_ring_full",
         meaning: "printed lines, `exit()` and records of device code, that did not fit into the ring in the GPU's memory, or \

@@ -175,6 +175,7 @@ impl Pipeline {
     /// Runs what a compiled object launches by itself, in place of a GPU, until the run is over. `now_nanos` is on CLOCK_MONOTONIC.
     pub fn run_launches(&mut self, pid: u32, now_nanos: u64, sink: &mut dyn Sink) {
         let Some(object) = self.state.plan.object.clone() else { return };
+        self.state.has_run_launches = true;
         for DirectLaunch { probe, program, shape } in &object.launches {
             let threads = Threads { grid: shape.grid.map(u64::from), block: shape.block.map(u64::from) };
             let mut ctx: DeviceContext = [0; device::WORDS];

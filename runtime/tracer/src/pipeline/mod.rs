@@ -196,6 +196,7 @@ impl Pipeline {
             plan,
             engine,
             device,
+            has_run_launches: false,
             names,
             targets: Vec::new(),
             faults: FxHashMap::default(),

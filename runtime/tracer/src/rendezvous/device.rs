@@ -15,7 +15,8 @@ use std::os::unix::fs::FileExt;
 use xputrace_model::plan::{Condition, LaunchFilter, SwitchId};
 use xputrace_wire::device::{
     self, ArrayPlace, CACHE_VARIABLES, ComputeCapabilities, Control, Extent, ImageOutcome, MOST_CONDITIONS,
-    MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID, Ptx, RingPlace, Shape, Slot, Unprobed, decode_image, image_kind,
+    MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID, ProgramsAccount, ProgramsState, Ptx, RingPlace, Shape, Slot, Unprobed,
+    decode_image, image_kind,
 };
 use xputrace_wire::message::Message;
 use xputrace_wire::region::PAGE;
@@ -35,6 +36,8 @@ pub struct DeviceBlock {
     pub reads_clock: bool,
     /// What decides at launches: [`xputrace_model::plan::Plan::conditions`].
     pub conditions: Vec<Condition>,
+    /// Whether there are programs that run in kernels of their own.
+    pub has_programs: bool,
 }
 
 /// The device region of a target.
@@ -49,7 +52,7 @@ pub struct DeviceRegion {
 pub struct DeviceCounts {
     /// The number of the last request that is done.
     pub answered: u64,
-    /// Launches that ran a twin.
+    /// Launches that ran a twin, and programs in kernels of their own.
     pub swapped: u64,
     /// Contexts in which twins ran and that have no last copy: so far, or where something ended too early.
     pub n_unfinished: u64,
@@ -63,6 +66,33 @@ pub struct DeviceCounts {
     pub clocks: Clocks,
     /// Launches, by condition.
     pub conditions: [ConditionCounts; MOST_CONDITIONS],
+    /// What has become of programs that it was to run in kernels of their own.
+    pub programs: ProgramsOutcome,
+}
+
+/// What has become of programs that a process was to run in kernels of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramsOutcome {
+    pub state: ProgramsState,
+    /// How many were launched.
+    pub launched: u64,
+    /// What CUDA answered where something failed.
+    pub failure: u32,
+    /// Where their context is among those of the process.
+    pub slot: usize,
+}
+
+impl Default for ProgramsOutcome {
+    fn default() -> Self {
+        ProgramsOutcome { state: ProgramsState::Waiting, launched: 0, failure: 0, slot: 0 }
+    }
+}
+
+impl ProgramsOutcome {
+    /// Whether they are all that has run in a context.
+    fn has_all_of(&self, slot: usize, ran: u64) -> bool {
+        (self.slot, self.launched) == (slot, ran)
+    }
 }
 
 /// How GPUs' timers were put on the tracer's clock.
@@ -100,14 +130,19 @@ impl DeviceRegion {
     ///
     /// # Errors
     /// The block is too large, or the memory cannot be had.
-    pub fn new(DeviceBlock { initial, ring, reads_clock, conditions, .. }: &DeviceBlock, pid: u32) -> io::Result<Self> {
+    pub fn new(block: &DeviceBlock, pid: u32) -> io::Result<Self> {
+        let DeviceBlock { initial, ring, reads_clock, conditions, has_programs, .. } = block;
         let shape = Shape { block_bytes: initial.len() as u64, ring: *ring };
         if !shape.is_sound() {
             return Err(io::Error::other(format!("the script's maps on the GPU need {} bytes", initial.len())));
         }
         let file = File::from(sealed_memory(shape.size())?);
         file.write_all_at(&shape.block_bytes.to_le_bytes(), offset_of!(Control, block_bytes) as u64)?;
-        file.write_all_at(&u32::from(*reads_clock).to_le_bytes(), offset_of!(Control, reads_clock) as u64)?;
+        let flags =
+            [(reads_clock, offset_of!(Control, reads_clock)), (has_programs, offset_of!(Control, has_programs))];
+        for (flag, offset) in flags {
+            file.write_all_at(&u32::from(*flag).to_le_bytes(), offset as u64)?;
+        }
         file.write_all_at(initial, shape.initial_offset() as u64)?;
         if initial.len() >= PID_TGID + size_of::<u64>() {
             let id = [pid.to_le_bytes(); 2].concat();
@@ -169,11 +204,18 @@ impl DeviceRegion {
             Clocks { most_error_nanos, offset_nanos, n_unmeasured: u64::from(most_error_nanos == 0) }
         };
         let ran = (0..MOST_CONTEXTS).zip(swapped.clone()).filter(|it| it.1 > 0);
+        let programs = programs_outcome(&page);
+        // What programs did that have ended was copied behind that.
+        let is_complete =
+            |slot: usize, ran: u64| programs.state == ProgramsState::Done && programs.has_all_of(slot, ran);
         Ok(DeviceCounts {
             clocks: ran.fold(Clocks::default(), |all, it| all.and(clock(it.0))),
             answered: word(offset_of!(Control, answered)),
             swapped: swapped.clone().fold(0, u64::saturating_add),
-            n_unfinished: swapped.zip(has_last).filter(|it| it.0 > 0 && !it.1).count() as u64,
+            n_unfinished: (0..MOST_CONTEXTS)
+                .zip(swapped.zip(has_last))
+                .filter(|(slot, (ran, has_last))| *ran > 0 && !has_last && !is_complete(*slot, *ran))
+                .count() as u64,
             failures: (0..MOST_CONTEXTS)
                 .map(|it| word(offset_in(it, offset_of!(Slot, failure))) as u32)
                 .filter(|it| *it != 0)
@@ -187,6 +229,7 @@ impl DeviceRegion {
                 let unprobed = count(offset_of!(device::Condition, unprobed));
                 ConditionCounts { sampled: Sampled { met, chosen }, unprobed }
             }),
+            programs,
         })
     }
 
@@ -249,6 +292,18 @@ fn condition_offset(at: usize) -> usize {
     offset_of!(Control, conditions) + at * size_of::<device::Condition>()
 }
 
+/// Reads what a collector says of programs. A state that there isn't is none.
+fn programs_outcome(page: &[u8; PAGE]) -> ProgramsOutcome {
+    let word = |field: usize| word_at(page, offset_of!(Control, programs) + field) as u32;
+    let state = word(offset_of!(ProgramsAccount, state));
+    ProgramsOutcome {
+        state: ProgramsState::ALL.get(state as usize).copied().unwrap_or(ProgramsState::Waiting),
+        launched: word(offset_of!(ProgramsAccount, launched)).into(),
+        failure: word(offset_of!(ProgramsAccount, failure)),
+        slot: word(offset_of!(ProgramsAccount, slot)) as usize,
+    }
+}
+
 fn word_at(page: &[u8; PAGE], offset: usize) -> u64 {
     let bytes = page.get(offset..offset + 8).and_then(|it| it.try_into().ok());
     bytes.map_or(0, u64::from_le_bytes)
@@ -276,6 +331,8 @@ pub enum Loaded<'a> {
     Cubin(Cubin<'a>),
     /// A kernel that was loaded before the collector came, by its symbol.
     Kernel(&'a str),
+    /// Nothing: it has a context in which programs can run.
+    Context,
 }
 
 /// Machine code without its PTX, and what its process says of where that may be.
@@ -316,6 +373,11 @@ impl Image {
         self.kind == image_kind::KERNEL
     }
 
+    /// Whether it is none: the process has a context in which programs can run.
+    pub fn is_context(&self) -> bool {
+        self.kind == image_kind::PROGRAMS
+    }
+
     /// Passes it to `f`.
     ///
     /// # Errors
@@ -333,6 +395,7 @@ impl Image {
             image_kind::PTX => decode_image(&bytes).map(Loaded::Ptx),
             image_kind::CUBIN => Some(Loaded::Cubin(Cubin::new(&bytes, &self.text))),
             image_kind::KERNEL => std::str::from_utf8(&bytes).ok().map(Loaded::Kernel),
+            image_kind::PROGRAMS => Some(Loaded::Context),
             _ => None,
         };
         Ok(f(&loaded.ok_or_else(|| io::Error::other("an image that is malformed"))?))
@@ -407,6 +470,27 @@ mod tests {
     }
 
     #[test]
+    fn what_has_become_of_programs_is_read() {
+        let region = DeviceRegion::new(&DeviceBlock { has_programs: true, ..block(&BLOCK) }, 0x11).unwrap();
+        let flag = word_at(&region.control().unwrap(), offset_of!(Control, has_programs)) as u32;
+        assert_eq!((flag, region.counts().unwrap().programs), (1, ProgramsOutcome::default()));
+        let at = offset_of!(Control, programs);
+        write(&region, at, 2 << 32 | ProgramsState::NotLaunched as u64);
+        write(&region, at + offset_of!(ProgramsAccount, failure), 3 << 32 | 701);
+        let expected = ProgramsOutcome { state: ProgramsState::NotLaunched, launched: 2, failure: 701, slot: 3 };
+        assert_eq!(region.counts().unwrap().programs, expected);
+        // Where nothing else has run and all have ended, no copy is missing.
+        write(&region, slot(3) + offset_of!(Slot, swapped), 2);
+        assert_eq!(region.counts().unwrap().n_unfinished, 1);
+        write(&region, at, 2 << 32 | ProgramsState::Done as u64);
+        assert_eq!(region.counts().unwrap().n_unfinished, 0);
+        write(&region, slot(3) + offset_of!(Slot, swapped), 3);
+        assert_eq!(region.counts().unwrap().n_unfinished, 1, "a twin has run, too");
+        write(&region, at, 99);
+        assert_eq!(region.counts().unwrap().programs.state, ProgramsState::Waiting, "there is no such state");
+    }
+
+    #[test]
     fn conditions_are_told_and_switched_and_their_launches_counted() {
         let filter = |every, tag| LaunchFilter { every, tag, stream: None };
         let of = |launches, switch| Condition { launches, switch };
@@ -449,7 +533,7 @@ mod tests {
         assert!(image(41, image_kind::PTX).is_err(), "shorter");
         assert!(image(40, image_kind::PTX).is_err(), "malformed");
         assert!(image(u64::MAX, image_kind::CUBIN).is_err(), "huge");
-        assert!(image(40, image_kind::KERNEL + 1).is_err(), "of no kind");
+        assert!(image(40, image_kind::PROGRAMS + 1).is_err(), "of no kind");
         let endless = Message::new(message::IMAGE, &[1, 0, 40, 90, 90, image_kind::PTX], "");
         let endless = Image::new(endless, File::open("/dev/zero").unwrap().into()).read(|_| ());
         assert!(endless.is_err_and(|it| it.to_string().contains("sealed")), "a file");

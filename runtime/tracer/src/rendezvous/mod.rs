@@ -20,7 +20,9 @@ mod socket;
 mod target;
 
 pub use acceptor::{Acceptor, Armed, Arrival, Missed, Order, TagArrays, Why, comm_of};
-pub use device::{Clocks, ConditionCounts, Cubin, DeviceBlock, DeviceCounts, DeviceRegion, Image, Loaded};
+pub use device::{
+    Clocks, ConditionCounts, Cubin, DeviceBlock, DeviceCounts, DeviceRegion, Image, Loaded, ProgramsOutcome,
+};
 pub use dormant::call_dormant;
 pub use listener::{Connection, Heard, Listener};
 pub use region::{Marks, Region};

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_model::plan::Demand;
 use xputrace_wire::cuda_calls::with_names;
-use xputrace_wire::device::{ArrayPlace, Extent, MOST_IMAGE_BYTES, Patches, Twin, encode_twins, twin_status};
+use xputrace_wire::device::{ArrayPlace, Extent, MOST_IMAGE_BYTES, Patches, Programs, Twin, encode_twins, twin_status};
 use xputrace_wire::message::{self, Message, demand, window};
 use xputrace_wire::region::Shape;
 use xputrace_wire::status::innermost_id;
@@ -72,6 +72,8 @@ pub enum Woven {
     /// One at least.
     Twins(Vec<Twin>),
     Patches(Patches),
+    /// What the process runs in kernels of their own.
+    Programs(Programs),
     /// It should have a twin, but has none.
     Failed,
     /// Its PTX was not found.
@@ -206,6 +208,7 @@ impl Target {
             Woven::NotInFiles => (twin_status::NOT_IN_FILES, None),
             Woven::Twins(twins) => sent(twin_status::WOVEN, &encode_twins(twins)),
             Woven::Patches(patches) => sent(twin_status::PATCHES, &patches.encode()),
+            Woven::Programs(programs) => sent(twin_status::PROGRAMS, &programs.encode()),
         };
         let n_bytes = memory.as_ref().map_or(0, |it| it.1);
         let fds: Vec<RawFd> = memory.iter().map(|it| it.0.as_raw_fd()).collect();

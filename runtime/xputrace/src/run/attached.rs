@@ -84,6 +84,7 @@ impl Attached {
         // Contents of Linux's rings at the time when the probes were detached.
         self.sources.linux.step(&mut self.running)?;
         self.running.drain_pipeline();
+        self.running.run_programs_here(self.sources.target.why_no_context());
         let totals = self.sources.totals();
         self.running.refresh_builtins(&totals, self.sources.recorded_time(self.began));
         if let Some(summary) = self.sources.window.summary(&totals) {

@@ -17,6 +17,7 @@ mod maps;
 pub mod objects;
 pub mod observer;
 mod prepared;
+pub mod programs;
 pub mod report;
 pub mod running;
 pub mod sources;
@@ -26,6 +27,7 @@ use crate::cli::{Range, Run};
 use crate::compiled::{Compiled, compile_script};
 use crate::interrupts;
 use crate::machine;
+use crate::own_process;
 use crate::status::FAILED;
 use anyhow::{Result, bail};
 use observer::Observer;
@@ -53,6 +55,8 @@ pub fn run(run: &Run) -> Result<ExitCode> {
 /// Runs a compiled script; `observer` sees everything that the run receives.
 pub fn trace(run: &Run, compiled: Compiled, observer: Option<Box<dyn Observer>>) -> Result<ExitCode> {
     refuse_impossible(run, &compiled.plan)?;
+    let own = own_process::command(run, &compiled.plan)?.map(|command| Run { command, ..run.clone() });
+    let run = own.as_ref().unwrap_or(run);
     let processes = Processes::named(&run.options.pids)?;
     interrupts::install()?;
     let mut attached = Prepared::new(run, compiled, processes, observer)?.attach()?;

@@ -4,6 +4,7 @@ use super::attached::Attached;
 use super::engines;
 use super::files::Files;
 use super::observer::Observer;
+use super::programs::Turn;
 use super::report::Report;
 use super::running::Running;
 use super::sources::command::Command;
@@ -20,6 +21,7 @@ use crate::collectors::Collectors;
 use crate::compiled::Compiled;
 use crate::machine;
 use crate::open_files;
+use crate::own_process;
 use crate::printer::Printer;
 use crate::stacks::Stacks;
 use crate::target::Launch;
@@ -63,7 +65,8 @@ impl Prepared {
         }
         open_files::make_room(&plan)?;
         let mut launch = Launch::new(run.options.as_root)?;
-        let is_wanted = plan.demand.gpu() || run.options.window.range.is_some();
+        let turn = Turn::first(run, &plan);
+        let is_wanted = plan.demand.gpu() || run.options.window.range.is_some() || turn == Turn::Awaited;
         let collectors = match (is_wanted, run.command.is_empty()) {
             (false, _) => None,
             (true, false) => Some(Collectors::of_command(&mut launch, &run.options, &plan)?),
@@ -76,7 +79,7 @@ impl Prepared {
             true => Target::Processes(processes),
             false => {
                 let child = StoppedChild::spawn(&run.command, &launch.environment, launch.identity.as_ref())?;
-                Target::Command(Command::new(child))
+                Target::Command(Command::new(child, own_process::is_own(&run.command)))
             }
         };
         let scope = match &target {
@@ -92,6 +95,7 @@ impl Prepared {
         let mut report = Report::new(run.options.quiet);
         launch.notes.iter().for_each(|it| report.note(it));
         let running = Running::new(state, compiled.interpreter, report).watched_by(observer).writing(files);
+        let running = running.with_programs(turn);
         let (time_limit, window) = (TimeLimit::of(run.options.run_for), Window::new(&run.options.window));
         Ok(Prepared { running, collectors, target, scope, time_limit, window })
     }

@@ -8,6 +8,7 @@ use super::builtins;
 use super::files::Files;
 use super::objects;
 use super::observer::Observer;
+use super::programs::Turn;
 use super::report::{Report, counted};
 use super::state::State;
 use crate::compiled::report;
@@ -46,6 +47,8 @@ pub struct Running {
     observer: Option<Box<dyn Observer>>,
     /// Files written at the end.
     files: Files,
+    /// Who runs the programs of an object that run by themselves.
+    programs: Turn,
 }
 
 /// Follows from a script with device handlers where the program's driver or CUPTI lacks what they need.
@@ -84,7 +87,7 @@ impl Running {
         let state = Rc::new(RefCell::new(state));
         interpreter.bind(state.clone());
         interpreter.end_if(interrupts::are_unhandled);
-        Running { state, plan, report, interpreter, observer: None, files: Files::default() }
+        Running { state, plan, report, interpreter, observer: None, files: Files::default(), programs: Turn::Over }
     }
 
     /// Sets an observer that sees everything the run receives.
@@ -97,6 +100,17 @@ impl Running {
     pub fn writing(mut self, files: Files) -> Self {
         self.files = files;
         self
+    }
+
+    /// Sets who runs the programs of an object that run by themselves.
+    pub fn with_programs(mut self, turn: Turn) -> Self {
+        self.programs = turn;
+        self
+    }
+
+    /// Returns whose turn it is to run them.
+    pub fn programs(&mut self) -> &mut Turn {
+        &mut self.programs
     }
 
     /// Returns the script.
@@ -318,14 +332,11 @@ impl Running {
         let plan = self.plan.clone();
         objects::note_of_returns(&plan).iter().for_each(|it| self.report.note(it));
         self.run_closures(closures(&plan, Event::Begin));
-        if plan.object.as_ref().is_some_and(|it| !it.launches.is_empty()) {
-            self.run_launches();
-        }
+        self.begin_programs();
     }
 
     /// Runs the programs that a compiled object launches by itself.
-    fn run_launches(&mut self) {
-        self.say_of_gpu(GpuKind::Software, true);
+    pub(super) fn run_launches(&mut self) {
         let mut queue = Queue { is_interruptible: true, ..self.queue() };
         self.state.borrow_mut().pipeline.run_launches(std::process::id(), monotonic_nanos(), &mut queue);
         self.settle(queue);

@@ -8,11 +8,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use xputrace_cubins::{Account, Compiler, Cubin, Limit, NoCubin, Order, Purpose};
+use xputrace_model::object::Shape;
 use xputrace_model::plan::{DeviceWay, KernelPattern, Plan};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{Image, Loaded, Peer};
-use xputrace_twins::{Gpu, Maker, NoTwin, TwinText, Wanted, kernels_of};
-use xputrace_wire::device::{CHOICES, Choice, Codec, ComputeCapabilities, PatchPoint, PatchedKernel, Portability, Ptx};
+use xputrace_twins::{Gpu, Maker, NoTwin, ProgramKernel, ProgramsText, TwinText, Wanted, kernels_of};
+use xputrace_wire::device::{
+    CHOICES, Choice, Codec, ComputeCapabilities, PatchPoint, PatchedKernel, Portability, ProgramLaunch, Programs, Ptx,
+};
 
 /// How long a `ptxas` may run. Longer than programs wait: the next run finds the cubin.
 const COMPILES_WITHIN: Duration = Duration::from_secs(60);
@@ -51,6 +54,7 @@ pub enum Outcome {
     /// One at least.
     Made(Vec<Made>),
     Patched(Patched),
+    Programs(MadePrograms),
     /// No handler wants any of its kernels.
     Nothing,
     /// It has no PTX, and none was found.
@@ -66,6 +70,25 @@ pub enum Outcome {
 /// A twin that lacks only what changes from run to run.
 pub struct Made {
     pub text: TwinText,
+    pub code: Code,
+}
+
+/// A program that runs in a kernel of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnLaunch {
+    /// The handler's index.
+    pub handler: usize,
+    pub shape: Shape,
+}
+
+/// Returns the symbol of the kernel that is launched so.
+fn own_symbol(launch: usize) -> String {
+    format!("xpt_program_{launch}")
+}
+
+/// Programs that run in kernels of their own.
+pub struct MadePrograms {
+    pub text: ProgramsText,
     pub code: Code,
 }
 
@@ -110,8 +133,10 @@ pub struct Making {
     way: DeviceWay,
     /// Whether patches take the times of all kernels.
     pub takes_times: bool,
-    /// The kernels of each handler.
+    /// The kernels of each handler; of those that run in kernels of their own, which come last, none.
     kernels: Vec<KernelPattern>,
+    /// What runs in kernels of its own, in this order.
+    pub launches: Vec<OwnLaunch>,
     compiler: Compiler,
     triton: TritonCaches,
     files: ProgramFiles,
@@ -120,12 +145,13 @@ pub struct Making {
 }
 
 impl Making {
-    pub fn new(maker: Maker, plan: &Plan, kernels: Vec<KernelPattern>) -> Self {
+    pub fn new(maker: Maker, plan: &Plan, kernels: Vec<KernelPattern>, launches: Vec<OwnLaunch>) -> Self {
         Making {
             maker,
             way: plan.device_way,
             takes_times: plan.demand.patched_kernels,
             kernels,
+            launches,
             compiler: Compiler::default(),
             triton: TritonCaches::default(),
             files: ProgramFiles::default(),
@@ -143,6 +169,7 @@ impl Making {
         let number = image.number;
         // A process waits for the answer, whatever its code does to us.
         let made = catch_unwind(AssertUnwindSafe(|| match self.way {
+            _ if image.is_context() => self.programs(&image, asker),
             DeviceWay::Twin => self.twin(image, asker),
             DeviceWay::Patch => self.patches(image, asker),
         }));
@@ -159,6 +186,8 @@ impl Making {
                 None => Ok(Err(Outcome::NoPtx)),
             },
             Loaded::Kernel(symbol) => self.weave_early(symbol, asker.pid, gpu),
+            // Not one of the program's.
+            Loaded::Context => Ok(Err(Outcome::Nothing)),
         });
         let texts = match woven.context("reading what the program has loaded")?? {
             Ok(texts) if texts.is_empty() => return Ok(Outcome::Nothing),
@@ -173,10 +202,44 @@ impl Making {
         Ok(Outcome::Made(made.collect()))
     }
 
+    /// Makes kernels of what runs in kernels of its own.
+    fn programs(&self, image: &Image, asker: Asker) -> Result<Outcome> {
+        let text = self.programs_text(image.capabilities.least)?;
+        let source = Source { text: &text.text, target: &text.target, purpose: Purpose::Module };
+        let code = self.compile(source, image.capabilities, asker).map_or_else(Code::Text, Code::Cubin);
+        Ok(Outcome::Programs(MadePrograms { text, code }))
+    }
+
+    /// Returns their text, for GPUs of this compute capability.
+    pub(super) fn programs_text(&self, capability: u32) -> Result<ProgramsText> {
+        let kernel = |(at, it): (usize, &OwnLaunch)| ProgramKernel {
+            handler: it.handler,
+            symbol: own_symbol(at),
+            block: it.shape.block,
+        };
+        let kernels: Vec<ProgramKernel> = self.launches.iter().enumerate().map(kernel).collect();
+        let text = self.maker.programs(&kernels, capability);
+        text.map_err(|it| anyhow!("a program of kprobe/__directly_run can't run there: {}", it.what))
+    }
+
+    /// Returns what a process gets to run in kernels of its own.
+    pub fn sent(&self, MadePrograms { text, code }: MadePrograms) -> Programs {
+        let code = match code {
+            Code::Cubin(it) => it.cubin.code,
+            Code::Text(_) => text.as_code(),
+        };
+        let launch = |(at, OwnLaunch { shape: Shape { grid, block }, .. }): (usize, &OwnLaunch)| ProgramLaunch {
+            symbol: own_symbol(at),
+            grid: *grid,
+            block: *block,
+        };
+        Programs { code, launches: self.launches.iter().enumerate().map(launch).collect() }
+    }
+
     fn patches(&self, image: Image, asker: Asker) -> Result<Outcome> {
         let capabilities = image.capabilities;
         let wanted = image.read(|loaded| match loaded {
-            Loaded::Ptx(_) | Loaded::Kernel(_) => Ok(Vec::new()),
+            Loaded::Ptx(_) | Loaded::Kernel(_) | Loaded::Context => Ok(Vec::new()),
             Loaded::Cubin(cubin) => {
                 kernels_of(cubin.bytes)?.iter().filter_map(|it| self.patched(it).transpose()).collect()
             }

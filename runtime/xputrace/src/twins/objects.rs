@@ -12,7 +12,7 @@ use xputrace_tracer::DeviceLayout;
 /// # Errors
 /// A sentence that names the map, or the program and the instruction.
 pub(super) fn check(object: &Object, plan: &Plan) -> Result<()> {
-    let woven: Vec<ProgramId> = plan.device_handlers().filter_map(|it| it.program).collect();
+    let woven = on_gpu(object, plan);
     let of_scripts = woven.iter().filter(|it| object.with_context.contains(it)).count();
     if of_scripts > 0 && of_scripts < woven.len() {
         bail!("a script's device handlers and other programs can't be on a real GPU together");
@@ -27,9 +27,15 @@ pub(super) fn check(object: &Object, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
+/// Returns the programs that run in kernels: the program's, and of their own.
+fn on_gpu(object: &Object, plan: &Plan) -> Vec<ProgramId> {
+    let in_kernels = plan.device_handlers().filter_map(|it| it.program);
+    in_kernels.chain(object.launches.iter().map(|it| it.program)).collect()
+}
+
 /// Says which arrays both sides may change; `None` if there are none.
 pub(super) fn changed_on_both_sides(object: &Object, plan: &Plan) -> Option<String> {
-    let on_gpu: Vec<ProgramId> = plan.device_handlers().filter_map(|it| it.program).collect();
+    let on_gpu = on_gpu(object, plan);
     let changes = |map: usize, is_on_gpu: bool| {
         let mut programs = plan.image.programs.iter().enumerate();
         programs.any(|(at, it)| on_gpu.contains(&ProgramId::at(at)) == is_on_gpu && may_change(it, BpfMapId::at(map)))
@@ -74,7 +80,8 @@ pub(super) fn line(program: &Program, insn: usize) -> Site {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::twins::why_not;
+    use crate::twins::making::{Code, MadePrograms, WhyText};
+    use crate::twins::{Twins, why_not};
     use std::path::Path;
     use xputrace_objects::Wishes;
 
@@ -98,6 +105,30 @@ mod tests {
         xputrace_objects::plan(name, &bytes, &wishes, &|path| std::fs::read(path)).unwrap()
     }
 
+    #[test]
+    fn programs_become_kernels_in_the_order_and_the_shape_of_their_launches() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/objects/direct.bpf.o");
+        let launch = ["cuda__count=2:64", "cuda__add=4,2:8,8", "cuda__count"].map(str::to_owned).to_vec();
+        let wishes = Wishes { launch, ..Wishes::default() };
+        let plan =
+            xputrace_objects::plan("direct", &std::fs::read(file).unwrap(), &wishes, &|path| std::fs::read(path));
+        let twins = Twins::of(&plan.unwrap()).unwrap().unwrap();
+        assert!(twins.block(None).unwrap().has_programs);
+        let text = twins.making.programs_text(90).unwrap();
+        let entries: Vec<&str> = text.text.lines().filter(|it| it.contains(".entry")).collect();
+        let expected = [
+            ".visible .entry xpt_program_0() .maxntid 64, 1, 1",
+            ".visible .entry xpt_program_1() .maxntid 8, 8, 1",
+            ".visible .entry xpt_program_2() .maxntid 1, 1, 1",
+        ];
+        assert_eq!(entries, expected);
+        let sent = twins.making.sent(MadePrograms { code: Code::Text(WhyText::Gpus), text });
+        let shapes = |n: usize| (sent.launches[n].symbol.as_str(), sent.launches[n].grid, sent.launches[n].block);
+        assert_eq!(shapes(0), ("xpt_program_0", [2, 1, 1], [64, 1, 1]));
+        assert_eq!(shapes(1), ("xpt_program_1", [4, 2, 1], [8, 8, 1]));
+        assert_eq!((shapes(2), sent.code.last()), (("xpt_program_2", [1; 3], [1; 3]), Some(&0)));
+    }
+
     /// Returns why an object of the tests can't run on a real GPU.
     fn refused(name: &str, set: &[&str]) -> Option<String> {
         why_not(&plan(name, set))
@@ -105,7 +136,7 @@ mod tests {
 
     #[test]
     fn objects_run_on_a_real_gpu_unless_linux_shares_their_maps() {
-        for name in ["threads", "each_thread", "records", "stops", "accesses", "wide"] {
+        for name in ["direct", "threads", "each_thread", "records", "stops", "accesses", "wide"] {
             assert_eq!(refused(name, &[]), None, "{name}");
         }
         assert_eq!(refused("calls", &["started[7]=9"]), None, "a hash that is filled, and lines that are printed");

@@ -5,6 +5,9 @@ use crate::run::report::counted;
 use std::collections::BTreeMap;
 use xputrace_cubins::{Cubin, Ptxas, Usage};
 
+/// What notes call programs that run in kernels of their own.
+const PROGRAMS: &str = "the programs of kprobe/__directly_run";
+
 /// How the twins of a run were compiled.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -14,6 +17,8 @@ pub struct Tally {
     texts: BTreeMap<String, u64>,
     /// What has compiled the patches, if there are any, and whether they take the times of kernels.
     patches: Option<(String, bool)>,
+    /// What has compiled the programs that run in kernels of their own.
+    programs: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +53,23 @@ impl Tally {
         unkept.iter().map(|it| format!("the next run compiles patches of kernels again: {it}")).collect()
     }
 
+    /// Counts programs that run in kernels of their own; returns what is to be said of them alone.
+    pub fn add_programs(&mut self, code: &Code) -> Vec<String> {
+        let (by, said) = match code {
+            Code::Cubin(Compiled { cubin, unkept }) => {
+                let said = unkept.iter().map(|it| format!("the next run compiles {PROGRAMS} again: {it}")).collect();
+                (called(&cubin.by), said)
+            }
+            Code::Text(WhyText::Failed(why)) => {
+                let said = format!("ptxas does not compile {PROGRAMS}, the driver compiles them instead: {why}");
+                ("the driver".to_owned(), vec![said])
+            }
+            Code::Text(_) => ("the driver".to_owned(), vec![]),
+        };
+        self.programs = Some(by);
+        said
+    }
+
     fn add_cubin(&mut self, Cubin { usage, by, is_kept, .. }: &Cubin) {
         let of = self.cubins.entry(called(by)).or_default();
         let most = |of: fn(&Usage) -> u32| usage.iter().map(of).max().unwrap_or(0);
@@ -80,7 +102,8 @@ impl Tally {
             };
             format!("{ptxas} compiled what kernels' machine code was patched with: CUPTI was not used, so {instead}")
         });
-        by_ptxas.chain(by_driver).chain(patches).collect()
+        let programs = self.programs.iter().map(|by| format!("{by} compiled {PROGRAMS}"));
+        by_ptxas.chain(by_driver).chain(patches).chain(programs).collect()
     }
 }
 

@@ -4,6 +4,8 @@ use super::processes::{Processes, poll};
 use super::{Progress, Source};
 use crate::interrupts;
 use crate::machine::deadline;
+use crate::own_process;
+use crate::run::programs::Why;
 use crate::run::report::Report;
 use crate::run::running::Running;
 use anyhow::Result;
@@ -20,6 +22,8 @@ const GLANCE_MILLIS: libc::c_int = 50;
 /// `-- CMD`.
 pub struct Command {
     child: StoppedChild,
+    /// Whether it is xputrace itself, whose status is not the run's.
+    is_own: bool,
     /// Empty if Linux provides no descriptor for it; its end is then polled.
     watched: Processes,
     status: Option<ExitStatus>,
@@ -40,8 +44,14 @@ pub enum Parting {
 }
 
 impl Command {
-    pub fn new(child: StoppedChild) -> Self {
-        Command { watched: Processes::of_command(child.pid()), child, status: None }
+    pub fn new(child: StoppedChild, is_own: bool) -> Self {
+        Command { watched: Processes::of_command(child.pid()), child, is_own, status: None }
+    }
+
+    /// Says why programs that were to run in a context of it have not.
+    pub fn why_no_context(&self) -> Why {
+        let failure = self.status.filter(|_| self.is_own).and_then(|it| own_process::failure(it.code()?));
+        failure.map_or(Why::NoContext, |it| Why::OwnProcess(it.to_owned()))
     }
 
     /// Returns its process and the files it will load.
@@ -86,7 +96,7 @@ impl Command {
                 self.status = self.child.try_wait()?;
             }
             if self.status.is_some() {
-                return Ok(self.status);
+                return Ok(self.status.filter(|_| !self.is_own));
             }
             if until.is_some_and(|it| Instant::now() >= it) {
                 let pid = self.child.pid();

@@ -9,6 +9,7 @@ pub mod switching;
 pub mod timers;
 pub mod window;
 
+use super::programs::Why;
 use super::report::Report;
 use super::running::Running;
 use crate::collectors::Collectors;
@@ -186,6 +187,14 @@ impl Target {
         match self {
             Target::Command(command) => command.has_ended(),
             Target::Processes(processes) => processes.are_gone(),
+        }
+    }
+
+    /// Says why programs that were to run in a context of it have not.
+    pub fn why_no_context(&self) -> Why {
+        match self {
+            Target::Command(command) => command.why_no_context(),
+            Target::Processes(_) => Why::NoContext,
         }
     }
 

@@ -1,0 +1,143 @@
+//! xputrace as a CUDA program of its own: it makes a context, in which programs of a compiled object run that have no command.
+//!
+//! ```text
+//! xputrace run x.bpf.o ── starts itself, as a command ──▶ opens the driver, makes a context, waits for the programs
+//! ```
+//! The collector comes into it as into any command, and does the rest.
+
+use crate::cli::Run;
+use crate::machine;
+use anyhow::{Context, Result};
+use std::ffi::{OsStr, OsString, c_int, c_void};
+use std::process::ExitCode;
+use std::ptr::null_mut;
+use xputrace_model::plan::Plan;
+use xputrace_model::schema::Event;
+use xputrace_wire::{INJECTION_VARIABLE, WAIT_FOR_PROGRAMS};
+
+/// The first argument by which xputrace knows that it is such a process.
+const ARGUMENT: &str = "--own-cuda-process";
+/// The driver's library.
+const DRIVER: &str = "libcuda.so.1";
+
+/// Why it made no context, as its exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    NoDriver = 11,
+    NotStarted,
+    NoDevice,
+    NoContext,
+    NoCollector,
+}
+
+impl Failure {
+    const ALL: [Failure; 5] =
+        [Failure::NoDriver, Failure::NotStarted, Failure::NoDevice, Failure::NoContext, Failure::NoCollector];
+
+    fn text(self) -> &'static str {
+        match self {
+            Failure::NoDriver => "no GPU was found: libcuda.so.1 cannot be loaded",
+            Failure::NotStarted => "no GPU was found: cuInit failed",
+            Failure::NoDevice => "no GPU was found: CUDA has no device 0",
+            Failure::NoContext => "CUDA made no context on device 0",
+            Failure::NoCollector => "CUDA did not load xputrace's collector",
+        }
+    }
+}
+
+/// Returns the command that a run without one gets, if it takes one: its programs are to run on a GPU, and all that it does is to
+/// run them.
+///
+/// # Errors
+/// The system does not say where xputrace is.
+pub fn command(run: &Run, plan: &Plan) -> Result<Option<Vec<OsString>>> {
+    let launches = plan.object.as_ref().is_some_and(|it| !it.launches.is_empty());
+    let is_all = plan.probes.iter().all(|it| it.event == Event::Begin);
+    if !launches || !is_all || run.has_target() || !machine::has_gpu() {
+        return Ok(None);
+    }
+    let own = std::env::current_exe().context("finding xputrace's own file, to start it as a CUDA program")?;
+    Ok(Some(vec![own.into_os_string(), ARGUMENT.into()]))
+}
+
+/// Whether a command is such a process.
+pub fn is_own(command: &[OsString]) -> bool {
+    command.get(1).is_some_and(|it| it == ARGUMENT)
+}
+
+/// Says why such a process has made no context, by its exit status; `None` if it has.
+pub fn failure(status: i32) -> Option<&'static str> {
+    Failure::ALL.into_iter().find(|it| *it as i32 == status).map(Failure::text)
+}
+
+/// Whether xputrace was started as such a process.
+pub fn is_asked(arguments: &[OsString]) -> bool {
+    is_own(arguments) && arguments.len() == 2
+}
+
+/// Makes a context, and waits until the programs have ended that the tracer has for it.
+pub fn run() -> ExitCode {
+    match make_context().and_then(|()| wait_for_programs()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => ExitCode::from(failure as u8),
+    }
+}
+
+/// Makes the first GPU's context current.
+fn make_context() -> Result<(), Failure> {
+    // SAFETY: loading the driver's library runs its initializers, as in every CUDA program.
+    let library = unsafe { libloading::Library::new(DRIVER) }.map_err(|_| Failure::NoDriver)?;
+    // It has threads.
+    let library = std::mem::ManuallyDrop::new(library);
+    let (mut device, mut context): (c_int, *mut c_void) = (0, null_mut());
+    // SAFETY: the types are those of cuda.h; pointers to what lives here.
+    unsafe {
+        let init = library.get::<unsafe extern "C" fn(u32) -> c_int>(b"cuInit").map_err(|_| Failure::NoDriver)?;
+        let get = library.get::<unsafe extern "C" fn(*mut c_int, c_int) -> c_int>(b"cuDeviceGet");
+        let retain = library.get::<unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int>(b"cuDevicePrimaryCtxRetain");
+        let enter = library.get::<unsafe extern "C" fn(*mut c_void) -> c_int>(b"cuCtxSetCurrent");
+        let (Ok(get), Ok(retain), Ok(enter)) = (get, retain, enter) else { return Err(Failure::NoDriver) };
+        let done = |answer: c_int, failure| if answer == 0 { Ok(()) } else { Err(failure) };
+        done(init(0), Failure::NotStarted)?;
+        done(get(&mut device, 0), Failure::NoDevice)?;
+        done(retain(&mut context, device), Failure::NoContext)?;
+        done(enter(context), Failure::NoContext)
+    }
+}
+
+/// Calls the collector, which CUDA has loaded.
+fn wait_for_programs() -> Result<(), Failure> {
+    use libloading::os::unix::{Library, RTLD_NOW};
+    let path = std::env::var_os(INJECTION_VARIABLE).unwrap_or_default();
+    // SAFETY: only finds what is loaded.
+    let collector = unsafe { Library::open(Some(OsStr::new(&path)), RTLD_NOW | libc::RTLD_NOLOAD) };
+    let collector = std::mem::ManuallyDrop::new(collector.map_err(|_| Failure::NoCollector)?);
+    // SAFETY: the collector's own function, of this version: the tracer has laid it down.
+    let wait = unsafe { collector.get::<unsafe extern "C" fn()>(WAIT_FOR_PROGRAMS.as_bytes()) };
+    let wait = wait.map_err(|_| Failure::NoCollector)?;
+    // SAFETY: it takes nothing.
+    unsafe { wait() };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_has_a_status_that_says_it() {
+        for failure in Failure::ALL {
+            assert_eq!(super::failure(failure as i32), Some(failure.text()));
+        }
+        assert_eq!((super::failure(0), super::failure(1), super::failure(125)), (None, None, None));
+    }
+
+    #[test]
+    fn it_is_known_by_its_only_argument() {
+        let of = |all: &[&str]| all.iter().map(OsString::from).collect::<Vec<_>>();
+        assert!(is_asked(&of(&["xputrace", ARGUMENT])));
+        for other in [&["xputrace"][..], &["xputrace", "run", ARGUMENT], &["xputrace", ARGUMENT, "x"]] {
+            assert!(!is_asked(&of(other)), "{other:?}");
+        }
+    }
+}
