@@ -4,13 +4,13 @@
 use super::super::driver::function_attribute as attribute;
 use super::super::others::{OTHER, OURS, TWINS};
 use super::super::{CuptiBackend, Handle, RESOURCE_CONTEXT_CREATED, Run, SUCCESS, domain};
+use super::Twins;
 use super::calls::{Origin, watched};
 use super::choosing::{KernelNumber, Off};
 use super::code::{Answer, Failure, KernelHandle};
 use super::contexts::ContextState;
 use super::lease::{GONE, Lease};
 use super::table::{Key, New};
-use super::Twins;
 use crate::agent::device::{CodeAt, TWIN_WITHIN};
 use crate::agent::{Agent, Backend, Context, Refusal, Stream};
 use std::ffi::CString;
