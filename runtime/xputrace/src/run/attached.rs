@@ -15,8 +15,10 @@ use xputrace_linux::Linux;
 use xputrace_model::plan::{Probe, ProbeId};
 use xputrace_model::schema::Event;
 
-/// How long collectors have for their last flush.
+/// How long collectors have for their last flush, while nothing comes of them.
 const FAREWELL: Duration = Duration::from_millis(2000);
+/// How long they have in all: what they have sent before may take longer to read.
+const FAREWELL_AT_MOST: Duration = Duration::from_secs(30);
 
 /// Probes are attached, and the command runs.
 pub struct Attached {
@@ -153,10 +155,14 @@ impl Attached {
     fn part_with_collectors(&mut self) -> Result<()> {
         let Some(collectors) = &mut self.sources.collectors else { return Ok(()) };
         collectors.disarm(&mut self.running);
-        let until = deadline(FAREWELL);
         let ended_by = self.sources.keyboard.ended_by();
-        while self.sources.is_recording() && Instant::now() < until && self.sources.keyboard.ended_by() == ended_by {
-            self.step()?;
+        let (last, mut until) = (deadline(FAREWELL_AT_MOST), deadline(FAREWELL));
+        while self.sources.is_recording() && self.sources.keyboard.ended_by() == ended_by {
+            match Instant::now() {
+                now if now >= until.min(last) => break,
+                _ if self.step()? == Progress::Busy => until = deadline(FAREWELL),
+                _ => {}
+            }
         }
         // What Linux has told of processes decides which of them are missing, and what was switched.
         self.sources.linux.take_all_records(&mut self.running)?;
