@@ -45,7 +45,7 @@ use std::panic::catch_unwind;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use xputrace_wire::calls::{CALLS, DEVICE_CALLS};
+use xputrace_wire::calls::{CALLS, DEVICE_CALLS, LOOKING_CALLS};
 use xputrace_wire::cuda_calls::Functions;
 use xputrace_wire::device;
 use xputrace_wire::message::{ARM, ARMED, COMING, DORMANT, HELLO, Message, REFUSED, demand};
@@ -60,7 +60,8 @@ const SUCCESS: c_int = 1;
 
 /// How long the program waits for a tracer at its first CUDA call.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// How long it waits for a tracer that has said it is there: many programs may start at once.
+/// How long it waits for a tracer once that has said that it is coming: many programs may start at once, and it may look at
+/// this one's kernels first.
 const ORDER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Called by the CUDA driver in `cuInit` if `CUDA_INJECTION64_PATH` names this library. Returns
@@ -150,6 +151,8 @@ pub struct World {
     pub backend: Option<Box<dyn Backend>>,
     /// Finds what patches machine code, for runs that want it in place of `backend`.
     pub patches: Option<FindBackend>,
+    /// Why it would not find it, as far as that is known before.
+    pub no_patches: Option<String>,
     /// The path of the backend's library, or why there is none.
     pub library: String,
     /// The outcome of loading an earlier injection library.
@@ -169,14 +172,28 @@ enum Came {
 fn arm_from_system(address: &str, trust: Trust, came: Came) -> Result<(), Dormant> {
     let is_late = matches!(came, Came::Later);
     let chained = if let Came::AtInit(chained) = came { chained } else { None };
-    arm(address, trust, || match locate::find() {
-        Ok(Found { cupti, path, was_loaded }) => {
-            let backend = CuptiBackend::new(cupti, cupti::driver::find_driver(), chained.is_some());
-            let backend = if is_late { backend.may_be_used(was_loaded) } else { backend.is_first() };
-            World { backend: Some(Box::new(backend)), patches: Some(find_patches), library: path, chained }
-        }
-        Err(library) => World { backend: None, patches: Some(find_patches), library, chained },
+    arm(address, trust, || {
+        let (backend, library): (Option<Box<dyn Backend>>, String) = match locate::find() {
+            Ok(Found { cupti, path, was_loaded }) => {
+                let backend = CuptiBackend::new(cupti, cupti::driver::find_driver(), chained.is_some());
+                let backend = if is_late { backend.may_be_used(was_loaded) } else { backend.is_first() };
+                (Some(Box::new(backend)), path)
+            }
+            Err(why) => (None, why),
+        };
+        World { backend, patches: Some(find_patches), no_patches: no_patches(), library, chained }
     })
+}
+
+/// Returns why machine code can't be patched in this process, as far as that is known before.
+fn no_patches() -> Option<String> {
+    match seccomp::deadly_call(LOOKING_CALLS) {
+        Some(call) => Some(format!(
+            "a seccomp filter would end the process for calling {}, which looking for NVIDIA's Sanitizer API takes",
+            call.name
+        )),
+        None => SanitizerBackend::is_there().err(),
+    }
 }
 
 fn find_patches() -> Result<Box<dyn Backend>, String> {
@@ -204,8 +221,11 @@ fn meet(address: &str, trust: Trust, world: impl FnOnce() -> World) -> Result<()
     let world = world();
     let backend = world.backend.as_deref();
     let (version, capabilities) = backend.map_or((0, 0), |it| (it.version(), agent::recordable(it)));
-    let hello = [u64::from(VERSION), u64::from(std::process::id()), u64::from(version), capabilities];
-    socket.send(&Message::new(HELLO, &hello, world.library.clone()));
+    let can_patch = world.patches.is_some() && world.no_patches.is_none();
+    let (pid, can_patch) = (u64::from(std::process::id()), u64::from(can_patch));
+    let hello = [u64::from(VERSION), pid, u64::from(version), capabilities, can_patch];
+    let no_patches = world.no_patches.as_deref().unwrap_or_default();
+    socket.send(&Message::new(HELLO, &hello, format!("{}\n{no_patches}", world.library)));
     let (order, descriptors) = wait_for_order(&socket)?;
     let began = Instant::now();
     let notes = world.chained.clone().unwrap_or_default();
@@ -216,11 +236,10 @@ fn meet(address: &str, trust: Trust, world: impl FnOnce() -> World) -> Result<()
 }
 
 fn wait_for_order(socket: &Socket) -> Result<(Message, Vec<OwnedFd>), Dormant> {
-    let began = Instant::now();
-    let mut until = began + ANSWER_WITHIN;
+    let mut until = Instant::now() + ANSWER_WITHIN;
     loop {
         match socket.receive(until.saturating_duration_since(Instant::now())) {
-            Received::Message(order, _) if order.kind == COMING => until = began + ORDER_WITHIN,
+            Received::Message(order, _) if order.kind == COMING => until = Instant::now() + ORDER_WITHIN,
             Received::Message(order, descriptors) if order.kind == ARM => return Ok((order, descriptors)),
             Received::Message(order, _) if order.kind == DORMANT => return Err(Dormant::NotWanted),
             Received::Closed => return Err(Dormant::NotWanted),

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use xputrace_wire::calls::{CALLS, Call, DEVICE_CALLS, PAGE_BYTES, offset_of};
+use xputrace_wire::calls::{CALLS, Call, DEVICE_CALLS, LOOKING_CALLS, PAGE_BYTES, offset_of};
 use xputrace_wire::status::field;
 
 /// `Seccomp:` in proc_pid_status(5) of a thread that has a filter.
@@ -25,7 +25,7 @@ pub(crate) fn deadly_call(calls: &[Call]) -> Option<&'static Call> {
     }
     // Where not even a child can be made, threads may be forbidden too.
     let noted = make_calls_in_child(calls).unwrap_or(libc::SYS_clone as u32);
-    CALLS.iter().chain(DEVICE_CALLS).find(|it| it.number == i64::from(noted))
+    CALLS.iter().chain(DEVICE_CALLS).chain(LOOKING_CALLS).find(|it| it.number == i64::from(noted))
 }
 
 /// Whether the calling thread has a filter.

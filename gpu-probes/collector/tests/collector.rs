@@ -384,7 +384,7 @@ fn a_runtime_launch_and_its_driver_call_are_one() {
     let mut tracer = arm::<OverCupti>(ALL, SHAPE);
     assert_eq!(tracer.hello.words[..3], [u64::from(xputrace_wire::VERSION), std::process::id().into(), 130_001]);
     assert_eq!(tracer.hello.words[3] & demand::MEMSETS, demand::MEMSETS);
-    assert_eq!(tracer.hello.text, "/fake/libcupti.so.13");
+    assert_eq!(tracer.hello.text, "/fake/libcupti.so.13\n");
     let correlation = cupti::launch(c"_Z5scaleIfEvPT_S0_", 9, 0);
     tracer.until("the kernel", |it| !it.kernels().is_empty());
     let launches = tracer.launches();
@@ -1243,7 +1243,7 @@ fn without_cupti_the_tracer_hears_why() {
     let dormant = refused(
         |listener| {
             let tracer = listener.arm(ALL, SHAPE);
-            assert_eq!((tracer.hello.words[2], tracer.hello.text.as_str()), (0, "nowhere to be found"));
+            assert_eq!((tracer.hello.words[2], tracer.hello.text.as_str()), (0, "nowhere to be found\n"));
             assert_eq!(tracer.message().kind, REFUSED);
         },
         || World { library: "nowhere to be found".into(), ..World::default() },

@@ -27,7 +27,9 @@ use xputrace_wire::device::{
     twin_symbol,
 };
 use xputrace_wire::events::Realtime;
-use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, READ_DEVICE, TWIN, demand};
+use xputrace_wire::message::{
+    ARM, ARMED, BYE, COMING, DISARM, DORMANT, HELLO, IMAGE, Message, READ_DEVICE, TWIN, demand,
+};
 use xputrace_wire::record::Launch;
 use xputrace_wire::region::{Lost, PAGE, Shape};
 use xputrace_wire::times::MOST_GROUPS;
@@ -80,7 +82,9 @@ impl Run {
             let tracer = scope.spawn(|| {
                 let socket = listener.accept();
                 let hello = tracer::message(&socket);
-                assert_eq!(hello.kind, HELLO);
+                assert_eq!((hello.kind, hello.words[4], hello.text.as_str()), (HELLO, 1, "/fake\n"));
+                // It looks at the program's kernels before it says that they are to be patched.
+                (0..2).for_each(|_| assert!(socket.send(&Message::new(COMING, &[], ""))));
                 let (region, tags) = (memory(SHAPE.size(), true), memory(PAGE, false));
                 let words = [asked, SHAPE.rings.into(), SHAPE.ring_bytes.into(), 10, 0, 0, 0, asked];
                 let order = Message::new(ARM, &words, format!("\n\n\n{}\n", BLOCK.to_text()));
@@ -163,6 +167,26 @@ fn cubin() -> Vec<u8> {
 const FIRST: Kernel = Kernel { context: CONTEXT, module: 0x200, function: 0x2100, name: c"first" };
 const OTHER: Kernel = Kernel { function: 0x2200, name: c"other", ..FIRST };
 const UNPATCHED: Kernel = Kernel { module: 0x300, function: 0x3100, name: c"unpatched", ..FIRST };
+
+#[test]
+fn a_process_says_why_it_cannot_be_patched() {
+    let listener = listen();
+    let address = listener.address.clone();
+    let tracer = std::thread::spawn(move || {
+        let socket = listener.accept();
+        let hello = tracer::message(&socket);
+        socket.send(&Message::new(DORMANT, &[], ""));
+        hello
+    });
+    let no_patches = || Some("no Sanitizer API".to_owned());
+    let world =
+        || World { patches: Some(backend), no_patches: no_patches(), library: "/fake".into(), ..World::default() };
+    let arm = || xputrace_collector::arm(&address, Trust::RootAndThisUser, world);
+    let armed = std::iter::repeat_with(arm).find(|it| *it != Err(Dormant::AlreadyArmed));
+    assert_eq!(armed, Some(Err(Dormant::NotWanted)));
+    let hello = tracer.join().unwrap();
+    assert_eq!((hello.kind, hello.words[4], hello.text.as_str()), (HELLO, 0, "/fake\nno Sanitizer API"));
+}
 
 #[test]
 fn kernels_have_the_times_that_patches_took_and_their_launch() {

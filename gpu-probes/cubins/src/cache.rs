@@ -103,6 +103,19 @@ impl Cache {
         Ok(())
     }
 
+    /// Returns a text that was kept under these words.
+    pub fn text(&self, words: &[&str]) -> Option<String> {
+        self.get(Key::of(words)).map(|it| it.said)
+    }
+
+    /// Keeps a text under these words, which no compiler's begin with.
+    ///
+    /// # Errors
+    /// The directory can't be written.
+    pub fn keep_text(&self, words: &[&str], text: String) -> Result<(), CacheError> {
+        self.put(Key::of(words), &Output { code: Vec::new(), said: text })
+    }
+
     /// Removes the files that were not used for longest, until the rest is small enough. Drafts that somebody left
     /// behind are files like others.
     fn evict(&self) -> io::Result<()> {
@@ -177,6 +190,15 @@ mod tests {
         assert_eq!(cache.get(key), Some(output(b"code")));
         assert_eq!(cache.get(Key::of(&["text", "sm_80"])), None);
         assert_ne!(key, Key::of(&["texts", "m_90"]), "where one part ends counts");
+    }
+
+    #[test]
+    fn texts_are_kept_beside_cubins() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::open(directory.path(), 1 << 20).unwrap();
+        cache.keep_text(&["kernels 1", "/lib/x.so"], "sum".into()).unwrap();
+        assert_eq!(cache.text(&["kernels 1", "/lib/x.so"]), Some("sum".into()));
+        assert_eq!(cache.text(&["kernels 2", "/lib/x.so"]), None);
     }
 
     #[test]

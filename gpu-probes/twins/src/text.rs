@@ -1,7 +1,8 @@
 //! The PTX of an image as text, and which of an image's modules a GPU would run.
 
 use std::io::Read;
-use xputrace_wire::device::{Codec, MOST_IMAGE_BYTES, Portability, Ptx};
+use xputrace_wire::device::{Codec, MOST_IMAGE_BYTES, Ptx};
+use xputrace_wire::fatbin::Target;
 
 /// What a GPU can run: its compute capability, such as 90.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,16 +25,8 @@ pub enum TextError {
 
 /// Returns the module that the driver would compile for this GPU: the newest of those that it can run.
 pub fn best<'p, 'a>(modules: &'p [Ptx<'a>], gpu: Gpu) -> Option<&'p Ptx<'a>> {
-    modules.iter().filter(|it| runs_on(it, gpu)).max_by_key(|it| (it.sm, it.portability != Portability::Later))
-}
-
-/// Whether the GPU can run it (PTX ISA, section 11.1.2, ".target": what `a` and `f` promise).
-fn runs_on(ptx: &Ptx<'_>, Gpu { capability }: Gpu) -> bool {
-    match ptx.portability {
-        Portability::Later => ptx.sm <= capability,
-        Portability::Exact => ptx.sm == capability,
-        Portability::Family => ptx.sm <= capability && ptx.sm / 10 == capability / 10,
-    }
+    let target = |it: &Ptx<'_>| Target { sm: it.sm, portability: it.portability };
+    modules.iter().filter(|it| target(it).compiles_for(gpu.capability)).max_by_key(|it| target(it).preference())
 }
 
 /// Returns the module's text, without what pads it.
@@ -70,6 +63,7 @@ fn from_zstd(stored: &[u8]) -> Result<Vec<u8>, TextError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use xputrace_wire::device::Portability;
 
     const TEXT: &str = ".version 8.0\n.target sm_90\n.address_size 64\n";
 

@@ -77,6 +77,9 @@ pub const DEVICE_CALLS: &[Call] = &[
     call("sendmsg", libc::SYS_sendmsg, NO_DESCRIPTOR),
 ];
 
+/// What looking for the library takes that patches machine code: it reads directories.
+pub const LOOKING_CALLS: &[Call] = &[call("getdents64", libc::SYS_getdents64, NO_DESCRIPTOR)];
+
 /// Offset in the collector's file of the page that stands for the first call.
 const FIRST_OFFSET: u64 = 1 << 30;
 /// Bytes of a page.

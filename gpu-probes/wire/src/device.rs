@@ -592,7 +592,7 @@ impl Codec {
 }
 
 /// Which GPUs beside those of its number PTX is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Portability {
     /// That and later ones.
     Later,

@@ -9,6 +9,7 @@
 //! As `nvcc` and `fatbinary` of CUDA 13.0 write them.
 
 use crate::device::{Codec, ImageOutcome, MOST_IMAGE_BYTES, Portability};
+use std::fmt;
 
 /// The first word of a wrapper.
 pub const WRAPPER: u32 = 0x4662_43b1;
@@ -52,24 +53,60 @@ pub struct StoredAt {
     pub stored_bytes: u64,
 }
 
+/// The GPUs that code is for. As text, what compilers call it: `sm_90a`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    /// The GPU's number, such as 90; 0 if only the text says it.
+    pub sm: u32,
+    pub portability: Portability,
+}
+
+impl Target {
+    /// Whether GPUs of this compute capability run such machine code.
+    pub fn runs_on(self, capability: u32) -> bool {
+        match self.portability {
+            Portability::Later | Portability::Family => self.sm <= capability && self.sm / 10 == capability / 10,
+            Portability::Exact => self.sm == capability,
+        }
+    }
+
+    /// Whether such PTX can be compiled for GPUs of this compute capability (PTX ISA, section 11.1.2, ".target": what `a` and
+    /// `f` promise).
+    pub fn compiles_for(self, capability: u32) -> bool {
+        match self.portability {
+            Portability::Later => self.sm <= capability,
+            Portability::Exact => self.sm == capability,
+            Portability::Family => self.sm <= capability && self.sm / 10 == capability / 10,
+        }
+    }
+
+    /// By what the driver chooses among code that a GPU can run: it takes the greatest.
+    pub fn preference(self) -> (u32, bool) {
+        (self.sm, self.portability != Portability::Later)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let suffix = match self.portability {
+            Portability::Later => "",
+            Portability::Exact => "a",
+            Portability::Family => "f",
+        };
+        write!(f, "sm_{}{suffix}", self.sm)
+    }
+}
+
 impl StoredAt {
     /// What it is for.
-    fn target(&self) -> (u32, Portability) {
-        (self.sm, self.portability)
+    pub fn target(&self) -> Target {
+        Target { sm: self.sm, portability: self.portability }
     }
 
     /// Whether this PTX and machine code of the same container are of one compilation: they are for the same. PTX for older
     /// GPUs may be another program, as sources have code for newer ones only.
     pub fn is_of_same(&self, other: &StoredAt) -> bool {
         self.target() == other.target()
-    }
-
-    /// Whether GPUs of this compute capability run such machine code.
-    fn runs_on(&self, capability: u32) -> bool {
-        match self.portability {
-            Portability::Later | Portability::Family => self.sm <= capability && self.sm / 10 == capability / 10,
-            Portability::Exact => self.sm == capability,
-        }
     }
 }
 
@@ -85,8 +122,8 @@ pub struct Found {
 impl Found {
     /// Returns the machine code that the driver runs on GPUs of this compute capability; without any, it compiles PTX.
     pub fn cubin_that_runs(&self, capability: u32) -> Option<&StoredAt> {
-        let runs = self.cubins.iter().filter(|it| it.runs_on(capability));
-        runs.max_by_key(|it| (it.sm, it.portability != Portability::Later))
+        let runs = self.cubins.iter().filter(|it| it.target().runs_on(capability));
+        runs.max_by_key(|it| it.target().preference())
     }
 
     /// Whether it has no code at all.

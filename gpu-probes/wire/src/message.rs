@@ -5,6 +5,7 @@
 //! collector                         tracer
 //!          ◀───────────────────────  COMING (at once: a tracer is here)
 //!   HELLO  ───────────────────────▶
+//!          ◀───────────────────────  COMING (where it first looks at the process's kernels)
 //!          ◀───────────────────────  ARM (+ region, + tag array where asked)   or  DORMANT
 //!   ARMED or REFUSED ─────────────▶
 //!   … records in the rings …
@@ -33,8 +34,8 @@ pub struct Message {
 }
 
 /// Words: [`crate::VERSION`], the target's own pid, version of the GPU's tracing library (0 if not
-/// found), the bits of [`demand`] that the collector supports with it. Text: that library's path,
-/// or why it was not found.
+/// found), the bits of [`demand`] that the collector supports with it, 1 if it can patch machine code. Text: two lines: that
+/// library's path, or why it was not found; why it can't patch machine code, if it can't.
 pub const HELLO: u32 = 1;
 /// Words: the demand ([`demand`]) with everything that may be asked for during the run, number of rings, bytes per ring, milliseconds between flushes,
 /// index of this process in the run, when to record ([`window`]), what to do when another tool in the
@@ -57,7 +58,7 @@ pub const DISARM: u32 = 6;
 /// The last flush is done. Text: notes, such as what stays in the target.
 pub const BYE: u32 = 7;
 
-/// A tracer is here and will answer: the collector waits longer than for a silent one.
+/// A tracer is here and will answer: from now on the collector waits longer than for a silent one.
 pub const COMING: u32 = 8;
 
 /// Record from now on, where ARM said [`window::LATER`]. Words and text: empty.

@@ -68,7 +68,7 @@ pub struct Plan {
     /// The parts of keys that device code fills with the number of its launch.
     pub launch_parts: Vec<LaunchPart>,
     /// How device handlers get into the kernels of real GPUs.
-    pub device_way: DeviceWay,
+    pub device_ways: DeviceWays,
     /// Whether a handler asks for a stack's lines.
     pub reads_lines: bool,
     /// Present if the programs are those of a compiled object.
@@ -94,6 +94,21 @@ impl DeviceWay {
     /// Returns the way that a script names so.
     pub fn named(text: &str) -> Option<DeviceWay> {
         Self::NAMES.into_iter().find(|it| it.0 == text).map(|it| it.1)
+    }
+}
+
+/// Which ways there are in a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceWays {
+    /// The same in all processes: the script says so, or the run leaves no other.
+    One(DeviceWay),
+    /// Each process gets the one that reaches its kernels. Has what the script needs that patches can't do, if anything.
+    Either { unpatchable: Option<String> },
+}
+
+impl Default for DeviceWays {
+    fn default() -> Self {
+        DeviceWays::One(DeviceWay::default())
     }
 }
 
@@ -154,7 +169,7 @@ pub struct Demand {
     pub waited_for: bool,
     /// Whether it is read how long a GPU was idle. Then all activities are recorded.
     pub idle: bool,
-    /// Whether launches and kernels are events although machine code is patched, so that CUPTI tells nothing of them.
+    /// Whether launches and kernels are events where machine code is patched too, so that CUPTI tells nothing of them.
     pub patched_kernels: bool,
     pub host: HostDemand,
 }

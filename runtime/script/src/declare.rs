@@ -610,6 +610,8 @@ fn option(
                 "\"thread\" is the default; `per: \"warp\"` runs it once for the threads of a warp".to_owned(),
             ),
         },
+        // A tool's option may leave it open.
+        "via" if value.is_unit() => Some(()),
         "via" => match text_of(value).and_then(|it| DeviceWay::named(&it)) {
             Some(way) => {
                 options.via = Some(way);
@@ -617,7 +619,8 @@ fn option(
             }
             None => wrong(
                 "`via` is \"twin\" or \"patch\"".to_owned(),
-                "\"twin\" is the default: a copy of the kernel, made from its PTX; \"patch\" changes the machine code of any kernel"
+                "\"twin\" is a copy of the kernel, made from its PTX; \"patch\" changes the machine code of any kernel; without it \
+                 each process gets what reaches its kernels"
                     .to_owned(),
             ),
         },

@@ -7,13 +7,14 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, DeviceWay};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{
-    Acceptor, Arming, Arrival, DEFAULT_SHAPE, DeviceBlock, Heard, Listener, Loaded, Missed, Notice, Order, Target, Why,
-    Woven,
+    Acceptor, Arming, Arrival, ChooseWay, Chosen, DEFAULT_SHAPE, DeviceBlock, Heard, Listener, Loaded, Missed,
+    Newcomer, Notice, Order, Target, Ways, Why, Woven,
 };
 use xputrace_wire::device::{Choice, Codec, Extent, Portability, Ptx, Twin, decode_twins, encode_image, twin_status};
 use xputrace_wire::message::{self, Message, demand};
@@ -132,7 +133,7 @@ fn a_collector_is_armed_and_its_records_are_read() {
                 conflict: 1,
                 gpus: "1",
                 device: None,
-                patches: false,
+                way: DeviceWay::Twin,
             },
             3,
             None,
@@ -211,7 +212,7 @@ fn no_flush_is_read_before_what_precedes_it_in_other_rings() {
         conflict: 0,
         gpus: "",
         device: None,
-        patches: false,
+        way: DeviceWay::Twin,
     };
     let mut region = target.arm(&arming, 3, None).unwrap().region;
     let memory = hear(&collector).1.unwrap();
@@ -275,7 +276,7 @@ fn arming_device<'a>(demand: &'a Demand, block: &'a DeviceBlock) -> Arming<'a> {
         conflict: 0,
         gpus,
         device,
-        patches: false,
+        way: DeviceWay::Twin,
     }
 }
 
@@ -389,7 +390,7 @@ fn order(is_target: fn(u32) -> bool) -> Order {
         window: Arc::default(),
         conflict: 0,
         device: None,
-        patches: false,
+        ways: Ways::Given(DeviceWay::Twin),
         gpus: String::new(),
         is_target: Box::new(is_target),
     }
@@ -412,6 +413,65 @@ fn silent_peers_hold_up_nobody() {
         assert_eq!([hear(it).0.kind, hear(it).0.kind], [message::COMING, message::ARM]);
     }
     assert_eq!(hear(&silent[99]).0.kind, message::COMING, "a tracer is there");
+}
+
+/// Chooses patches once it is let go, but twins at once for a process that can't be patched.
+struct Patient(Mutex<Receiver<()>>);
+
+impl ChooseWay for Patient {
+    fn at_once(&self, process: &Newcomer) -> Option<Chosen> {
+        process.no_patches.clone().map(|why| Chosen { way: DeviceWay::Twin, note: Some(why) })
+    }
+
+    fn by_files(&self, _: &Newcomer) -> Chosen {
+        let _ = self.0.lock().unwrap().recv();
+        Chosen { way: DeviceWay::Patch, note: None }
+    }
+}
+
+#[test]
+fn a_process_waits_until_its_way_is_chosen_and_holds_up_nobody() {
+    let (let_go, gate) = channel();
+    let listener = Listener::new(None).unwrap();
+    let says = |can_patch: u64, text: &str| {
+        let words = [xputrace_wire::VERSION.into(), std::process::id().into(), 130_001, demand::DEVICE, can_patch];
+        let collector = connect(listener.value());
+        say(&collector, &Message::new(message::HELLO, &words, text));
+        collector
+    };
+    let patched = says(1, "libcupti.so.13\n");
+    let other = says(0, "libcupti.so.13\nno Sanitizer API");
+    let ways = Ways::Chosen(Arc::new(Patient(Mutex::new(gate))));
+    let device = Some(DeviceBlock { initial: vec![1; 16], ..DeviceBlock::default() });
+    let acceptor = Acceptor::start(listener, Order { ways, device, ..order(|_| true) }).unwrap();
+    let arrived = |arrival: &Arrival| match arrival {
+        Arrival::Armed(it) => (it.index, it.chosen.clone()),
+        _ => panic!("not armed"),
+    };
+    let twins = Chosen { way: DeviceWay::Twin, note: Some("no Sanitizer API".into()) };
+    assert_eq!(arrived(&arrivals(&acceptor, 1)[0]), (0, twins));
+    let_go.send(()).unwrap();
+    assert_eq!(arrived(&arrivals(&acceptor, 1)[0]), (1, Chosen { way: DeviceWay::Patch, note: None }));
+    let is_patched = |order: &Message| order.words[0] & demand::PATCHES != 0;
+    let heard = [hear(&patched).0, hear(&patched).0, hear(&patched).0];
+    assert_eq!(heard.each_ref().map(|it| it.kind), [message::COMING, message::COMING, message::ARM]);
+    assert!(is_patched(&heard[2]));
+    let heard = [hear(&other).0, hear(&other).0];
+    assert_eq!((heard[1].kind, is_patched(&heard[1])), (message::ARM, false));
+}
+
+#[test]
+fn a_process_that_still_waits_at_the_end_stays_dormant() {
+    let (_let_go, gate) = channel::<()>();
+    let listener = Listener::new(None).unwrap();
+    let collector = connect(listener.value());
+    let words = [xputrace_wire::VERSION.into(), std::process::id().into(), 130_001, demand::DEVICE, 1];
+    say(&collector, &Message::new(message::HELLO, &words, "libcupti.so.13\n"));
+    let ways = Ways::Chosen(Arc::new(Patient(Mutex::new(gate))));
+    let mut acceptor = Acceptor::start(listener, Order { ways, ..order(|_| true) }).unwrap();
+    assert_eq!([hear(&collector).0.kind, hear(&collector).0.kind], [message::COMING, message::COMING]);
+    acceptor.stop();
+    assert_eq!(hear(&collector).0.kind, message::DORMANT);
 }
 
 #[test]

@@ -5,8 +5,9 @@ mod reading;
 
 pub use attaching::Chosen;
 
+use crate::choosing::Chooser;
 use crate::cli::{OnConflict, Options, Range, WindowOptions};
-use crate::drivers::{Drivers, Given, Unconnected, is_software_gpu_name};
+use crate::drivers::{Drivers, Given, Unconnected, is_software_gpu};
 use crate::payload::COLLECTOR;
 use crate::run::Running;
 use crate::run::programs;
@@ -20,17 +21,17 @@ use reading::Reading;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::RawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xputrace_linux::{Linux, monotonic_nanos, parent_of};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Demand, DeviceWay, Plan};
+use xputrace_model::plan::{Demand, DeviceWay, DeviceWays, Plan};
 use xputrace_render::shown_text;
 use xputrace_tracer::recording::GpuKind;
 use xputrace_tracer::rendezvous::{
-    Acceptor, Armed, Arrival, DEFAULT_SHAPE, DeviceRegion, Listener, Missed, Notice, Order, Peer, Region, Shared,
-    TagArrays, Target, Why, Window, Woven,
+    Acceptor, Armed, Arrival, Chosen as ChosenWay, DEFAULT_SHAPE, DeviceRegion, Listener, Missed, Notice, Order, Peer,
+    Region, Shared, TagArrays, Target, Ways, Why, Window, Woven,
 };
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, SeenGpu, Turned};
 use xputrace_wire::device::Extent;
@@ -92,6 +93,8 @@ struct Traced {
     target: Target,
     region: Region,
     device: Option<DeviceRegion>,
+    /// How device handlers get into its kernels.
+    way: DeviceWay,
     reading: Reading,
     /// Images of which it has no answer yet.
     n_images: usize,
@@ -194,7 +197,7 @@ impl Collectors {
         let admitted = self.attaching.as_ref().map(Attaching::admitted).unwrap_or_default();
         let order = Order {
             device,
-            patches: plan.device_way == DeviceWay::Patch,
+            ways: self.ways(plan),
             demand: plan.demand,
             now: self.demand.clone(),
             is_switched: self.has_switches,
@@ -209,6 +212,16 @@ impl Collectors {
         let listener = self.listener.take().context("collectors are let in once")?;
         self.acceptor = Some(Acceptor::start(listener, order).context("cannot start the thread that arms collectors")?);
         Ok(drivers)
+    }
+
+    /// Returns how device handlers get into kernels.
+    fn ways(&self, plan: &Plan) -> Ways {
+        match plan.device_ways {
+            DeviceWays::One(way) => Ways::Given(way),
+            // An object that real GPUs can't run.
+            DeviceWays::Either { .. } if self.twins.is_none() => Ways::Given(DeviceWay::Twin),
+            DeviceWays::Either { .. } => Ways::Chosen(Arc::new(Chooser::of(plan))),
+        }
     }
 
     fn drivers(&self, pids: &[u32], is_told: bool) -> Drivers {
@@ -264,7 +277,7 @@ impl Collectors {
         let Some(acceptor) = &self.acceptor else { return };
         for arrival in acceptor.arrivals().collect::<Vec<_>>() {
             match arrival {
-                Arrival::Armed(it) => self.take_in(it, running),
+                Arrival::Armed(it) => self.take_in(*it, running),
                 Arrival::Missed(it) => {
                     connected(it.peer, running);
                     miss(&it, running);
@@ -283,7 +296,12 @@ impl Collectors {
         running.report().collector_connected();
         connected(armed.target.peer, running);
         let info = self.describe(&armed);
-        let Armed { mut target, shared: Shared { region, device }, comm, thread_ids, index, .. } = armed;
+        let Armed { mut target, shared: Shared { region, device }, comm, thread_ids, index, chosen, .. } = armed;
+        let ChosenWay { way, note } = chosen;
+        note.iter().for_each(|it| running.report().note(it));
+        if way == DeviceWay::Patch {
+            running.report().kernels_are_patched();
+        }
         running.say_of_gpu(info.gpu, device.is_some());
         if info.gpu == GpuKind::Software {
             running.run_programs_here(programs::Why::SoftwareGpu);
@@ -310,6 +328,7 @@ impl Collectors {
             target,
             region,
             device,
+            way,
             reading: Reading::default(),
             n_images: 0,
             process: ProcessIndex(index),
@@ -364,12 +383,12 @@ impl Collectors {
         for _ in 0..2 {
             self.drain(at, running);
         }
-        let Traced { target, region, device, process, comm, is_armed, .. } = self.targets.remove(at);
+        let Traced { target, region, device, way, process, comm, is_armed, .. } = self.targets.remove(at);
         if let Some(device) = device {
             twins::read(&device, Extent::Whole, process, running);
             running.state().pipeline.state_mut().end_device_memory(process);
-            let clocks = twins::account(&device, process, target.peer.pid, running);
-            self.twins.iter_mut().for_each(|it| it.add_clocks(clocks));
+            let clocks = twins::account(&device, way, (process, target.peer.pid), running);
+            self.twins.iter_mut().for_each(|it| it.add_clocks(clocks, way));
         }
         if is_armed && running.state().pipeline.may_lack_activities(process) {
             running.state().losses.add(Loss::NoLastFlush, 1);
@@ -547,7 +566,7 @@ fn hear(traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) -> He
                 Some(_) if traced.n_images >= MOST_IMAGES => traced.target.answer(image.number, &Woven::Failed),
                 Some(twins) => {
                     traced.n_images += 1;
-                    twins.begin(image, Asker::of(traced.process, traced.target.peer));
+                    twins.begin(image, Asker::of(traced.process, traced.target.peer, traced.way));
                 }
                 None => traced.target.answer(image.number, &Woven::Nothing),
             },
@@ -641,10 +660,4 @@ fn is_descendant(mut pid: u32, ancestor: u32) -> bool {
         }
     }
     false
-}
-
-/// Whether the CUPTI that a process found is the software GPU's, all of whose libraries are one
-/// file under several names.
-fn is_software_gpu(cupti_file: &Path) -> bool {
-    cupti_file.file_name().is_some_and(|it| is_software_gpu_name(it.as_encoded_bytes()))
 }

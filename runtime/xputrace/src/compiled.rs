@@ -106,6 +106,7 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
         hits: run.has_target() && !run.options.quiet,
         some_gpus: !run.options.gpus.is_empty(),
         other_loaders: run.options.loaders.is_some(),
+        chooses_way: run.starts_programs(),
     };
     let (plan, compiled) = compile::compile(&loaded.staged, catalog, wishes);
     let diagnostics: Vec<Diagnostic> = loaded.diagnostics.into_iter().chain(compiled).collect();

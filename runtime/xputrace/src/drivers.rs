@@ -401,6 +401,12 @@ pub fn is_driver_library(path: &Path) -> bool {
     name.starts_with(b"libcuda.so") || is_software_gpu_name(name)
 }
 
+/// Whether the CUPTI that a process found is the software GPU's, all of whose libraries are one
+/// file under several names.
+pub fn is_software_gpu(cupti_file: &Path) -> bool {
+    cupti_file.file_name().is_some_and(|it| is_software_gpu_name(it.as_encoded_bytes()))
+}
+
 /// Whether a file's name is the software GPU's.
 pub fn is_software_gpu_name(name: &[u8]) -> bool {
     name.windows(b"softgpu".len()).any(|it| it == b"softgpu")

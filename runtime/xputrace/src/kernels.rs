@@ -1,5 +1,12 @@
 //! The kernels in the files of a program, and which ways lead into them.
 
+mod found;
+pub mod gpus;
+mod kept;
+
+pub use found::{Found, found_in};
+pub use kept::{FORM, of_text, to_text};
+
 use crate::below::open_file;
 use crate::console;
 use crate::drivers::is_software_gpu_name;
@@ -11,19 +18,17 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use xputrace_model::plan::KernelPattern;
 use xputrace_symbols::demangle;
-use xputrace_twins::{cubin_in, entries_of, images_of, kernels_of, ptx_in, text};
-use xputrace_wire::device::Portability;
-use xputrace_wire::fatbin::{Found, StoredAt};
+use xputrace_wire::fatbin::{Found as Image, StoredAt, Target};
 
 /// Which ways lead into a kernel, by the files that have it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ways {
     /// GPUs of which it has machine code with the PTX that was made of.
-    twins: BTreeSet<String>,
+    twins: BTreeSet<Target>,
     /// GPUs of which it has machine code without.
-    machine_code: BTreeSet<String>,
+    machine_code: BTreeSet<Target>,
     /// PTX without machine code of the same: the driver compiles it for GPUs that have none.
-    ptx: BTreeSet<String>,
+    ptx: BTreeSet<Target>,
 }
 
 /// The kernels of a file, by symbol.
@@ -49,20 +54,10 @@ pub fn search(pid: u32, paths: &BTreeSet<PathBuf>) -> Mapped {
     mapped
 }
 
-/// Returns the kernels of a program or library.
+/// Returns the kernels of a program or library; says so if that takes too long for all of them.
 pub fn kernels_in(file: &File, path: &Path) -> Kernels {
     let began = Instant::now();
-    let goes_on = || began.elapsed() < SEARCHED_WITHIN;
-    let images = images_of(file, &goes_on);
-    let (mut kernels, mut is_cut) = (Kernels::new(), images.is_cut);
-    for image in &images.all {
-        is_cut |= !goes_on();
-        if is_cut {
-            break;
-        }
-        let ways = Ways::of(image);
-        names(file, image).into_iter().for_each(|it| kernels.entry(it).or_default().add(&ways));
-    }
+    let Found { kernels, is_cut } = found_in(file, gpus::capability(), &|| began.elapsed() < SEARCHED_WITHIN);
     if is_cut {
         let seconds = SEARCHED_WITHIN.as_secs();
         console::say(format_args!(
@@ -73,29 +68,11 @@ pub fn kernels_in(file: &File, path: &Path) -> Kernels {
     kernels
 }
 
-/// Returns the symbols of an image's kernels: those of any PTX, or else of the machine code for the newest GPU.
-fn names(file: &File, image: &Found) -> Vec<String> {
-    let of_ptx = |it: &StoredAt| Some(entries_of(&text(&ptx_in(file, it).ok()?).ok()?).map(str::to_owned).collect());
-    let of_cubin = |it: &StoredAt| kernels_of(&cubin_in(file, it).ok()?).ok();
-    let newest = image.cubins.iter().max_by_key(|it| it.sm);
-    image.ptx.iter().find_map(of_ptx).or_else(|| newest.and_then(of_cubin)).unwrap_or_default()
-}
-
-/// Returns what code is for, as compilers call it.
-fn target(code: &StoredAt) -> String {
-    let suffix = match code.portability {
-        Portability::Later => "",
-        Portability::Exact => "a",
-        Portability::Family => "f",
-    };
-    format!("sm_{}{suffix}", code.sm)
-}
-
 impl Ways {
-    fn of(image: &Found) -> Self {
+    fn of(image: &Image) -> Self {
         let of_these = |these: &[StoredAt], has_others: bool, others: &[StoredAt]| {
             let is_it = |it: &&StoredAt| others.iter().any(|other| it.is_of_same(other)) == has_others;
-            these.iter().filter(is_it).map(target).collect()
+            these.iter().filter(is_it).map(StoredAt::target).collect()
         };
         Ways {
             twins: of_these(&image.cubins, true, &image.ptx),
@@ -105,19 +82,31 @@ impl Ways {
     }
 
     fn add(&mut self, other: &Ways) {
-        self.twins.extend(other.twins.iter().cloned());
-        self.machine_code.extend(other.machine_code.iter().cloned());
-        self.ptx.extend(other.ptx.iter().cloned());
+        self.twins.extend(&other.twins);
+        self.machine_code.extend(&other.machine_code);
+        self.ptx.extend(&other.ptx);
     }
 
     /// Whether it can have a twin, on some GPU at least.
-    pub fn has_twin(&self) -> bool {
+    fn has_twin(&self) -> bool {
         !self.twins.is_empty() || self.machine_code.is_empty()
+    }
+
+    /// Whether it can have a twin on GPUs of this compute capability; on some GPU at least, if that is not known.
+    pub fn has_twin_on(&self, capability: Option<u32>) -> bool {
+        let Some(capability) = capability else { return self.has_twin() };
+        let newest =
+            |code: &BTreeSet<Target>| code.iter().filter(|it| it.runs_on(capability)).map(|it| it.preference()).max();
+        match (newest(&self.twins), newest(&self.machine_code)) {
+            // The driver compiles PTX.
+            (None, None) => self.twins.iter().chain(&self.ptx).any(|it| it.compiles_for(capability)),
+            (with_ptx, without) => with_ptx >= without,
+        }
     }
 
     /// Says it in a few words.
     pub fn text(&self) -> String {
-        let list = |it: &BTreeSet<String>| it.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let list = |it: &BTreeSet<Target>| it.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         match (self.twins.is_empty(), self.machine_code.is_empty(), self.ptx.is_empty()) {
             (false, true, _) => "twin, patch".into(),
             (false, false, _) => format!("twin on {}, patch", list(&self.twins)),
@@ -130,14 +119,18 @@ impl Ways {
 
 /// Whether a kernel matches a pattern.
 pub fn matches(pattern: &KernelPattern, symbol: &str) -> bool {
+    // Libraries have so many kernels that demangling them takes long.
+    if pattern.matches([symbol]) {
+        return true;
+    }
     let demangled = demangle(symbol);
-    pattern.matches([&*demangled.name, &*demangled.short_name, symbol])
+    pattern.matches([&*demangled.name, &*demangled.short_name])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xputrace_wire::device::Codec;
+    use xputrace_wire::device::{Codec, Portability};
 
     fn code(sm: u32, portability: Portability) -> StoredAt {
         StoredAt { codec: Codec::Plain, portability, sm, bytes: 8, address: 0, stored_bytes: 8 }
@@ -145,7 +138,7 @@ mod tests {
 
     fn ways(ptx: &[u32], cubins: &[u32]) -> Ways {
         let all = |of: &[u32]| of.iter().map(|it| code(*it, Portability::Later)).collect();
-        Ways::of(&Found { ptx: all(ptx), cubins: all(cubins), bytes: 0 })
+        Ways::of(&Image { ptx: all(ptx), cubins: all(cubins), bytes: 0 })
     }
 
     #[test]
@@ -160,8 +153,24 @@ mod tests {
             assert_eq!(ways(ptx, cubins).text(), text);
             assert_eq!(ways(ptx, cubins).has_twin(), text.starts_with("twin"), "{text}");
         }
-        let targets = [Portability::Later, Portability::Exact, Portability::Family].map(|it| target(&code(100, it)));
+        let targets = [Portability::Later, Portability::Exact, Portability::Family];
+        let targets = targets.map(|it| code(100, it).target().to_string());
         assert_eq!(targets, ["sm_100", "sm_100a", "sm_100f"]);
+    }
+
+    #[test]
+    fn a_twin_needs_the_ptx_of_what_the_gpu_runs() {
+        for (ptx, cubins, on, has_twin) in [
+            (&[90][..], &[90][..], 90, true),
+            (&[80], &[80, 90], 90, false),
+            (&[80], &[80, 90], 80, true),
+            (&[80], &[80, 90], 89, true),
+            (&[80], &[80, 90], 100, true),
+            (&[90], &[90], 80, false),
+            (&[], &[90], 90, false),
+        ] {
+            assert_eq!(ways(ptx, cubins).has_twin_on(Some(on)), has_twin, "{ptx:?} {cubins:?} on {on}");
+        }
     }
 
     #[test]

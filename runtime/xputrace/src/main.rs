@@ -7,6 +7,7 @@
 mod attach;
 mod below;
 mod building;
+mod choosing;
 mod cli;
 mod collectors;
 mod compiled;

@@ -15,7 +15,8 @@ mod toolkit;
 mod triton;
 mod workshop;
 
-pub use making::{Asker, Done};
+pub use making::{Asker, Done, no_compiler};
+pub use toolkit::cache;
 
 use crate::run::Running;
 use anyhow::{Context, Result, anyhow, bail};
@@ -31,7 +32,7 @@ use xputrace_linux::Linux;
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::Loss;
 use xputrace_model::object::{DirectLaunch, Object, ObjectHome};
-use xputrace_model::plan::{Condition, DeviceEvent, DeviceWay, Plan};
+use xputrace_model::plan::{Condition, DeviceEvent, DeviceWay, DeviceWays, Plan};
 use xputrace_tracer::rendezvous::{Clocks, ConditionCounts, DeviceBlock, DeviceCounts, DeviceRegion, Image, Woven};
 use xputrace_tracer::{DeviceLayout, DeviceSite, ProcessIndex, Turned};
 use xputrace_twins::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin};
@@ -47,6 +48,8 @@ pub struct Twins {
     conditions: Vec<Condition>,
     tally: Tally,
     clocks: Clocks,
+    /// Whether a process had times of the GPU's read.
+    reads_clock: bool,
     object: Option<Arc<Object>>,
     caution: Option<String>,
 }
@@ -87,11 +90,8 @@ impl Twins {
         if handlers.is_empty() {
             return Ok(None);
         }
-        if plan.device_way == DeviceWay::Patch && handlers.len() > MOST_PATCH_HANDLERS {
-            bail!(
-                "patches of machine code can have {MOST_PATCH_HANDLERS} handlers, and the script has {}",
-                handlers.len()
-            );
+        if plan.device_ways == DeviceWays::One(DeviceWay::Patch) && handlers.len() > MOST_PATCH_HANDLERS {
+            bail!(too_many_for_patches(handlers.len()));
         }
         plan.object.iter().try_for_each(|it| objects::check(it, plan))?;
         let allows_exit = plan.object.as_ref().map(|it| it.allows_exit);
@@ -140,6 +140,7 @@ impl Twins {
             conditions,
             tally: Tally::default(),
             clocks: Clocks::default(),
+            reads_clock: false,
             object,
             caution,
         }))
@@ -170,7 +171,7 @@ impl Twins {
             Ok((place, map.try_clone_fd()?))
         };
         let arrays = maker.arrays().into_iter().map(array).collect::<Result<Vec<_>>>()?;
-        let (ring, reads_clock, conditions) = (maker.ring(), self.making.reads_clock(), self.conditions.clone());
+        let (ring, reads_clock, conditions) = (maker.ring(), maker.reads_clock(), self.conditions.clone());
         let has_programs = !self.making.launches.is_empty();
         Ok(DeviceBlock { initial, ring, arrays, reads_clock, conditions, has_programs })
     }
@@ -237,14 +238,16 @@ impl Twins {
         Woven::Twins(made.into_iter().map(twin).collect())
     }
 
-    /// Adds what is known of a process's clocks.
-    pub fn add_clocks(&mut self, clocks: Clocks) {
+    /// Adds what is known of the clocks of a process with such handlers.
+    pub fn add_clocks(&mut self, clocks: Clocks, way: DeviceWay) {
         self.clocks = self.clocks.and(clocks);
+        let takes_times = way == DeviceWay::Patch && self.making.takes_times;
+        self.reads_clock |= takes_times || self.making.maker.reads_clock();
     }
 
     /// Says how twins were compiled, and how right the times are that they have read.
     pub fn account_for_all(&self, running: &mut Running) {
-        let clocks = if self.making.reads_clock() { self.clocks } else { Clocks::default() };
+        let clocks = if self.reads_clock { self.clocks } else { Clocks::default() };
         let of_clocks = clocks::notes(clocks, self.object.is_some());
         self.tally.notes().iter().chain(&of_clocks).for_each(|it| running.report().note(it));
     }
@@ -264,6 +267,19 @@ fn name_of(symbol: &str, running: &mut Running) -> u64 {
 fn patches_of(Patched { code, points, kernels }: Patched, running: &mut Running) -> Patches {
     let kernel = |it: PatchedKernel| PatchedKernel { name: name_of(&it.symbol, running), ..it };
     Patches { code: code.cubin.code, points, kernels: kernels.into_iter().map(kernel).collect() }
+}
+
+fn too_many_for_patches(n_handlers: usize) -> String {
+    format!("patches of machine code can have {MOST_PATCH_HANDLERS} handlers, and the script has {n_handlers}")
+}
+
+/// Returns what a script needs that patches of machine code can't do, if anything; nothing of one that says the way itself.
+pub fn unpatchable(plan: &Plan) -> Option<String> {
+    let DeviceWays::Either { unpatchable } = &plan.device_ways else { return None };
+    let n_handlers = plan.device_handlers().count();
+    let too_many = (n_handlers > MOST_PATCH_HANDLERS).then(|| too_many_for_patches(n_handlers));
+    let of_object = plan.object.as_ref().and_then(|it| objects::unpatchable(it, plan));
+    unpatchable.clone().or(too_many).or(of_object)
 }
 
 /// Returns why a compiled object can't run on real GPUs.
@@ -333,8 +349,12 @@ fn take(region: &DeviceRegion, extent: Extent, process: ProcessIndex, running: &
 
 /// Says what became of a process's images and launches, where handlers could not run, and counts contexts of which the end
 /// was not read. Returns what is known of its clocks.
-pub fn account(region: &DeviceRegion, process: ProcessIndex, pid: u32, running: &mut Running) -> Clocks {
-    let way = running.plan().device_way;
+pub fn account(
+    region: &DeviceRegion,
+    way: DeviceWay,
+    (process, pid): (ProcessIndex, u32),
+    running: &mut Running,
+) -> Clocks {
     let has_handlers = running.plan().device_handlers().next().is_some();
     let Ok(counts) = region.counts() else { return Clocks::default() };
     let DeviceCounts { swapped, n_unfinished, failures, unprobed, images, clocks, conditions, programs, .. } = counts;
@@ -343,6 +363,7 @@ pub fn account(region: &DeviceRegion, process: ProcessIndex, pid: u32, running: 
     for (condition, ConditionCounts { sampled, unprobed }) in conditions.into_iter().enumerate() {
         running.state().pipeline.add_sampled(condition, sampled, unprobed);
     }
+    let hint = patches_hint(running.plan());
     let mut note = |text: String| running.report().note(&format!("process {pid}: {text}"));
     for (outcome, n) in ImageOutcome::ALL.iter().zip(images).filter(|it| it.1 > 0) {
         missed(*outcome).into_iter().for_each(|what| note(format!("{n} of its images {what}")));
@@ -359,7 +380,7 @@ pub fn account(region: &DeviceRegion, process: ProcessIndex, pid: u32, running: 
     // What follows says it of kernels that were loaded before.
     let has_reasons = unprobed.iter().any(|it| *it > 0) || !has_handlers;
     if swapped <= programs.launched && images[ImageOutcome::Twinned as usize] == 0 && !has_reasons {
-        note(none_probed(way, images[ImageOutcome::NoPtx as usize]));
+        note(none_probed(way, images[ImageOutcome::NoPtx as usize], &hint));
     }
     for (why, n) in Unprobed::ALL.iter().zip(unprobed).filter(|it| it.1 > 0) {
         note(format!("{n} launches ran without handlers: {}", ran_original(*why)));
@@ -367,13 +388,21 @@ pub fn account(region: &DeviceRegion, process: ProcessIndex, pid: u32, running: 
     clocks
 }
 
+/// Says what to do for kernels without PTX, if anything can be done.
+fn patches_hint(plan: &Plan) -> String {
+    match unpatchable(plan) {
+        Some(why) => format!(". Others are not patched: {why}"),
+        None if plan.object.is_some() => String::new(),
+        None => ". For other kernels, let the handlers have #{via: \"patch\"}".into(),
+    }
+}
+
 /// Says that no kernel of a process has handlers; `n_without_ptx` of its images have no PTX.
-fn none_probed(way: DeviceWay, n_without_ptx: u64) -> String {
+fn none_probed(way: DeviceWay, n_without_ptx: u64, hint: &str) -> String {
     match way {
         DeviceWay::Twin => format!(
             "none of its images has PTX of a kernel that a device handler names ({n_without_ptx} have no PTX at all): a twin \
-             needs it, and kernels have it that nvcc compiles with -arch=sm_90, and Triton's whose cache has it. For other \
-             kernels, let the handlers have #{{via: \"patch\"}}"
+             needs it, and kernels have it that nvcc compiles with -arch=sm_90, and Triton's whose cache has it{hint}"
         ),
         DeviceWay::Patch => {
             "none of the modules that it has loaded since then has a kernel that a device handler names: \

@@ -1,15 +1,18 @@
 //! `xputrace explain`: which way device handlers take into the kernels of a program, as far as that is known before it runs.
 
+use crate::choosing;
 use crate::cli::Run;
 use crate::kernels::{Kernels, kernels_in, matches, search};
 use crate::twins::files::mapped_programs;
+use crate::twins::unpatchable;
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use xputrace_model::plan::{DeviceWay, KernelPattern, Plan};
+use xputrace_model::plan::{DeviceWay, DeviceWays, KernelPattern, Plan};
+use xputrace_tracer::rendezvous::Chosen;
 
 /// Describes the way; empty for a script without device handlers.
 ///
@@ -26,7 +29,7 @@ pub fn explain(plan: &Plan, run: &Run) -> Result<String> {
         return Ok(String::new());
     }
     let files = files_of(run)?;
-    let mut lines = vec![way(plan).to_owned()];
+    let mut lines = vec![way(plan, run, files.as_ref())];
     match &files {
         None => lines.push("which kernels that reaches is known with -p PID or -- CMD".into()),
         Some(files) => lines.extend(patterns.iter().flat_map(|it| reached(it, files, plan, run))),
@@ -34,10 +37,24 @@ pub fn explain(plan: &Plan, run: &Run) -> Result<String> {
     Ok(lines.iter().fold("\nway into kernels\n".into(), |text, it| format!("{text}  {it}\n")))
 }
 
-fn way(plan: &Plan) -> &'static str {
-    match plan.device_way {
-        DeviceWay::Patch => "patches of machine code",
-        DeviceWay::Twin => "twins: copies of kernels, made from their PTX",
+/// Says which way it is, or how it is chosen.
+fn way(plan: &Plan, run: &Run, files: Option<&BTreeMap<PathBuf, Kernels>>) -> String {
+    match (&plan.device_ways, files) {
+        (DeviceWays::One(DeviceWay::Patch), _) => "patches of machine code".into(),
+        (DeviceWays::One(DeviceWay::Twin), _) if !run.starts_programs() => {
+            "twins: copies of kernels, made from their PTX; the contexts of a running process can't be patched".into()
+        }
+        (DeviceWays::One(DeviceWay::Twin), _) => "twins: copies of kernels, made from their PTX".into(),
+        (DeviceWays::Either { .. }, Some(files)) => {
+            let Chosen { note, .. } = choosing::for_files(plan, files.values());
+            format!("decided when CUDA starts; by the command's file, {}", note.unwrap_or_default())
+        }
+        (DeviceWays::Either { .. }, None) => match unpatchable(plan) {
+            Some(why) => format!("twins: copies of kernels, made from their PTX; they are not patched: {why}"),
+            None => "decided when CUDA starts, for each process: twins, unless none of the kernels that match has PTX, and they \
+                     can be patched"
+                .into(),
+        },
     }
 }
 
@@ -74,11 +91,11 @@ fn reached(pattern: &str, files: &BTreeMap<PathBuf, Kernels>, plan: &Plan, run: 
         if named.is_empty() {
             continue;
         }
-        let n_twins = named.iter().filter(|it| it.1.has_twin()).count();
+        let n_twins = named.iter().filter(|it| it.1.has_twin_on(None)).count();
         let (n, path) = (named.len(), path.display());
-        let without = match (plan.device_way, n - n_twins) {
-            (DeviceWay::Patch, _) | (_, 0) => String::new(),
-            (_, n) => format!(", {n} without PTX: they need #{{via: \"patch\"}}"),
+        let without = match (&plan.device_ways, n - n_twins) {
+            (DeviceWays::One(DeviceWay::Patch), _) | (_, 0) => String::new(),
+            (_, n) => format!(", {n} without PTX"),
         };
         lines.push(format!("{}: {n} in {path}{without}", pattern.text()));
     }
@@ -86,7 +103,7 @@ fn reached(pattern: &str, files: &BTreeMap<PathBuf, Kernels>, plan: &Plan, run: 
         let where_else = if run.command.is_empty() { "that it has mapped" } else { "of the command, before it runs" };
         lines.push(format!("{}: none in the files {where_else}: decided when code is loaded", pattern.text()));
     }
-    if plan.device_way == DeviceWay::Patch && run.command.is_empty() {
+    if plan.device_ways == DeviceWays::One(DeviceWay::Patch) && run.command.is_empty() {
         lines.push("patches reach only modules that are loaded after xputrace has attached".into());
     }
     lines

@@ -14,17 +14,25 @@ const FILE: &str = "libsanitizer-public.so";
 /// # Errors
 /// A text that says where it was searched for, and what to install.
 pub(super) fn find() -> Result<Functions, String> {
-    let directories = sanitizer_directories(&mapped_libraries(), |name| std::env::var_os(name));
-    let files: Vec<PathBuf> = directories.iter().map(|it| it.join(FILE)).filter(|it| it.exists()).collect();
     let mut failures = Vec::new();
-    for file in &files {
+    for file in &files()? {
         match open(file) {
             Ok(functions) => return Ok(functions),
             Err(why) => failures.push(format!("{}: {why}", file.display())),
         }
     }
-    if !failures.is_empty() {
-        return Err(format!("patching kernels needs NVIDIA's Sanitizer API: {}", failures.join("; ")));
+    Err(format!("patching kernels needs NVIDIA's Sanitizer API: {}", failures.join("; ")))
+}
+
+/// Returns where it is: in one place at least.
+///
+/// # Errors
+/// As [`find`].
+pub(super) fn files() -> Result<Vec<PathBuf>, String> {
+    let directories = sanitizer_directories(&mapped_libraries(), |name| std::env::var_os(name));
+    let files: Vec<PathBuf> = directories.iter().map(|it| it.join(FILE)).filter(|it| it.exists()).collect();
+    if !files.is_empty() {
+        return Ok(files);
     }
     let looked: Vec<_> = directories.iter().map(|it| it.display().to_string()).collect();
     let looked = if looked.is_empty() { "a toolkit or wheel".to_owned() } else { looked.join(", ") };

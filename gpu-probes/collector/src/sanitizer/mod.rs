@@ -75,6 +75,14 @@ impl SanitizerBackend {
         SanitizerBackend::new(locate::find()?, find_driver())
     }
 
+    /// Looks for its library, without loading it.
+    ///
+    /// # Errors
+    /// As [`SanitizerBackend::find`].
+    pub fn is_there() -> Result<(), String> {
+        locate::files().map(drop)
+    }
+
     /// Uses the functions that `find` returns for their symbols.
     ///
     /// # Errors

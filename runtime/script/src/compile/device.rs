@@ -2,6 +2,7 @@
 //! So aggregations and sums have a part on the GPU, and other values are written there or elsewhere. And what device
 //! handlers can ask of launches.
 
+use super::Wishes;
 use super::scan::{How, Use};
 use super::tables::{LaunchWords, Purpose, Shapes};
 use super::typed::MapId;
@@ -10,7 +11,7 @@ use crate::handler::{Handler, Staged};
 use xputrace_model::context::device::{ARGUMENTS, MOST_CONDITIONS, launch_word};
 use xputrace_model::context::{device, word};
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{Activity, Calls, Demand, DeviceWay, Place, Plan};
+use xputrace_model::plan::{Activity, Calls, Demand, DeviceWay, DeviceWays, Place, Plan};
 use xputrace_model::schema::{self, DeviceEvent, Event, Field, From};
 use xputrace_model::table::Scalar;
 
@@ -20,46 +21,81 @@ pub(super) fn check_maps(staged: &Staged, units: &[Unit], shapes: &Shapes) -> Ve
     on_gpu.flat_map(|map| MapUses::of(staged, units, shapes, map).mistakes()).collect()
 }
 
-/// Returns how all device handlers get into kernels: those that do not say follow those that do.
-pub(super) fn way(staged: &Staged) -> DeviceWay {
-    staged.handlers.iter().find_map(|it| it.options.via).unwrap_or_default()
+/// Returns how all device handlers get into kernels, if any of them says it: the others follow.
+fn said(staged: &Staged) -> Option<DeviceWay> {
+    staged.handlers.iter().find_map(|it| it.options.via)
 }
 
-/// Reports what can't be with the way in which device handlers get into kernels.
-pub(super) fn check_way(staged: &Staged) -> Vec<Diagnostic> {
-    let way = way(staged);
-    let Some(first) = staged.handlers.iter().find(|it| it.options.via.is_some()) else { return Vec::new() };
-    let error = |it: &Handler, message: String| Diagnostic::error("via", message, it.declared_at.clone());
-    let mistakes = staged.handlers.iter().filter_map(|it| match it.event {
-        Event::Device(_) if it.options.via.is_some_and(|it| it != way) => Some(
-            error(it, "all device handlers get into a process's kernels in one way".to_owned())
-                .also(first.declared_at.clone(), "another way")
-                .help("let each of them have the same `via`"),
-        ),
-        Event::Device(DeviceEvent::Line) if way == DeviceWay::Patch => Some(
-            error(it, "patches of machine code don't know source lines".to_owned())
-                .help("`device_line` needs a twin: leave `via` out, and compile with `nvcc -lineinfo`"),
-        ),
-        Event::Device(DeviceEvent::BlockEnd) if way == DeviceWay::Patch => Some(
-            error(it, "patches of machine code don't know which thread of a block ends last".to_owned())
-                .help("`device_block_end` needs a twin: leave `via` out"),
-        ),
-        Event::Device(_) if way == DeviceWay::Patch && it.options.stream.is_some() => Some(
-            error(it, "in which stream a launch is isn't known where kernels are patched".to_owned())
-                .help("`stream` needs a twin: leave `via` out"),
-        ),
-        event if way == DeviceWay::Patch && needs_cupti(it) => Some(
-            error(
-                it,
-                format!("`{}` needs CUPTI, which can't be used in a process whose kernels are patched", event.name()),
-            )
-            .also(first.declared_at.clone(), "patches")
-            .help("run the two in scripts of their own, one after the other")
-            .help("`kernel` and `launch`, of kernels and graphs, can be beside patches"),
-        ),
-        _ => None,
-    });
-    mistakes.collect()
+/// Returns which ways there are, and the mistakes in what the script says of them.
+pub(super) fn ways(staged: &Staged, units: &[Unit], shapes: &Shapes, wishes: Wishes) -> (DeviceWays, Vec<Diagnostic>) {
+    match said(staged) {
+        Some(DeviceWay::Patch) => {
+            let mistakes = check_same(staged, DeviceWay::Patch).chain(unpatchable(staged, units, shapes));
+            (DeviceWays::One(DeviceWay::Patch), mistakes.collect())
+        }
+        Some(way) => (DeviceWays::One(way), check_same(staged, way).collect()),
+        None if wishes.chooses_way && units.iter().any(|it| it.place == Place::Gpu) => {
+            let first = unpatchable(staged, units, shapes).next().map(|it| it.message);
+            (DeviceWays::Either { unpatchable: first }, Vec::new())
+        }
+        None => (DeviceWays::default(), Vec::new()),
+    }
+}
+
+/// Reports device handlers that say another way than the first one that says any.
+fn check_same(staged: &Staged, way: DeviceWay) -> impl Iterator<Item = Diagnostic> {
+    let first = staged.handlers.iter().find(|it| it.options.via.is_some());
+    let others = staged.handlers.iter().filter(move |it| it.options.via.is_some_and(|it| it != way));
+    let mistake = move |it: &Handler| {
+        let error = via_error(it, "all device handlers get into a process's kernels in one way".to_owned());
+        let error = first.into_iter().fold(error, |error, it| error.also(it.declared_at.clone(), "another way"));
+        error.help("let each of them have the same `via`")
+    };
+    others.map(mistake)
+}
+
+/// Returns what of a script patches can't do: where they are insisted on, each is an error.
+fn unpatchable<'a>(
+    staged: &'a Staged,
+    units: &'a [Unit<'a>],
+    shapes: &'a Shapes,
+) -> impl Iterator<Item = Diagnostic> + 'a {
+    let of_handlers = staged.handlers.iter().filter_map(|it| unpatchable_handler(staged, it));
+    let of_gpu = units.iter().filter(|it| matches!(it.handler.event, Event::Device(_)));
+    let maps = (0..shapes.list.len()).filter(|it| shapes.list[*it].in_gpu);
+    let of_maps = maps.filter_map(|map| MapUses::of(staged, units, shapes, map).unpatchable_launch());
+    of_handlers.chain(of_gpu.filter_map(parameters_of_patch)).chain(fields_of_patched_kernels(units)).chain(of_maps)
+}
+
+fn unpatchable_handler(staged: &Staged, handler: &Handler) -> Option<Diagnostic> {
+    let error = |message: &str| via_error(handler, message.to_owned());
+    Some(match handler.event {
+        Event::Device(DeviceEvent::Line) => error("patches of machine code don't know source lines")
+            .help("`device_line` needs a twin: leave `via` out, and compile with `nvcc -lineinfo`"),
+        Event::Device(DeviceEvent::BlockEnd) => {
+            error("patches of machine code don't know which thread of a block ends last")
+                .help("`device_block_end` needs a twin: leave `via` out")
+        }
+        Event::Device(_) if handler.options.stream.is_some() => {
+            error("in which stream a launch is isn't known where kernels are patched")
+                .help("`stream` needs a twin: leave `via` out")
+        }
+        event if needs_cupti(handler) => {
+            let message =
+                format!("`{}` needs CUPTI, which can't be used in a process whose kernels are patched", event.name());
+            let first = staged.handlers.iter().find(|it| it.options.via.is_some());
+            let error =
+                first.into_iter().fold(error(&message), |it, first| it.also(first.declared_at.clone(), "patches"));
+            error
+                .help("run the two in scripts of their own, one after the other")
+                .help("`kernel` and `launch`, of kernels and graphs, can be beside patches")
+        }
+        _ => return None,
+    })
+}
+
+fn via_error(handler: &Handler, message: String) -> Diagnostic {
+    Diagnostic::error("via", message, handler.declared_at.clone())
 }
 
 /// Whether only CUPTI tells of a handler's event. Patches tell of kernels, and the Sanitizer API of launches.
@@ -72,10 +108,11 @@ fn needs_cupti(handler: &Handler) -> bool {
     }
 }
 
-/// Whether kernels and their launches are events, but of patched code.
-pub(super) fn has_patched_kernels(staged: &Staged) -> bool {
+/// Whether kernels and their launches are events, but may be those of patched code.
+pub(super) fn has_patched_kernels(staged: &Staged, ways: &DeviceWays) -> bool {
     let is_one = |it: &Handler| matches!(it.event, Event::Activity(_) | Event::Launch);
-    way(staged) == DeviceWay::Patch && staged.handlers.iter().any(is_one)
+    let may_be_patched = matches!(ways, DeviceWays::One(DeviceWay::Patch) | DeviceWays::Either { unpatchable: None });
+    may_be_patched && staged.handlers.iter().any(is_one)
 }
 
 /// Returns what is demanded where they are events. Up to when kernels can be handled follows from launches then.
@@ -108,16 +145,6 @@ const OF_CUPTI: [usize; 21] = [
     word::LAUNCH_EXTERNAL_KIND,
 ];
 
-/// Reports fields that nobody tells where machine code is patched.
-pub(super) fn check_patched_fields(staged: &Staged, units: &[Unit]) -> Vec<Diagnostic> {
-    if way(staged) != DeviceWay::Patch {
-        return Vec::new();
-    }
-    let parameters =
-        units.iter().filter(|it| matches!(it.handler.event, Event::Device(_))).filter_map(parameters_of_patch);
-    parameters.chain(fields_of_patched_kernels(units)).collect()
-}
-
 fn parameters_of_patch(unit: &Unit) -> Option<Diagnostic> {
     let words: Vec<usize> = (ARGUMENTS..device::WORDS).collect();
     let error = Diagnostic::error(
@@ -131,7 +158,7 @@ fn parameters_of_patch(unit: &Unit) -> Option<Diagnostic> {
 }
 
 /// Reports fields of kernels and launches that CUPTI alone tells.
-fn fields_of_patched_kernels(units: &[Unit]) -> impl Iterator<Item = Diagnostic> {
+fn fields_of_patched_kernels<'a>(units: &'a [Unit<'a>]) -> impl Iterator<Item = Diagnostic> + 'a {
     let is_one = |it: &&Unit| matches!(it.handler.event, Event::Activity(_) | Event::Launch);
     let mistake = |unit: &Unit| {
         let reads = unit.reads();
@@ -197,8 +224,7 @@ impl<'a> MapUses<'a> {
     }
 
     fn mistakes(&self) -> Vec<Diagnostic> {
-        let all =
-            [self.text_in_key(), self.evicts(), self.written_twice(), self.plain_by_launch(), self.launch_of_patch()];
+        let all = [self.text_in_key(), self.evicts(), self.written_twice(), self.plain_by_launch()];
         all.into_iter().flatten().collect()
     }
 
@@ -232,7 +258,7 @@ impl<'a> MapUses<'a> {
     }
 
     /// Which call has launched a kernel, and in which stream, is known by CUPTI alone.
-    fn launch_of_patch(&self) -> Option<Diagnostic> {
+    fn unpatchable_launch(&self) -> Option<Diagnostic> {
         const KNOWN: [usize; 6] = [
             word::LAUNCH_USTACK,
             word::LAUNCH_PYSTACK,
@@ -243,8 +269,7 @@ impl<'a> MapUses<'a> {
         ];
         let is_unknown = |it: &LaunchWords| launch_word(it.value).is_none_or(|it| !KNOWN.contains(&it));
         let has_unknown = self.shapes.launch_parts(self.map).iter().flatten().any(is_unknown);
-        let is_patch = way(self.staged) == DeviceWay::Patch;
-        let at = self.first(|place, _| place == Place::Gpu).filter(|_| has_unknown && is_patch)?;
+        let at = self.first(|place, _| place == Place::Gpu).filter(|_| has_unknown)?;
         let message = format!(
             "the key of `{}` has a field of the launch that is not known where kernels are patched",
             self.name()

@@ -60,6 +60,9 @@ pub struct Wishes {
     pub some_gpus: bool,
     /// Other loaders run the programs, and nothing reads maps meanwhile: no map needs a second generation.
     pub other_loaders: bool,
+    /// Each process can choose how device handlers get into its kernels, where the script does not say: it is started
+    /// under xputrace.
+    pub chooses_way: bool,
 }
 
 /// Compiles all handlers of a script.
@@ -93,8 +96,8 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
         interpreted::mark_live_reads(&units, &mut shapes);
     }
     diagnostics.extend(device::check_maps(staged, &units, &shapes));
-    diagnostics.extend(device::check_way(staged));
-    diagnostics.extend(device::check_patched_fields(staged, &units));
+    let (ways, mistakes) = device::ways(staged, &units, &shapes, wishes);
+    diagnostics.extend(mistakes);
     diagnostics.extend(device::check_tags(&units));
     diagnostics.extend(placement::warn_of_late_exchanges(staged, &units));
     diagnostics.extend(warn_of_never_enabled(staged));
@@ -111,11 +114,11 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
         let is_switched = |it| build.plan.switches.iter().any(|switch| switch.demand.activities.contains(it));
         build.plan.demand = build.plan.demand.joining(is_switched);
     }
-    build.plan.device_way = device::way(staged);
-    if device::has_patched_kernels(staged) {
+    if device::has_patched_kernels(staged, &ways) {
         build.plan.demand = device::patched(build.plan.demand);
         build.plan.always = device::patched(build.plan.always);
     }
+    build.plan.device_ways = ways;
     build.plan.reads_lines = units.iter().any(Unit::reads_lines);
     build.has_window = wishes.window;
     build.has_hits = wishes.hits;

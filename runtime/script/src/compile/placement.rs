@@ -11,8 +11,8 @@ use std::sync::Arc;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::{
-    Activities, Activity, Demand, DeviceWay, HostDemand, HostEvent, HostEvents, LaunchFilter, Place, Plan, ProbeScope,
-    ReturnWay, Switch, Target,
+    Activities, Activity, Demand, DeviceWay, DeviceWays, HostDemand, HostEvent, HostEvents, LaunchFilter, Place, Plan,
+    ProbeScope, ReturnWay, Switch, Target,
 };
 use xputrace_model::schema::{self, DeviceEvent, Event, Field};
 use xputrace_model::table::{Storage, TableDef};
@@ -107,10 +107,10 @@ fn why_of_call(handler: &Handler) -> &'static str {
 /// Adds the reasons known only once the plan exists: which events are joined, and which maps need a
 /// system call.
 pub(super) fn explain(units: &[Unit], plan: &mut Plan) {
-    let Plan { probes, tables, demand, switches, .. } = plan;
+    let Plan { probes, tables, demand, switches, device_ways, .. } = plan;
     for (unit, probe) in units.iter().zip(&mut *probes).filter(|it| it.0.place == Place::Tracer) {
         if let Event::Activity(activity) = probe.event {
-            probe.why.insert(0, joined(activity, demand));
+            probe.why.insert(0, joined(activity, demand, device_ways));
         }
         if probe.event == Event::Activity(Activity::Graph) {
             probe.why.insert(1, how_graphs_are_recorded(demand).into());
@@ -143,8 +143,12 @@ fn returns(way: ReturnWay) -> &'static str {
     }
 }
 
-fn joined(activity: Activity, demand: &Demand) -> String {
-    let from = if demand.patched_kernels { ", with the times that patches take," } else { "" };
+fn joined(activity: Activity, demand: &Demand, ways: &DeviceWays) -> String {
+    let from = match (demand.patched_kernels, ways) {
+        (false, _) | (_, DeviceWays::One(DeviceWay::Twin)) => "",
+        (_, DeviceWays::One(DeviceWay::Patch)) => ", with the times that patches take,",
+        (_, DeviceWays::Either { .. }) => ", with the times that patches take in a process that has them,",
+    };
     let record = format!("a {}'s record{from} reaches the tracer", activity.name());
     match demand.joins(activity) {
         true => format!("{record} and is joined with its launch"),

@@ -1,12 +1,14 @@
 //! What device handlers compute: run in the tracer's engine, as for the threads of the software GPU.
 
-use crate::support::plan;
+use crate::support::{plan, staged};
 use std::collections::BTreeMap;
 use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::vm::Engine;
+use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::context::{WORDS, device, word};
-use xputrace_model::plan::{DeviceEvent, Plan};
+use xputrace_model::plan::{Activity, DeviceEvent, DeviceWay, DeviceWays, Plan};
 use xputrace_model::table::Storage;
+use xputrace_script::compile::{Wishes, compile};
 
 /// Both ends of the integers, and values on both sides of the buckets' bounds.
 const VALUES: [i64; 12] = [7, 0, -1, 1, 8, 31, 32, 100, -300, 1 << 40, i64::MIN, i64::MAX];
@@ -50,6 +52,62 @@ fn aggregations_are_stored_on_the_gpu_as_in_the_tracer() {
             assert!(!device.is_empty(), "{script}");
         }
     }
+}
+
+/// Returns the plan of a script whose programs are started.
+fn open_plan(script: &str) -> Plan {
+    let wishes = Wishes { chooses_way: true, ..Wishes::default() };
+    compile(&staged(script).staged, &MiniCatalog, wishes).0
+}
+
+#[test]
+fn a_script_that_leaves_the_way_open_says_what_patches_lack() {
+    for (beside, lacks) in [
+        ("", ""),
+        ("kernel(|k| @k.sum(k.duration)); launch(|l| @l.count());", ""),
+        ("device_mem(\"b\", #{via: ()}, |t| @m.count());", ""),
+        ("memcpy(|c| @c.count());", "`memcpy` needs CUPTI, which can't be used in a process whose kernels are patched"),
+        ("wait(|w| @w.count());", "`wait` needs CUPTI, which can't be used in a process whose kernels are patched"),
+        (
+            "api(\"cuda*\", |a| @a.count());",
+            "`api` needs CUPTI, which can't be used in a process whose kernels are patched",
+        ),
+        ("kernel(|k| @k[k.registers].count());", "nobody tells of these fields where kernels are patched: registers"),
+        (
+            "device_exit(\"a\", |t| @e[t.arg1].count());",
+            "the parameters of a kernel are not known where its machine code is patched",
+        ),
+        (
+            "device_exit(\"a\", |t| @e[t.launch.api].count());",
+            "the key of `@e` has a field of the launch that is not known where kernels are patched",
+        ),
+        ("device_line(\"a\", |t| @m.count());", "patches of machine code don't know source lines"),
+        (
+            "device_block_end(\"a\", |t| @m.count());",
+            "patches of machine code don't know which thread of a block ends last",
+        ),
+        (
+            "device_exit(\"a\", #{stream: 7}, |t| @m.count());",
+            "in which stream a launch is isn't known where kernels are patched",
+        ),
+    ] {
+        let script = format!("device_entry(\"a\", |t| @n.count()); {beside}");
+        let unpatchable = Some(lacks.to_owned()).filter(|it| !it.is_empty());
+        assert_eq!(open_plan(&script).device_ways, DeviceWays::Either { unpatchable }, "{beside}");
+        assert_eq!(plan(&script).device_ways, DeviceWays::One(DeviceWay::Twin), "{beside}");
+    }
+    let said = "device_entry(\"a\", |t| @n.count()); device_exit(\"a\", #{via: \"patch\"}, |t| @n.count());";
+    assert_eq!(open_plan(said).device_ways, DeviceWays::One(DeviceWay::Patch));
+    assert_eq!(open_plan("kernel(|k| @n.count());").device_ways, DeviceWays::default(), "nothing gets into kernels");
+}
+
+#[test]
+fn what_patches_may_tell_of_kernels_is_recorded_with_launches() {
+    let demand = |script: &str| open_plan(script).demand;
+    let with_times = demand("device_entry(\"a\", |t| @n.count()); kernel(|k| @k.count());");
+    assert!(with_times.patched_kernels && with_times.joins(Activity::Kernel));
+    let with_cupti = demand("device_entry(\"a\", |t| @n.count()); kernel(|k| @k.count()); memcpy(|c| @c.count());");
+    assert!(!with_cupti.patched_kernels && !with_cupti.joins(Activity::Kernel));
 }
 
 #[test]

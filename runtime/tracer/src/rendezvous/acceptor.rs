@@ -5,6 +5,7 @@
 //! channel.
 
 use super::RendezvousError;
+use super::choosing::{Choosing, Chosen, Newcomer, Ways};
 use super::device::DeviceBlock;
 use super::listener::{Connection, Heard, Listener, Reach};
 use super::socket::{Peer, readable};
@@ -17,7 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use xputrace_model::plan::Demand;
+use xputrace_model::plan::{Demand, DeviceWay};
 use xputrace_wire::region::Shape;
 
 /// How long a peer may stay silent. A silent peer delays nobody else.
@@ -51,15 +52,15 @@ pub struct Order {
     pub gpus: String,
     /// What device memory is like at first, if the run has device code.
     pub device: Option<DeviceBlock>,
-    /// Whether device code gets into kernels by patches of their machine code.
-    pub patches: bool,
+    /// How device code gets into kernels.
+    pub ways: Ways,
     /// Whether a process is the target's, under any user.
     pub is_target: Box<dyn Fn(u32) -> bool + Send>,
 }
 
 /// The fate of a peer.
 pub enum Arrival {
-    Armed(Armed),
+    Armed(Box<Armed>),
     Missed(Missed),
     /// The system currently refuses connections.
     Full(RendezvousError),
@@ -76,6 +77,8 @@ pub struct Armed {
     pub thread_ids: Vec<(u32, u32)>,
     /// The file of its CUPTI, with links resolved.
     pub cupti_file: PathBuf,
+    /// How device code gets into its kernels.
+    pub chosen: Chosen,
 }
 
 /// A process that is not traced.
@@ -129,6 +132,7 @@ impl Acceptor {
             sockets,
             order,
             silent: Vec::new(),
+            choosing: Choosing::new()?,
             n_armed: 0,
             is_full: false,
             arrivals: sender,
@@ -198,6 +202,7 @@ struct Work {
     order: Order,
     /// In order of arrival.
     silent: Vec<Silent>,
+    choosing: Choosing,
     n_armed: u32,
     /// Whether the system refused the last attempt to accept.
     is_full: bool,
@@ -210,6 +215,7 @@ impl Work {
         while self.wait() {
             self.accept();
             self.hear();
+            self.arm_chosen();
             self.let_go_of_silent();
         }
         self.close();
@@ -219,6 +225,7 @@ impl Work {
     /// reported.
     fn close(&mut self) {
         self.accept();
+        self.choosing.rest().for_each(Target::leave_dormant);
         for Silent { connection, is_target } in std::mem::take(&mut self.silent) {
             let peer = connection.peer();
             match connection.hear() {
@@ -234,8 +241,11 @@ impl Work {
     fn wait(&mut self) -> bool {
         let signal = self.signal.as_raw_fd();
         let listening = self.listener.fds().filter(|_| !self.is_full);
-        let fds: Vec<RawFd> =
-            [signal].into_iter().chain(listening).chain(self.silent.iter().map(|it| it.connection.fd())).collect();
+        let fds: Vec<RawFd> = [signal, self.choosing.fd()]
+            .into_iter()
+            .chain(listening)
+            .chain(self.silent.iter().map(|it| it.connection.fd()))
+            .collect();
         let oldest = self.silent.iter().map(Silent::since).min();
         let oldest = oldest.map(|it| SILENCE.saturating_sub(it.elapsed()) + Duration::from_millis(1));
         let limit = if self.is_full { Some(RETRY) } else { oldest };
@@ -303,7 +313,8 @@ impl Work {
         late.into_iter().for_each(|it| self.miss(it.connection.peer(), Why::Silent));
     }
 
-    fn arm(&mut self, mut target: Target) {
+    /// Arms a process, unless its way has to be chosen first.
+    fn arm(&mut self, target: Target) {
         let peer = target.peer;
         let no_cupti =
             (target.cupti_version == 0).then(|| format!("process {} has no CUPTI: {}", target.peer.pid, target.cupti));
@@ -313,12 +324,33 @@ impl Work {
         }
         // Look it up while the process waits for its order: a short-lived one would be gone later.
         let cupti_file = file_seen_by(target.peer.pid, &target.cupti);
-        match self.send_order(&mut target) {
+        let chooser = match &self.order.ways {
+            Ways::Given(way) => return self.arm_by(target, cupti_file, Chosen { way: *way, note: None }),
+            Ways::Chosen(chooser) => chooser.clone(),
+        };
+        let newcomer = Newcomer { peer, no_patches: target.no_patches.clone(), cupti_file: cupti_file.clone() };
+        match chooser.at_once(&newcomer) {
+            Some(chosen) => self.arm_by(target, cupti_file, chosen),
+            None => self.choosing.begin(chooser, newcomer, target),
+        }
+    }
+
+    /// Arms the processes whose way was chosen meanwhile.
+    fn arm_chosen(&mut self) {
+        while let Some((target, cupti_file, chosen)) = self.choosing.next() {
+            self.arm_by(target, cupti_file, chosen);
+        }
+    }
+
+    fn arm_by(&mut self, mut target: Target, cupti_file: PathBuf, chosen: Chosen) {
+        let peer = target.peer;
+        match self.send_order(&mut target, chosen.way) {
             Ok(shared) => {
                 let index = self.n_armed;
                 self.n_armed += 1;
                 let (comm, thread_ids) = (comm_of(target.peer.pid), target.thread_ids());
-                self.report(Arrival::Armed(Armed { target, shared, index, comm, thread_ids, cupti_file }));
+                let armed = Armed { target, shared, index, comm, thread_ids, cupti_file, chosen };
+                self.report(Arrival::Armed(Box::new(armed)));
             }
             Err(reason) => {
                 target.leave_dormant();
@@ -327,8 +359,8 @@ impl Work {
         }
     }
 
-    fn send_order(&mut self, target: &mut Target) -> Result<Shared, String> {
-        let Order { demand, now, is_switched, mappings, shape, tags, window, conflict, gpus, device, patches, .. } =
+    fn send_order(&mut self, target: &mut Target, way: DeviceWay) -> Result<Shared, String> {
+        let Order { demand, now, is_switched, mappings, shape, tags, window, conflict, gpus, device, .. } =
             &mut self.order;
         let tags = tags.as_mut().map(|make| make(target.peer.pid)).transpose()?;
         let tags = tags.as_ref().map(AsRawFd::as_raw_fd);
@@ -344,7 +376,7 @@ impl Work {
             conflict,
             gpus,
             device: device.as_ref(),
-            patches: *patches,
+            way,
         };
         target.arm(&order, self.n_armed, tags).map_err(|it| it.to_string())
     }

@@ -126,11 +126,12 @@ pub struct ConditionCounts {
 }
 
 impl DeviceRegion {
-    /// Creates the region of a process, whose blocks are like this at first and have its id.
+    /// Creates the region of a process, whose blocks are like this at first and have its id. `takes_times` says that its
+    /// patches read GPUs' timers too.
     ///
     /// # Errors
     /// The block is too large, or the memory cannot be had.
-    pub fn new(block: &DeviceBlock, pid: u32) -> io::Result<Self> {
+    pub fn new(block: &DeviceBlock, takes_times: bool, pid: u32) -> io::Result<Self> {
         let DeviceBlock { initial, ring, reads_clock, conditions, has_programs, .. } = block;
         let shape = Shape { block_bytes: initial.len() as u64, ring: *ring };
         if !shape.is_sound() {
@@ -138,10 +139,12 @@ impl DeviceRegion {
         }
         let file = File::from(sealed_memory(shape.size())?);
         file.write_all_at(&shape.block_bytes.to_le_bytes(), offset_of!(Control, block_bytes) as u64)?;
-        let flags =
-            [(reads_clock, offset_of!(Control, reads_clock)), (has_programs, offset_of!(Control, has_programs))];
+        let flags = [
+            (*reads_clock || takes_times, offset_of!(Control, reads_clock)),
+            (*has_programs, offset_of!(Control, has_programs)),
+        ];
         for (flag, offset) in flags {
-            file.write_all_at(&u32::from(*flag).to_le_bytes(), offset as u64)?;
+            file.write_all_at(&u32::from(flag).to_le_bytes(), offset as u64)?;
         }
         file.write_all_at(initial, shape.initial_offset() as u64)?;
         if initial.len() >= PID_TGID + size_of::<u64>() {
@@ -431,19 +434,19 @@ mod tests {
 
     #[test]
     fn a_block_begins_with_the_initial_bytes_and_has_no_copy() {
-        let region = DeviceRegion::new(&block(&BLOCK), 0x11).unwrap();
+        let region = DeviceRegion::new(&block(&BLOCK), false, 0x11).unwrap();
         let mut initial = [0; 24];
         region.file.read_exact_at(&mut initial, region.shape.initial_offset() as u64).unwrap();
         assert_eq!(initial[..8], BLOCK[..8]);
         assert_eq!((&initial[8..16], &initial[16..]), (&[0x11, 0, 0, 0, 0x11, 0, 0, 0][..], &BLOCK[16..]));
         assert!(region.copies(Extent::Whole).unwrap().is_empty());
         assert_eq!(region.counts().unwrap(), DeviceCounts::default());
-        assert!(DeviceRegion::new(&block(&[0; 9]), 0x11).is_err());
+        assert!(DeviceRegion::new(&block(&[0; 9]), false, 0x11).is_err());
     }
 
     #[test]
     fn copies_are_those_that_are_complete() {
-        let region = DeviceRegion::new(&block(&BLOCK), 0x11).unwrap();
+        let region = DeviceRegion::new(&block(&BLOCK), false, 0x11).unwrap();
         for (at, generation) in [(0, 2), (1, 3), (15, 4)] {
             write(&region, slot(at) + offset_of!(Slot, generation), generation);
             region.file.write_all_at(&[at as u8; 24], region.shape.copy_offset(at) as u64).unwrap();
@@ -455,7 +458,7 @@ mod tests {
 
     #[test]
     fn launches_of_all_contexts_are_counted_together() {
-        let region = DeviceRegion::new(&block(&BLOCK), 0x11).unwrap();
+        let region = DeviceRegion::new(&block(&BLOCK), false, 0x11).unwrap();
         (0..3).for_each(|it| write(&region, slot(it) + offset_of!(Slot, swapped), 10));
         write(&region, offset_of!(Control, unprobed) + 8 * Unprobed::Cooperative as usize, 5);
         write(&region, offset_of!(Control, images) + 8 * ImageOutcome::Twinned as usize, 2);
@@ -471,7 +474,7 @@ mod tests {
 
     #[test]
     fn what_has_become_of_programs_is_read() {
-        let region = DeviceRegion::new(&DeviceBlock { has_programs: true, ..block(&BLOCK) }, 0x11).unwrap();
+        let region = DeviceRegion::new(&DeviceBlock { has_programs: true, ..block(&BLOCK) }, false, 0x11).unwrap();
         let flag = word_at(&region.control().unwrap(), offset_of!(Control, has_programs)) as u32;
         assert_eq!((flag, region.counts().unwrap().programs), (1, ProgramsOutcome::default()));
         let at = offset_of!(Control, programs);
@@ -500,7 +503,7 @@ mod tests {
             of(filter(2, None), Some(SwitchId(1))),
         ];
         let region =
-            DeviceRegion::new(&DeviceBlock { conditions: conditions.to_vec(), ..block(&BLOCK) }, 0x11).unwrap();
+            DeviceRegion::new(&DeviceBlock { conditions: conditions.to_vec(), ..block(&BLOCK) }, false, 0x11).unwrap();
         let word = |at: usize, offset: usize| {
             let mut word = [0; 8];
             region.file.read_exact_at(&mut word, (condition_offset(at) + offset) as u64).unwrap();
@@ -547,7 +550,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_words_in_the_region_are_survived(writes in proptest::collection::vec((0usize..PAGE / 8, any::<u64>()), 0..60)) {
-            let region = DeviceRegion::new(&block(&BLOCK), 0x11).unwrap();
+            let region = DeviceRegion::new(&block(&BLOCK), false, 0x11).unwrap();
             for (at, word) in writes {
                 write(&region, at * 8, word);
             }

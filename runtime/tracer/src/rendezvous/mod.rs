@@ -11,6 +11,7 @@
 #![allow(unsafe_code, reason = "sockets and shared memory are system calls on raw memory")]
 
 mod acceptor;
+mod choosing;
 mod device;
 mod dormant;
 mod listener;
@@ -20,6 +21,7 @@ mod socket;
 mod target;
 
 pub use acceptor::{Acceptor, Armed, Arrival, Missed, Order, TagArrays, Why, comm_of};
+pub use choosing::{ChooseWay, Chosen, Newcomer, Ways};
 pub use device::{
     Clocks, ConditionCounts, Cubin, DeviceBlock, DeviceCounts, DeviceRegion, Image, Loaded, ProgramsOutcome,
 };

@@ -7,7 +7,7 @@ use super::{FLUSH_MILLIS, RendezvousError, failed};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use xputrace_model::plan::Demand;
+use xputrace_model::plan::{Demand, DeviceWay};
 use xputrace_wire::cuda_calls::with_names;
 use xputrace_wire::device::{ArrayPlace, Extent, MOST_IMAGE_BYTES, Patches, Programs, Twin, encode_twins, twin_status};
 use xputrace_wire::message::{self, Message, demand, window};
@@ -27,6 +27,8 @@ pub struct Target {
     pub capabilities: u64,
     /// Path of libcupti, or why there is none.
     pub cupti: String,
+    /// Why its machine code can't be patched, if it can't.
+    pub no_patches: Option<String>,
     /// Why it cannot be armed: another version of the collector. Such a target stays dormant.
     pub refusal: Option<String>,
     closed: bool,
@@ -52,8 +54,8 @@ pub struct Arming<'a> {
     pub gpus: &'a str,
     /// What device memory is like at first, if the run has device code.
     pub device: Option<&'a DeviceBlock>,
-    /// Whether device code gets into kernels by patches of their machine code.
-    pub patches: bool,
+    /// How device code gets into kernels.
+    pub way: DeviceWay,
 }
 
 /// The memory shared with a target.
@@ -141,6 +143,7 @@ pub enum Notice {
 impl Target {
     pub(super) fn new(socket: OwnedFd, peer: Peer, hello: Message) -> Self {
         let version = hello.words[0];
+        let (cupti, no_patches) = hello.text.split_once('\n').unwrap_or((&hello.text, ""));
         let refusal = (version != u64::from(xputrace_wire::VERSION))
             .then(|| format!("the collector in process {} speaks version {version} of the wire format", peer.pid));
         Target {
@@ -149,7 +152,8 @@ impl Target {
             pid_in_target: hello.words[1] as u32,
             cupti_version: hello.words[2] as u32,
             capabilities: hello.words[3],
-            cupti: hello.text,
+            cupti: cupti.to_owned(),
+            no_patches: (hello.words[4] == 0).then(|| no_patches.to_owned()),
             refusal,
             closed: false,
         }
@@ -167,22 +171,23 @@ impl Target {
         process_index: u32,
         tags: Option<RawFd>,
     ) -> Result<Shared, RendezvousError> {
-        let Arming { most, first, is_switched, mappings, shape, window, conflict, gpus, device, patches } = *order;
+        let Arming { most, first, is_switched, mappings, shape, window, conflict, gpus, device, way } = *order;
         let context = |what: &str| format!("{what} for process {}", self.peer.pid);
         let shared = |verb: &str| context(&format!("{verb} {} MiB of shared memory", shape.size() >> 20));
         let memory = sealed_memory(shape.size()).map_err(|it| failed(shared("make"), it))?;
         let region = Region::map(&memory, shape).map_err(|it| failed(shared("map"), it))?;
         let device = device.filter(|_| self.capabilities & demand::DEVICE != 0);
         let arrays = device.map_or(&[][..], |it| &it.arrays);
-        let device = device.map(|it| DeviceRegion::new(it, self.pid_in_target));
+        let patches = device.is_some() && way == DeviceWay::Patch;
+        let device = device.map(|it| DeviceRegion::new(it, patches && most.patched_kernels, self.pid_in_target));
         let device = device.transpose().map_err(|it| failed(context("make device memory"), it))?;
         let possible = if tags.is_some() { u64::MAX } else { !demand::MARKER };
         let [bits, first_bits] = [most, first].map(|it| demand_bits(it, mappings) & possible);
         let of_run = [
             (is_switched, demand::SWITCHED),
             (device.is_some(), demand::DEVICE),
-            (device.is_some() && patches, demand::PATCHES),
-            (device.is_some() && patches && most.patched_kernels, demand::PATCHED_KERNELS),
+            (patches, demand::PATCHES),
+            (patches && most.patched_kernels, demand::PATCHED_KERNELS),
         ];
         let bits = of_run.into_iter().filter(|it| it.0).fold(bits, |bits, it| bits | it.1);
         let (rings, ring_bytes) = (shape.rings.into(), shape.ring_bytes.into());
@@ -234,6 +239,11 @@ impl Target {
     /// Leaves the process untraced.
     pub fn leave_dormant(self) {
         let _ = send(&self.socket, &Message::new(message::DORMANT, &[], ""), &[]);
+    }
+
+    /// Has the process wait longer: its order follows.
+    pub(super) fn ask_to_wait(&self) {
+        let _ = send(&self.socket, &Message::new(message::COMING, &[], ""), &[]);
     }
 
     /// Asks the collector to stop; it answers with a last flush and [`Notice::Bye`].

@@ -62,7 +62,17 @@ pub struct Run {
 impl Run {
     /// Whether it names what to trace: a command or processes.
     pub fn has_target(&self) -> bool {
-        !self.command.is_empty() || !self.options.pids.is_empty() || self.options.all_processes
+        !self.command.is_empty() || self.attaches()
+    }
+
+    /// Whether it names running processes.
+    fn attaches(&self) -> bool {
+        !self.options.pids.is_empty() || self.options.all_processes
+    }
+
+    /// Whether it traces programs that it starts, or would.
+    pub fn starts_programs(&self) -> bool {
+        !self.attaches() && self.options.replay.is_none() && self.options.loaders.is_none()
     }
 }
 

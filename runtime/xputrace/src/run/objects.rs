@@ -8,7 +8,7 @@ use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::vm::Fault;
 use xputrace_model::object::Object;
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Place, Plan, ProbeId, ReturnWay};
+use xputrace_model::plan::{DeviceWays, Place, Plan, ProbeId, ReturnWay};
 use xputrace_model::schema::Event;
 use xputrace_objects::Wishes;
 use xputrace_tracer::Sink;
@@ -36,7 +36,11 @@ pub fn plan(run: &Run, file: &str) -> Result<Plan> {
     let read = |name: &str| std::fs::read(name);
     let plan = xputrace_objects::plan(file, &bytes, &wishes(run), &read).map_err(|it| anyhow!("{file}: {it}"))?;
     refuse_in_linux(run, &plan)?;
-    Ok(plan)
+    let ways = match run.starts_programs() && plan.device_handlers().next().is_some() {
+        true => DeviceWays::Either { unpatchable: None },
+        false => DeviceWays::default(),
+    };
+    Ok(Plan { device_ways: ways, ..plan })
 }
 
 /// Reads an object whose programs run over a recording.

@@ -33,6 +33,8 @@ pub struct Report {
     handler_failures: HashSet<(u32, usize)>,
     tape_failed: bool,
     software_said: bool,
+    /// Whether the machine code of a process's kernels is patched, so that CUPTI tells nothing of it.
+    are_patched: bool,
     pub collectors: Collectors,
     /// Whether running processes are attached to, instead of a command being started.
     pub attaches: bool,
@@ -62,6 +64,11 @@ impl Report {
         if self.refusals.len() < MOST_KEPT {
             self.refusals.push(why.to_owned());
         }
+    }
+
+    /// Remembers that the kernels of a process are patched.
+    pub fn kernels_are_patched(&mut self) {
+        self.are_patched = true;
     }
 
     pub fn is_quiet(&self) -> bool {
@@ -165,8 +172,8 @@ impl Report {
     }
 
     /// Returns why no GPU event was seen, and what to do. `are_switched` says that no probe for them was always enabled,
-    /// `is_patched` that none are asked for, since machine code is patched.
-    pub fn silence(&self, account: &Account, are_switched: bool, is_patched: bool) -> Option<String> {
+    /// `patches_tell` that patches tell of kernels, where they are.
+    pub fn silence(&self, account: &Account, are_switched: bool, patches_tell: bool) -> Option<String> {
         let launches = account.launches();
         let in_part = if self.recorded_part.is_some() { " in the part that was recorded" } else { "" };
         Some(if self.never_recorded {
@@ -182,7 +189,7 @@ impl Report {
              program made no CUDA call, or it removes CUDA_INJECTION64_PATH from its environment; `xputrace doctor` \
              checks the machine"
                 .into()
-        } else if is_patched {
+        } else if self.are_patched && !patches_tell {
             return None;
         } else if are_switched {
             format!("no GPU events{in_part}: CUDA was used, but nothing happened while a probe for it was enabled")

@@ -41,7 +41,7 @@ fn twin(plan: &Plan) -> Option<TwinText> {
 
 /// Assembles PTX with the `ptxas` that the variable PTXAS names, or that is on the PATH.
 #[allow(clippy::print_stderr, reason = "a test says why it did not run")]
-fn assemble(name: &str, text: &str, options: &[&str]) {
+pub fn assemble(name: &str, text: &str, options: &[&str]) {
     let ptxas = std::env::var_os("PTXAS").map_or_else(|| PathBuf::from("ptxas"), PathBuf::from);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("twin.ptx");
@@ -131,7 +131,7 @@ fn bundled_scripts_patch() {
 }
 
 fn patches(plan: &Plan) -> String {
-    assert_eq!(plan.device_way, DeviceWay::Patch);
+    assert_eq!(plan.device_ways, DeviceWays::One(DeviceWay::Patch));
     let twins = Twins::of(plan).unwrap().unwrap();
     twins.making.maker.patches(90, plan.demand.patched_kernels).unwrap().text
 }

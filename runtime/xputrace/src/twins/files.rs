@@ -205,7 +205,7 @@ pub fn mapped_programs(pid: u32) -> Result<BTreeSet<PathBuf>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use object::write::Object;
     use object::{Architecture, BinaryFormat, Endianness, SectionKind};
@@ -215,11 +215,11 @@ mod tests {
 
     /// What `nvcc` of CUDA 13.0 makes of `gpu-probes/collector/tests/images/scale.cu`: a cubin for `sm_90`, and PTX for it and
     /// `sm_75`.
-    const SCALE: &[u8] = include_bytes!("../../../../gpu-probes/collector/tests/images/zstd.fatbin");
+    pub const SCALE: &[u8] = include_bytes!("../../../../gpu-probes/collector/tests/images/zstd.fatbin");
     const SYMBOL: &str = "scale";
 
     /// Returns an ELF file with a section for each of these contents.
-    fn elf(sections: &[(&str, &[u8])]) -> Vec<u8> {
+    pub fn elf(sections: &[(&str, &[u8])]) -> Vec<u8> {
         let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
         for (name, contents) in sections {
             let id = object.add_section(Vec::new(), (*name).into(), SectionKind::ReadOnlyData);
@@ -229,12 +229,12 @@ mod tests {
     }
 
     /// A library, mapped into this process until it is dropped.
-    struct Library(*mut libc::c_void, tempfile::NamedTempFile);
+    pub struct Library(*mut libc::c_void, tempfile::NamedTempFile);
 
     const MAPPED_BYTES: usize = 4096;
 
     impl Library {
-        fn with(containers: &[u8]) -> Self {
+        pub fn with(containers: &[u8]) -> Self {
             let file = tempfile::NamedTempFile::new_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
             fs::write(file.path(), elf(&[(".nv_fatbin", containers)])).unwrap();
             let (rights, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     /// Returns a container with a cubin for `sm_90` alone.
-    fn machine_code_of(kernel: &str) -> Vec<u8> {
+    pub fn machine_code_of(kernel: &str) -> Vec<u8> {
         let mut cubin = elf(&[(&format!(".nv.constant0.{kernel}"), &[0; 16])]);
         cubin.resize(cubin.len().next_multiple_of(8), 0);
         // As in what the compiler makes, whose first entry is a cubin with a header of 64 bytes.

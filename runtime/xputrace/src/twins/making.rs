@@ -25,13 +25,15 @@ const COMPILES_WITHIN: Duration = Duration::from_secs(60);
 pub struct Asker {
     pub process: ProcessIndex,
     pub pid: u32,
+    /// How handlers get into its kernels.
+    pub way: DeviceWay,
     /// Whose code it runs. Asked of the system when it connected: it may be another program by now.
     account: Account,
 }
 
 impl Asker {
-    pub fn of(process: ProcessIndex, Peer { pid, uid, gid, .. }: Peer) -> Self {
-        Asker { process, pid, account: Account { uid, gid } }
+    pub fn of(process: ProcessIndex, Peer { pid, uid, gid, .. }: Peer, way: DeviceWay) -> Self {
+        Asker { process, pid, way, account: Account { uid, gid } }
     }
 }
 
@@ -130,7 +132,6 @@ pub enum WhyText {
 /// What twins are made with.
 pub struct Making {
     pub maker: Maker,
-    way: DeviceWay,
     /// Whether patches take the times of all kernels.
     pub takes_times: bool,
     /// The kernels of each handler; of those that run in kernels of their own, which come last, none.
@@ -148,7 +149,6 @@ impl Making {
     pub fn new(maker: Maker, plan: &Plan, kernels: Vec<KernelPattern>, launches: Vec<OwnLaunch>) -> Self {
         Making {
             maker,
-            way: plan.device_way,
             takes_times: plan.demand.patched_kernels,
             kernels,
             launches,
@@ -159,16 +159,11 @@ impl Making {
         }
     }
 
-    /// Whether times on the GPU are read.
-    pub fn reads_clock(&self) -> bool {
-        self.takes_times || self.maker.reads_clock()
-    }
-
     /// Makes a twin or patches, or says why there are none.
     pub fn make(&self, Task { image, asker }: Task) -> Done {
         let number = image.number;
         // A process waits for the answer, whatever its code does to us.
-        let made = catch_unwind(AssertUnwindSafe(|| match self.way {
+        let made = catch_unwind(AssertUnwindSafe(|| match asker.way {
             _ if image.is_context() => self.programs(&image, asker),
             DeviceWay::Twin => self.twin(image, asker),
             DeviceWay::Patch => self.patches(image, asker),
@@ -256,7 +251,7 @@ impl Making {
         let code = self.compile(source, capabilities, asker);
         let code = code.map_err(|why| match why {
             WhyText::Failed(why) => anyhow!("ptxas does not compile the patches of machine code: {why}"),
-            why => anyhow!("patches of machine code need a ptxas: {}", tally::reason(&why)),
+            why => anyhow!(tally::lacking_for_patches(&why)),
         })?;
         Ok(Outcome::Patched(Patched { code, points: text.points, kernels }))
     }
@@ -341,6 +336,16 @@ impl Making {
         let unkept = of_directory.or_else(|| cubin.unkept.as_ref().map(ToString::to_string));
         Ok(Compiled { cubin, unkept })
     }
+}
+
+/// Returns why patches for a process can't be compiled, as far as that is known before.
+pub fn no_compiler(pid: u32, account: Account) -> Option<String> {
+    let why = match toolkit::can_become(account) {
+        false => WhyText::OtherUser(account.uid),
+        true if toolkit::candidates(pid).is_empty() => WhyText::NoPtxas(Vec::new()),
+        true => return None,
+    };
+    Some(tally::lacking_for_patches(&why))
 }
 
 /// PTX to compile.

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use xputrace_bytecode::{BpfMapId, Insn, MapKind, Program, helper, insn};
 use xputrace_model::diagnostic::{FileId, Site};
 use xputrace_model::object::{Object, ObjectHome, ObjectMap};
-use xputrace_model::plan::{Plan, ProgramId};
+use xputrace_model::plan::{DeviceEvent, DeviceHandler, Plan, ProgramId};
 use xputrace_tracer::DeviceLayout;
 
 /// Refuses what a real GPU lacks so far.
@@ -31,6 +31,23 @@ pub(super) fn check(object: &Object, plan: &Plan) -> Result<()> {
 fn on_gpu(object: &Object, plan: &Plan) -> Vec<ProgramId> {
     let in_kernels = plan.device_handlers().filter_map(|it| it.program);
     in_kernels.chain(object.launches.iter().map(|it| it.program)).collect()
+}
+
+/// Returns what an object needs that patches of machine code can't do, if anything.
+pub(super) fn unpatchable(object: &Object, plan: &Plan) -> Option<String> {
+    let is_twins = |it: &DeviceHandler<'_>| matches!(it.place, DeviceEvent::Line | DeviceEvent::BlockEnd);
+    let place = plan.device_handlers().find(is_twins).map(|it| &plan.probes[it.probe.index()].name);
+    let programs = plan.device_handlers().filter_map(|it| it.program).map(|it| &plan.image.programs[it]);
+    let maps = programs.flat_map(|it| &it.map_refs).map(|it| &object.maps[it.1.index()]);
+    let array = maps.filter(|it| it.home == ObjectHome::Shared).map(|it| &it.name).next();
+    let is_launched = !object.launches.is_empty();
+    let is_of_script = !object.with_context.is_empty();
+    place
+        .map(|name| format!("patches of machine code don't know where `{name}` is"))
+        .or_else(|| array.map(|name| format!("the array `{name}` is shared with Linux, which patches can't do")))
+        .or_else(|| object.allows_exit.then(|| "patches can't end threads of kernels, as --unsafe allows".into()))
+        .or_else(|| is_launched.then(|| "programs that are launched as kernels of their own need CUPTI".into()))
+        .or_else(|| is_of_script.then(|| "what it reads of kernels isn't known of a script that was built".into()))
 }
 
 /// Says which arrays both sides may change; `None` if there are none.
@@ -80,6 +97,7 @@ pub(super) fn line(program: &Program, insn: usize) -> Site {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::twins::bundled::assemble;
     use crate::twins::making::{Code, MadePrograms, WhyText};
     use crate::twins::{Twins, why_not};
     use std::path::Path;
@@ -98,11 +116,29 @@ mod tests {
     }
 
     fn plan(name: &str, set: &[&str]) -> Plan {
+        let set = set.iter().map(|it| (*it).to_owned()).collect();
+        plan_as(name, &Wishes { set, allows_exit: true, ..Wishes::default() })
+    }
+
+    fn plan_as(name: &str, wishes: &Wishes) -> Plan {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/objects").join(format!("{name}.bpf.o"));
-        let wishes =
-            Wishes { set: set.iter().map(|it| (*it).to_owned()).collect(), allows_exit: true, ..Wishes::default() };
         let bytes = std::fs::read(&file).unwrap();
-        xputrace_objects::plan(name, &bytes, &wishes, &|path| std::fs::read(path)).unwrap()
+        xputrace_objects::plan(name, &bytes, wishes, &|path| std::fs::read(path)).unwrap()
+    }
+
+    #[test]
+    fn objects_can_be_patched_unless_they_need_a_twin() {
+        let lacks = |plan: &Plan| unpatchable(plan.object.as_ref().unwrap(), plan);
+        for name in ["threads", "each_thread", "records", "wide"] {
+            let plan = plan_as(name, &Wishes::default());
+            assert_eq!(lacks(&plan), None, "{name}");
+            let twins = Twins::of(&plan).unwrap().unwrap();
+            let patches = twins.making.maker.patches(90, false).unwrap_or_else(|it| panic!("{name}: {}", it.what));
+            assemble(name, &patches.text, &["--compile-as-tools-patch"]);
+        }
+        assert_eq!(lacks(&plan("stops", &[])).unwrap(), "patches can't end threads of kernels, as --unsafe allows");
+        let shared = lacks(&plan_as("both", &Wishes::default())).unwrap();
+        assert!(shared.ends_with("is shared with Linux, which patches can't do"), "{shared}");
     }
 
     #[test]

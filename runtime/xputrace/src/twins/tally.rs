@@ -124,6 +124,11 @@ pub fn reason(why: &WhyText) -> String {
     }
 }
 
+/// Says why there are no patches, which the driver can't compile.
+pub fn lacking_for_patches(why: &WhyText) -> String {
+    format!("patches of machine code need a ptxas: {}", reason(why))
+}
+
 /// Says what a ptxas found wrong with a twin.
 fn failure(why: &WhyText, kernels: &[String]) -> Option<String> {
     let WhyText::Failed(why) = why else { return None };
