@@ -320,6 +320,64 @@ def patched_pytorch():
     return f"{len(wanted)} kernels, {sum(wanted.values())} threads, in 10 launches of a graph too"
 
 
+MATMUL = """
+import torch
+h = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16)
+for _ in range(20):
+    z = torch.softmax(h @ h, dim=-1)
+torch.cuda.synchronize()
+print(z.double().sum().item())
+"""
+
+
+def said_of_way(done):
+    """What a run said of the way that it chose: one sentence, of one process."""
+    said = [it for it in done.stderr.splitlines() if "kernels get twins" in it or "kernels are patched" in it]
+    expect("processes that chose", len(said), 1)
+    return said[0]
+
+
+@case("a script that leaves the way open: PTX, machine code, and a handler that needs CUPTI", cases=CASES)
+def chosen():
+    script = 'device_entry("vectorAdd", |t| @n.count());'
+    for program, words in (("vectors", "kernels get twins: the kernel that matches"), ("vectors_machine_code", "kernels are patched")):
+        objects, done = trace(script, [BIN / program, 100_000, 100])
+        own = account(done)
+        assert words in said_of_way(done), done.stderr
+        expect(f"the result of {program}", (own["wrong"], own["error"]), (0, "no error"))
+        expect(f"threads of {program}", maps(objects)["@n"], own["threads"] * own["launches"])
+        expect(f"losses of {program}", bad(losses(objects), {"kernels_only"}), {})
+    objects, done = trace(script + " memcpy(|c| @copies.count());", [BIN / "vectors_machine_code", 100_000, 100])
+    said = said_of_way(done)
+    assert "kernels get twins, and no handler runs" in said and "`memcpy` needs CUPTI" in said, said
+    assert maps(objects)["@copies"] > 0 and "@n" not in maps(objects), maps(objects)
+    return said
+
+
+@case("a script that leaves the way open: a product by PyTorch", cases=CASES)
+def chosen_pytorch():
+    program = OUT / "product.py"
+    program.write_text(MATMUL)
+    objects, by_cupti = trace("kernel(|k| @threads[k.symbol].sum(k.grid.size * k.block.size));", ["python3", program])
+    wanted = {k: v for k, v in maps(objects)["@threads"].items() if "nvjet" in k or "softmax" in k.lower()}
+    assert any("nvjet" in k for k in wanted) and len(wanted) > 1, maps(objects)
+    # Of the product's kernel no file may know: later versions of cuBLAS unpack it themselves.
+    product = " ".join(f'device_entry("{symbol}", |t| @n{at}.count());' for at, symbol in enumerate(wanted))
+    objects, done = trace(product, ["python3", program])
+    said, found = said_of_way(done), maps(objects)
+    assert "kernels are patched" in said, done.stderr
+    expect("the program's result", done.stdout, by_cupti.stdout)
+    expect("entries", {symbol: found.get(f"@n{at}") for at, symbol in enumerate(wanted)}, wanted)
+    objects, done = trace(product + " memcpy(|c| @copies.count());", ["python3", program])
+    refused = said_of_way(done)
+    assert "kernels get twins, and no handler runs" in refused and "`memcpy` needs CUPTI" in refused, refused
+    assert maps(objects)["@copies"] > 0, maps(objects)
+    _, done = trace('device_entry("*", #{per: "block"}, |t| @n.count());', ["python3", program])
+    both = said_of_way(done)
+    assert "kernels get twins: " in both and "No handler runs in the other" in both, both
+    return f"{said}\n{both}"
+
+
 # What kernels do by CUPTI, and by patches beside a device handler.
 KERNELS = """
     kernel(|k| { @n[k.name].count(); @time[k.name].sum(k.duration); @from[k.name, k.launch.pystack].count(); });

@@ -31,6 +31,7 @@ build() {
     # A number of an architecture embeds PTX; native does not.
     for name in vectors gemm hundred faults; do nvcc -O2 -w -std=c++17 -arch=sm_90 -o "$BIN/$name" $name.cu & done
     nvcc -O2 -w -std=c++17 -gencode arch=compute_90,code=compute_90 -o "$BIN/gemm_ptx" gemm.cu &
+    nvcc -O2 -w -std=c++17 -gencode arch=compute_90,code=sm_90 -o "$BIN/vectors_machine_code" vectors.cu &
     nvcc -O2 -w -arch=sm_90 -lineinfo -Xcompiler $host -cudart shared -o "$BIN/inside" inside.cu &
     nvcc -O2 -w -std=c++17 -arch=sm_90 -cudart shared -o "$BIN/clusters" clusters.cu &
     nvcc -O2 -w -arch=sm_90 -Xcompiler $host -cudart shared -o "$BIN/late" late.cu &
