@@ -18,6 +18,7 @@ pub mod insn;
 pub mod object;
 pub mod probe;
 pub mod targets;
+pub mod usdt;
 pub mod vm;
 
 pub use asm::{Assembler, Label};

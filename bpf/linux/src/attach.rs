@@ -17,17 +17,72 @@ use crate::returns::{self, Seen, Unseen};
 use crate::scope::Scope;
 use crate::sys::{self, UprobeMulti};
 use crate::trial;
+use crate::usdt::{self, Rules};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use xputrace_bytecode::usdt::cookie as cookie_of_usdt;
+use xputrace_model::names::Names;
 use xputrace_model::plan::cookie::{self, ReturnSite};
-use xputrace_model::plan::{ProbeId, ProgramId, ReturnWay, StringId};
+use xputrace_model::plan::{ProbeId, ProgramId, ReturnWay, StringId, UsdtPattern};
 
 /// Maximum number of functions named in a warning.
 const NAMED_FUNCTIONS: usize = 3;
 
-/// A probe on functions, and the files it was found in.
+/// What a probe looks for in files.
+#[derive(Clone, Debug)]
+pub(crate) enum Sought {
+    /// A function's name, or a pattern.
+    Function(String),
+    Usdt(UsdtPattern),
+}
+
+impl Sought {
+    fn is_pattern(&self) -> bool {
+        match self {
+            Sought::Function(function) => resolve::is_glob(function),
+            Sought::Usdt(pattern) => usdt::is_pattern(pattern),
+        }
+    }
+
+    /// Returns the places in a file.
+    fn places(&self, file: &Candidate) -> Result<Places, AttachError> {
+        match self {
+            Sought::Function(function) => resolve::places(file, function),
+            Sought::Usdt(pattern) => Ok(Places { places: usdt::places(file, pattern)?, indirect: Vec::new() }),
+        }
+    }
+}
+
+impl fmt::Display for Sought {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sought::Function(function) => f.write_str(function),
+            Sought::Usdt(pattern) => f.write_str(&pattern.text()),
+        }
+    }
+}
+
+/// What the run keeps of the places that are attached, so that programs can tell them apart.
+pub(crate) struct Known<'a> {
+    pub(crate) names: &'a mut Names,
+    pub(crate) rules: &'a mut Rules,
+}
+
+impl Known<'_> {
+    /// Returns the cookie of a place where something is entered, or called.
+    fn cookie(&mut self, place: &Place, way: ReturnSite) -> Result<u64, AttachError> {
+        let name = self.names.intern(&place.function);
+        Ok(match &place.usdt {
+            Some(details) => cookie_of_usdt(name, self.rules.number(details)?),
+            None => cookie::of(name, way),
+        })
+    }
+}
+
+/// A probe on functions, or on USDT probes, and the files it was found in.
 #[derive(Debug)]
 pub(crate) struct FunctionProbe {
     pub(crate) probe: ProbeId,
@@ -39,7 +94,9 @@ pub(crate) struct FunctionProbe {
     /// How it detects returns, if it probes them.
     pub(crate) returns: Option<ReturnWay>,
     pub(crate) object: String,
-    pub(crate) function: String,
+    pub(crate) sought: Sought,
+    /// The arguments that its handler reads, if it is a USDT probe's.
+    pub(crate) arguments: Vec<usize>,
     /// Whether files of other processes are searched too.
     pub(crate) every_file: bool,
     /// Attached to every process, whatever the scope.
@@ -97,12 +154,20 @@ impl ProbedFile {
 struct Sites {
     offsets: Vec<u64>,
     cookies: Vec<u64>,
+    /// Empty, or for each the file offset of its counter, or 0.
+    counters: Vec<u64>,
 }
 
 impl Sites {
     fn add(&mut self, offset: u64, cookie: u64) {
         self.offsets.push(offset);
         self.cookies.push(cookie);
+    }
+
+    fn add_counted(&mut self, offset: u64, cookie: u64, counter: Option<u64>) {
+        self.counters.resize(self.offsets.len(), 0);
+        self.add(offset, cookie);
+        self.counters.push(counter.unwrap_or(0));
     }
 }
 
@@ -123,13 +188,14 @@ impl FunctionProbe {
         &mut self,
         file: &Candidate,
         programs: &Programs,
-        intern: &mut dyn FnMut(&str) -> StringId,
+        known: &mut Known<'_>,
     ) -> Result<Option<Found>, AttachError> {
         if self.seen.contains_key(&file.id) {
             return Ok(None);
         }
         self.seen.extend(Content::of(&file.path).map(|it| (file.id, it)));
-        let Places { mut places, indirect } = resolve::places(file, &self.function)?;
+        let Places { mut places, indirect } = self.sought.places(file)?;
+        self.arguments.iter().try_for_each(|it| usdt::check_argument(&places, &file.path, *it))?;
         let matched = places.len() + indirect.len();
         let (refused, unknown) = self.take_refused(&mut places, &file.path, programs)?;
         let loops = places.iter().filter(|it| it.is_loop).map(|it| it.function.clone()).collect::<Vec<_>>();
@@ -146,7 +212,7 @@ impl FunctionProbe {
                 .map(|(why, functions)| self.left_out(&functions, matched, &format!("are not probed. Each {why}"))),
         );
         let warnings = texts.into_iter().flatten().map(|text| Warning { probe: Some(self.probe), text }).collect();
-        self.files.push(self.sites(file, &seen.places, intern));
+        self.files.push(self.sites(file, &seen.places, known)?);
         Ok(Some(Found { file: self.files.len() - 1, warnings }))
     }
 
@@ -158,7 +224,7 @@ impl FunctionProbe {
             Some(ReturnWay::Trampoline) => returns::by_trampoline(places),
             Some(ReturnWay::AtReturn) => returns::at_exits(file, places, program(programs, self.program)?),
         };
-        if seen.places.is_empty() || (!seen.unseen.is_empty() && !resolve::is_glob(&self.function)) {
+        if seen.places.is_empty() || (!seen.unseen.is_empty() && !self.sought.is_pattern()) {
             let reason = |(why, functions): (&str, Vec<String>)| format!("{} {why}", listed(&functions));
             let functions = unseen(&seen.unseen).map(reason).collect();
             return Err(AttachError::NoReturns { file: file.to_path_buf(), functions });
@@ -170,20 +236,23 @@ impl FunctionProbe {
         &self,
         file: &Candidate,
         places: &[(Place, Option<Exits>)],
-        intern: &mut dyn FnMut(&str) -> StringId,
-    ) -> ProbedFile {
+        known: &mut Known<'_>,
+    ) -> Result<ProbedFile, AttachError> {
         let mut file = ProbedFile::of(file);
         for (place, exits) in places {
-            let name = intern(&place.function);
             // The entry's program asks how the return is detected, not where.
             let way = if exits.is_some() { ReturnSite::Ret } else { ReturnSite::Trampoline };
-            file.entries.add(place.file_offset, cookie::of(name, way));
+            let cookie = known.cookie(place, way)?;
+            match &place.usdt {
+                Some(details) => file.entries.add_counted(place.file_offset, cookie, details.semaphore),
+                None => file.entries.add(place.file_offset, cookie),
+            }
             match exits {
-                None => file.trampolined.add(place.file_offset, cookie::of(name, ReturnSite::Trampoline)),
-                Some(exits) => file.add_exits(name, exits),
+                None => file.trampolined.add(place.file_offset, cookie),
+                Some(exits) => file.add_exits(cookie::name(cookie), exits),
             }
         }
-        file
+        Ok(file)
     }
 
     /// Removes the places that Linux refuses, and those it could not be asked about; returns the
@@ -202,7 +271,7 @@ impl FunctionProbe {
             places.extract_if(.., |it| offsets.contains(&it.file_offset)).map(|it| it.function).collect()
         };
         let (refused, unknown) = (take(&verdict.refused), take(&verdict.unknown));
-        match places.is_empty() || (!refused.is_empty() && !resolve::is_glob(&self.function)) {
+        match places.is_empty() || (!refused.is_empty() && !self.sought.is_pattern()) {
             true => Err(AttachError::Unsteppable {
                 file: file.to_path_buf(),
                 functions: listed(&[refused, unknown].concat()),
@@ -212,10 +281,10 @@ impl FunctionProbe {
     }
 
     fn left_out(&self, functions: &[String], matched: usize, why: &str) -> Option<String> {
-        let FunctionProbe { object, function, .. } = self;
+        let FunctionProbe { object, sought, .. } = self;
         let text = || {
             format!(
-                "{} of {matched} functions matched by {object}:{function} {why}: {}",
+                "{} of {matched} functions matched by {object}:{sought} {why}: {}",
                 functions.len(),
                 listed(functions)
             )
@@ -232,8 +301,8 @@ impl FunctionProbe {
             if sites.offsets.is_empty() {
                 continue;
             }
-            let places =
-                UprobeMulti { path: &file.path, offsets: &sites.offsets, cookies: &sites.cookies, pid, at_return };
+            let Sites { offsets, cookies, counters } = sites;
+            let places = UprobeMulti { path: &file.path, offsets, cookies, counters, pid, at_return };
             let program = program(programs, index)?;
             links.push(sys::link_uprobe_multi(program, &places).map_err(|it| refused_uprobe(&file.path, pid, it))?);
         }
@@ -331,7 +400,8 @@ pub(crate) fn link_place(
     path: &Path,
     file_offset: u64,
 ) -> Result<OwnedFd, AttachError> {
-    let places = UprobeMulti { path, offsets: &[file_offset], cookies: &[0], pid: None, at_return: false };
+    let places =
+        UprobeMulti { path, offsets: &[file_offset], cookies: &[0], counters: &[], pid: None, at_return: false };
     sys::link_uprobe_multi(program(programs, id)?, &places).map_err(|it| refused_uprobe(path, None, it))
 }
 
@@ -508,7 +578,10 @@ pub(crate) fn most_telling(mut errors: Vec<AttachError>) -> Option<AttachError> 
         | AttachError::NoReturns { .. }
         | AttachError::InsideInstruction { .. }
         | AttachError::Undecodable { .. } => 2,
-        AttachError::NoSuchFunction { near, .. } => 4 - near.len().min(1),
+        AttachError::BrokenUsdt { .. }
+        | AttachError::SeveralProviders { .. }
+        | AttachError::UnreadableArgument { .. } => 2,
+        AttachError::NoSuchFunction { near, .. } | AttachError::NoSuchUsdt { near, .. } => 4 - near.len().min(1),
         _ => 5,
     };
     errors.sort_by_key(rank);

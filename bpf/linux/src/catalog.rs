@@ -4,10 +4,12 @@
 //! namespace from /proc, and the offset of one field of `task_struct` from Linux's type information
 //! (BTF).
 
+use crate::attach;
 use crate::error::AttachError;
 use crate::pid_namespace;
-use crate::resolve::{self, Candidate};
+use crate::resolve::{self, Candidate, Place};
 use crate::scope::Scope;
+use crate::usdt;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -17,6 +19,7 @@ use std::sync::OnceLock;
 use xputrace_bytecode::probe::PidNamespace;
 use xputrace_model::catalog::{Catalog, ReturnType, TracepointField, TracepointFieldType, TracepointFormat};
 use xputrace_model::diagnostic;
+use xputrace_model::plan::UsdtPattern;
 
 /// Inode of the initial pid namespace. Source: `PROC_PID_INIT_INO` in `include/linux/proc_ns.h`.
 pub(crate) const INITIAL_PID_NAMESPACE: u64 = 4_026_531_836;
@@ -34,6 +37,15 @@ pub struct LiveCatalog {
     files: RefCell<HashMap<String, Rc<Vec<NamedFile>>>>,
     answers: RefCell<HashMap<(String, String), Result<(), String>>>,
     return_types: RefCell<HashMap<(String, String), Option<ReturnType>>>,
+    usdt: RefCell<HashMap<(String, UsdtPattern), Rc<UsdtPlaces>>>,
+}
+
+/// The places of USDT probes in the files of a name.
+#[derive(Debug, Default)]
+struct UsdtPlaces {
+    files: Vec<(PathBuf, Vec<Place>)>,
+    /// Why there are none in files that could be read.
+    errors: Vec<AttachError>,
 }
 
 /// A file and the names of its functions that can be probed.
@@ -65,6 +77,7 @@ impl LiveCatalog {
             files: RefCell::default(),
             answers: RefCell::default(),
             return_types: RefCell::default(),
+            usdt: RefCell::default(),
         }
     }
 
@@ -88,6 +101,24 @@ impl LiveCatalog {
         let mut types = files.iter().map(|it| resolve::return_type(&it.file, function));
         let first = types.next()??;
         types.all(|it| it == Some(first)).then_some(first)
+    }
+
+    fn usdt_places(&self, object: &str, pattern: &UsdtPattern) -> Rc<UsdtPlaces> {
+        let key = (object.to_owned(), pattern.clone());
+        if let Some(known) = self.usdt.borrow().get(&key) {
+            return known.clone();
+        }
+        let mut found = UsdtPlaces::default();
+        for file in resolve::candidates(object, &self.scope) {
+            match usdt::places(&file, pattern) {
+                Ok(places) => found.files.push((file.path, places)),
+                Err(error) if is_guess(&error, object) => {}
+                Err(error) => found.errors.push(error),
+            }
+        }
+        let found = Rc::new(found);
+        self.usdt.borrow_mut().insert(key, found.clone());
+        found
     }
 
     fn look_up(&self, object: &str, function: &str) -> Result<(), String> {
@@ -121,6 +152,28 @@ impl Catalog for LiveCatalog {
         answer
     }
 
+    fn usdt(&self, object: &str, pattern: &UsdtPattern) -> Result<(), String> {
+        let found = self.usdt_places(object, pattern);
+        match attach::most_telling(found.errors.clone()) {
+            Some(error) if found.files.is_empty() => Err(error.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    fn usdt_argument(&self, object: &str, pattern: &UsdtPattern, n: usize) -> Result<(), String> {
+        let found = self.usdt_places(object, pattern);
+        for (file, places) in &found.files {
+            usdt::check_argument(places, file, n).map_err(|it| it.to_string())?;
+        }
+        match found.files.iter().map(|(_, places)| usdt::most_arguments(places)).max() {
+            Some(most) if most <= n => Err(match most {
+                0 => format!("the USDT probe `{}` has no arguments", pattern.text()),
+                most => format!("the USDT probe `{}` has no `arg{n}`, only {most} from `arg0` on", pattern.text()),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn has_file(&self, object: &str) -> bool {
         !self.is_final || !self.files(object).is_empty()
     }
@@ -142,6 +195,12 @@ impl Catalog for LiveCatalog {
     fn exec_id_offset(&self) -> Option<u32> {
         *self.exec_id.get_or_init(|| crate::btf::with(|it| it.offset("task_struct", "self_exec_id")))
     }
+}
+
+/// Whether an error is only that a file lacks the probe that was no more than a guess, or that it cannot be read.
+fn is_guess(error: &AttachError, object: &str) -> bool {
+    matches!(error, AttachError::UnreadableFile { .. })
+        || error.without_it().is_some_and(|it| !resolve::is_candidate(object, it))
 }
 
 /// Returns perf's id of a tracepoint.

@@ -3,7 +3,7 @@
 use gimli::UnwindSection;
 use memmap2::Mmap;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, SectionHeader};
-use object::{Endianness, Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolFlags};
+use object::{Endianness, Object, ObjectSection, ObjectSegment, ObjectSymbol, Permissions, SymbolFlags};
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ impl Elf {
     /// function symbols that refer to data, where a breakpoint would change the data.
     pub(crate) fn functions(&self, passes: &mut dyn FnMut(&str) -> bool) -> Vec<Function> {
         let Ok(file) = self.parse() else { return Vec::new() };
-        let code = code_segments(&file);
+        let code = segments(&file, Permissions::executable);
         let mut found: HashMap<(String, u64), Function> = HashMap::new();
         for symbol in file.symbols().chain(file.dynamic_symbols()) {
             let Some(kind) = function_kind(&symbol.flags()) else { continue };
@@ -89,7 +89,29 @@ impl Elf {
     /// Returns the file offset of the code at a virtual address.
     pub(crate) fn file_offset(&self, address: u64) -> Option<u64> {
         let file = self.parse().ok()?;
-        offset_of(&code_segments(&file), address)
+        offset_of(&segments(&file, Permissions::executable), address)
+    }
+
+    /// Returns the file offset of the data at a virtual address.
+    pub(crate) fn data_offset(&self, address: u64) -> Option<u64> {
+        let file = self.parse().ok()?;
+        offset_of(&segments(&file, |it| !it.executable()), address)
+    }
+
+    /// Returns the virtual address of a variable; a sentence if it has none, or several.
+    pub(crate) fn variable(&self, name: &str) -> Result<u64, String> {
+        let file = self.parse()?;
+        let symbols = file.symbols().chain(file.dynamic_symbols());
+        let named = symbols.filter(|it| it.is_definition() && it.name() == Ok(name)).map(|it| it.address());
+        let mut addresses: Vec<u64> = named.collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        match addresses[..] {
+            [one] => Ok(one),
+            [] if self.is_stripped() => Err(format!("it is in the variable `{name}`, and the file is stripped")),
+            [] => Err(format!("it is in the variable `{name}`, for which the file has no symbol")),
+            _ => Err(format!("it is in the variable `{name}`, and the file has several of this name")),
+        }
     }
 
     /// Returns the start of the code that contains an address, by the file's unwinding rules: a
@@ -172,10 +194,10 @@ fn function_kind(flags: &SymbolFlags<object::SectionIndex, object::SymbolIndex>)
     }
 }
 
-/// Returns address, file offset and size of the executable segments.
-fn code_segments(file: &ElfFile64<'_, Endianness>) -> Vec<(u64, (u64, u64))> {
-    let code = file.segments().filter(|it| it.permissions().executable());
-    code.map(|it| (it.address(), it.file_range())).collect()
+/// Returns address, file offset and size of the segments whose permissions pass.
+fn segments(file: &ElfFile64<'_, Endianness>, passes: impl Fn(&Permissions) -> bool) -> Vec<(u64, (u64, u64))> {
+    let passing = file.segments().filter(|it| passes(&it.permissions()));
+    passing.map(|it| (it.address(), it.file_range())).collect()
 }
 
 fn offset_of(segments: &[(u64, (u64, u64))], address: u64) -> Option<u64> {

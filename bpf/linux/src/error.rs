@@ -1,7 +1,7 @@
 //! Failures of Linux, as sentences that say what was attempted and what to do.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use xputrace_bytecode::BpfMapId;
 
 /// A failure that stops the run. Its text includes the cause, so it has no `source`: printing an
@@ -54,6 +54,20 @@ pub enum Error {
 pub enum AttachError {
     #[error("there is no function `{function}` in {file}{why}{}", near_names(.near))]
     NoSuchFunction { file: PathBuf, function: String, near: Vec<String>, why: String },
+    #[error("{file} has no USDT probes: it has no notes of them (.note.stapsdt)")]
+    NoUsdt { file: PathBuf },
+    #[error("there is no USDT probe `{probe}` in {file}{}", near_names(.near))]
+    NoSuchUsdt { file: PathBuf, probe: String, near: Vec<String> },
+    #[error("several providers in {file} have a probe `{name}`: {}. Name one of them, or write `*`", providers.join(", "))]
+    SeveralProviders { file: PathBuf, name: String, providers: Vec<String> },
+    #[error("the USDT probe `{probe}` in {file} cannot be probed: {why}")]
+    BrokenUsdt { file: PathBuf, probe: String, why: String },
+    #[error(
+        "`arg{argument}` of the USDT probe `{probe}` in {file} cannot be read: {why} (`{text}`, at {file_offset:#x})"
+    )]
+    UnreadableArgument { file: PathBuf, probe: String, file_offset: u64, argument: usize, text: String, why: String },
+    #[error("the places of the run's USDT probes have their arguments in more than {most} different ways; probe fewer")]
+    TooManyRules { most: u32 },
     #[error("there is no file {}; if the run creates it, name it by a pattern: `{}*`", .0.display(), .0.display())]
     NoSuchFile(PathBuf),
     #[error("cannot read the functions of {file}: {reason}")]
@@ -113,7 +127,21 @@ impl AttachError {
                 | InsideInstruction { .. }
                 | Undecodable { .. }
                 | OffsetOutside { .. }
+                | NoUsdt { .. }
+                | NoSuchUsdt { .. }
+                | SeveralProviders { .. }
+                | BrokenUsdt { .. }
+                | UnreadableArgument { .. }
         )
+    }
+
+    /// Returns the file, if the cause is that it has nothing of the name.
+    pub(crate) fn without_it(&self) -> Option<&Path> {
+        use AttachError::*;
+        match self {
+            NoSuchFunction { file, .. } | NoSuchUsdt { file, .. } | NoUsdt { file } => Some(file),
+            _ => None,
+        }
     }
 }
 

@@ -47,6 +47,7 @@ mod spawn;
 mod sys;
 mod targets;
 mod trial;
+mod usdt;
 mod watch;
 
 pub use catalog::LiveCatalog;
@@ -55,7 +56,7 @@ pub use facts::{Fact, Standing, facts};
 pub use foreign::place_for_libbpf;
 pub use inherited::{was_closed, was_ignored};
 pub use linux::Linux;
-pub use list::{list_functions, list_tracepoints};
+pub use list::{list_functions, list_tracepoints, list_usdt};
 pub use map::{MapHandle, OnElement};
 pub use marker::TagArrays;
 pub use report::{AttachReport, LateFile, News, Outcome, ProbeReport, Unprobed, Warning};

@@ -15,6 +15,7 @@ use crate::scope::{self, Scope};
 use crate::sideband::{self, MOST_PARANOID_FOR_PROCESSES, MOST_PARANOID_FOR_SYSTEM, ProcessEvent, Sideband};
 use crate::sys;
 use crate::targets::Targets;
+use crate::usdt::Rules;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -68,9 +69,10 @@ impl Linux {
         let ring = plan.linux_ring.map(|it| load::open_ring(map(it)?)).transpose()?;
         let load_targets = |it: &LoadedMap| Targets::load(it.current.fd().as_fd()).map_err(Error::NotFollowed);
         let targets = plan.targets.map(|it| load_targets(map(it)?)).transpose()?;
+        let rules = plan.usdt_rules.map(|it| map(it).map(|it| it.current.clone())).transpose()?;
         let rings = compiled.as_ref().map(|it| it.rings(&image, &loaded.maps)).transpose()?.unwrap_or_default();
         Ok(Linux {
-            probes: Probes::new(loaded.programs, compiled, &plan.strings),
+            probes: Probes::new(loaded.programs, compiled, &plan.strings, Rules::of(rules)),
             markers: Links::default(),
             followers: Vec::new(),
             targets,

@@ -3,8 +3,11 @@
 use crate::catalog;
 use crate::resolve::{self, Named, glob};
 use crate::scope::Scope;
+use crate::usdt;
+use std::path::PathBuf;
 use xputrace_model::catalog::{is_attachable, split_function};
 use xputrace_model::listing::Listed;
+use xputrace_model::plan::UsdtPattern;
 use xputrace_model::schema::Event;
 
 const INDIRECT: &str = "the program chooses the function's code when it starts";
@@ -33,6 +36,38 @@ pub fn list_functions(event: Event, pattern: &str) -> Result<Vec<Listed>, String
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found.dedup();
     Ok(found)
+}
+
+/// Returns the USDT probes that match a pattern such as `libstdc++:*` or `./server:shop:*`, sorted by file and name. For
+/// `*`, they are those of every file that these processes have mapped. Each has the arguments of its places. Errors are
+/// sentences.
+pub fn list_usdt(pattern: &str, pids: &[u32]) -> Result<Vec<Listed>, String> {
+    let (object, pattern) = match UsdtPattern::split(pattern) {
+        Some(split) => split,
+        None => (pattern.trim_end_matches(":*").trim_end_matches(':'), UsdtPattern::any()),
+    };
+    let files = match object {
+        "*" | "" if pids.is_empty() => return Err("name a file, `usdt:FILE:*`, or a process: -p PID".into()),
+        "*" | "" => pids.iter().flat_map(|it| resolve::mapped(*it)).collect(),
+        object if pids.is_empty() => resolve::candidates(object, &Scope::System),
+        object => resolve::candidates(object, &Scope::Processes(pids.to_vec())),
+    };
+    if files.is_empty() {
+        return Err(format!("there is no file or library `{object}` here; a path works too: ./{object}"));
+    }
+    let mut found: Vec<Listed> = files.into_iter().flat_map(|it| listed_usdt(it.path, &pattern)).collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found.dedup();
+    Ok(found)
+}
+
+fn listed_usdt(path: PathBuf, pattern: &UsdtPattern) -> impl Iterator<Item = Listed> {
+    let found = usdt::matching(&path, pattern);
+    let path = path.canonicalize().unwrap_or(path);
+    found.into_iter().map(move |(name, details)| Listed {
+        own: details.described(),
+        ..Listed::new(Event::Usdt, format!("{}:{}:{name}", Event::Usdt.name(), path.display()))
+    })
 }
 
 /// Returns the tracepoints that match a pattern such as `sched:*`, sorted. Those that no program can

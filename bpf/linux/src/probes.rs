@@ -3,7 +3,7 @@
 //! A function's probe is attached to every file that contains the function: files known when the
 //! run begins, and files that a process maps later.
 
-use crate::attach::{self, Alive, FunctionProbe, ProbedFile, Programs, Sampler, TracepointLink};
+use crate::attach::{self, Alive, FunctionProbe, Known, ProbedFile, Programs, Sampler, Sought, TracepointLink};
 use crate::compiled::Compiled;
 use crate::error::AttachError;
 use crate::links::Links;
@@ -14,11 +14,12 @@ use crate::resolve::{self, Candidate, Content, FileId, Part};
 use crate::scope::{self, Scope};
 use crate::sideband::is_over;
 use crate::sys;
+use crate::usdt::Rules;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use xputrace_model::names::Names;
-use xputrace_model::plan::{Place, Plan, Probe, ProbeId, ProbeScope, Target};
+use xputrace_model::plan::{Place, Plan, Probe, ProbeId, ProbeScope, ProgramId, Target};
 use xputrace_model::schema::Event;
 
 /// Links, and what is needed to link files and processes that come later.
@@ -32,6 +33,8 @@ pub(crate) struct Probes {
     programs: Vec<Option<OwnedFd>>,
     /// Assigns ids to functions matched by a pattern.
     pub(crate) names: Names,
+    /// Where USDT probes have their arguments.
+    rules: Rules,
     functions: Vec<FunctionProbe>,
     samplers: Vec<Sampler>,
     /// Open while Linux counts program runs. Needed if samples may be missed.
@@ -60,13 +63,19 @@ struct Linked {
 }
 
 impl Probes {
-    pub(crate) fn new(programs: Vec<Option<OwnedFd>>, compiled: Option<Compiled>, strings: &[String]) -> Probes {
+    pub(crate) fn new(
+        programs: Vec<Option<OwnedFd>>,
+        compiled: Option<Compiled>,
+        strings: &[String],
+        rules: Rules,
+    ) -> Probes {
         Probes {
             links: Links::default(),
             links_of_libbpf: Vec::new(),
             compiled,
             programs,
             names: Names::new(strings),
+            rules,
             functions: Vec::new(),
             samplers: Vec::new(),
             run_counting: None,
@@ -159,10 +168,10 @@ impl Probes {
 
     fn tell_unreached(&mut self, index: usize, pid: u32, file: &Path, warnings: &mut Vec<Warning>) {
         self.news.push(News::UnprobedProgram);
-        let FunctionProbe { probe, object, function, .. } = &self.functions[index];
+        let FunctionProbe { probe, object, sought, .. } = &self.functions[index];
         let text = format!(
             "process {pid} has mapped another file than the one that is now at {}, and it cannot be found: its calls of \
-             {object}:{function} are not seen. Restart the process",
+             {object}:{sought} are not seen. Restart the process",
             file.display()
         );
         warnings.push(Warning { probe: Some(*probe), text });
@@ -274,21 +283,10 @@ impl Probes {
         };
         match &probe.target {
             Target::Function { object, function } => {
-                self.functions.push(FunctionProbe {
-                    probe: id,
-                    program,
-                    entry_program: probe.entry_program,
-                    tail_program: probe.tail_program,
-                    returns: (probe.event == Event::Uretprobe).then_some(probe.returns),
-                    object: object.clone(),
-                    function: function.clone(),
-                    every_file: probe.scope == ProbeScope::System || self.is_system(),
-                    every_process: probe.scope != ProbeScope::Process || self.is_system(),
-                    is_off: false,
-                    files: Vec::new(),
-                    seen: HashMap::new(),
-                });
-                self.attach_function(self.functions.len() - 1, warnings)
+                self.attach_in_files(id, probe, program, object, Sought::Function(function.clone()), warnings)
+            }
+            Target::Usdt { object, pattern } => {
+                self.attach_in_files(id, probe, program, object, Sought::Usdt(pattern.clone()), warnings)
             }
             Target::Tracepoint { category, name } => {
                 match attach::link_tracepoint(&self.programs, program, category, name) {
@@ -324,6 +322,34 @@ impl Probes {
         }
     }
 
+    /// Adds a probe of places in files, and attaches it to those files that are known.
+    fn attach_in_files(
+        &mut self,
+        id: ProbeId,
+        probe: &Probe,
+        program: ProgramId,
+        object: &str,
+        sought: Sought,
+        warnings: &mut Vec<Warning>,
+    ) -> Outcome {
+        self.functions.push(FunctionProbe {
+            probe: id,
+            program,
+            entry_program: probe.entry_program,
+            tail_program: probe.tail_program,
+            returns: (probe.event == Event::Uretprobe).then_some(probe.returns),
+            object: object.to_owned(),
+            sought,
+            arguments: probe.usdt_arguments.clone(),
+            every_file: probe.scope == ProbeScope::System || self.is_system(),
+            every_process: probe.scope != ProbeScope::Process || self.is_system(),
+            is_off: false,
+            files: Vec::new(),
+            seen: HashMap::new(),
+        });
+        self.attach_function(self.functions.len() - 1, warnings)
+    }
+
     fn attach_function(&mut self, index: usize, warnings: &mut Vec<Warning>) -> Outcome {
         let scope = match (&self.scope, self.functions[index].every_file) {
             (Some(Scope::Command(command)), _) => Scope::Command(command.clone()),
@@ -340,7 +366,7 @@ impl Probes {
             match self.attach_file(index, file) {
                 Ok(more) => warnings.extend(more),
                 // The executable was only a guess: the library may be linked statically.
-                Err(AttachError::NoSuchFunction { file, .. }) if !resolve::is_candidate(&object, &file) => {}
+                Err(error) if error.without_it().is_some_and(|it| !resolve::is_candidate(&object, it)) => {}
                 Err(error) => errors.push(error),
             }
         }
@@ -354,10 +380,9 @@ impl Probes {
     /// Searches a file, and links what was found: in all processes if the probe is for every
     /// process, else in each process of the scope.
     fn attach_file(&mut self, index: usize, file: &Candidate) -> Result<Vec<Warning>, AttachError> {
-        let names = &mut self.names;
+        let mut known = Known { names: &mut self.names, rules: &mut self.rules };
         let probe = &mut self.functions[index];
-        let programs = &self.programs;
-        let Some(found) = probe.look_into(file, programs, &mut |it| names.intern(it))? else { return Ok(Vec::new()) };
+        let Some(found) = probe.look_into(file, &self.programs, &mut known)? else { return Ok(Vec::new()) };
         match self.link_file(index, found.file) {
             Ok(links) => self.links.take_over(links),
             Err(error) => {
@@ -398,7 +423,7 @@ impl Probes {
                 self.late_files.insert(file.id, sys::monotonic_nanos());
             }
             // Another file has the function, or the executable was only a guess.
-            Err(AttachError::NoSuchFunction { .. }) if !named || !self.functions[index].files.is_empty() => {}
+            Err(it) if it.without_it().is_some() && (!named || !self.functions[index].files.is_empty()) => {}
             Err(error) => {
                 let is_final = error.is_of_the_file();
                 self.news.push(News::Probe(ProbeReport { probe, outcome: Outcome::Failed(error) }));
@@ -531,8 +556,7 @@ impl Probes {
 /// `kernel/events/uprobes.c`). Tracepoints run programs in the order of their attachment (`bpf_prog_array_copy`). Files and processes
 /// that come later are attached in the same order.
 fn in_order_of_attaching(probes: Vec<(ProbeId, &Probe)>) -> impl Iterator<Item = (ProbeId, &Probe)> {
-    let is_of_function = |it: &(ProbeId, &Probe)| matches!(it.1.target, Target::Function { .. });
-    let (functions, others): (Vec<_>, Vec<_>) = probes.into_iter().partition(is_of_function);
+    let (functions, others): (Vec<_>, Vec<_>) = probes.into_iter().partition(|it| it.1.event.is_in_code());
     others.into_iter().chain(functions.into_iter().rev())
 }
 

@@ -11,6 +11,7 @@ use crate::first_insn::{self, Answer, Step};
 use crate::proc_maps::{self, View};
 use crate::return_type;
 use crate::scope::{CommandScope, Scope};
+use crate::usdt::Details;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -126,6 +127,8 @@ pub(crate) struct Place {
     pub(crate) entry_of: Option<Extent>,
     /// Whether a loop of the function starts there, so that each iteration looks like a call.
     pub(crate) is_loop: bool,
+    /// Present if it is a USDT probe's.
+    pub(crate) usdt: Option<Details>,
 }
 
 /// A function's offset in the file, and its size (0 if unknown).
@@ -165,6 +168,14 @@ pub(crate) fn candidates(object: &str, scope: &Scope) -> Vec<Candidate> {
             files.add_installed(object);
         }
     }
+    files.found
+}
+
+/// Returns the files that a process has mapped, without duplicates.
+pub(crate) fn mapped(pid: u32) -> Vec<Candidate> {
+    let mut files = Files::default();
+    let view = View::of(pid);
+    proc_maps::of(pid).unwrap_or_default().iter().for_each(|it| files.add(view.mapped(it)));
     files.found
 }
 
@@ -234,7 +245,7 @@ pub(crate) fn first_instruction(file: &Path, function: &str) -> Result<u64, Atta
     found.ok_or_else(|| missing(&elf, file, &Wanted::parse(function)))
 }
 
-fn open(file: &Path) -> Result<Elf, AttachError> {
+pub(crate) fn open(file: &Path) -> Result<Elf, AttachError> {
     Elf::open(file).map_err(|reason| AttachError::UnreadableFile { file: file.to_path_buf(), reason })
 }
 
@@ -425,13 +436,13 @@ fn check_beginning(
     }
 }
 
-fn place(elf: &Elf, function: &str, file_offset: u64) -> Place {
+pub(crate) fn place(elf: &Elf, function: &str, file_offset: u64) -> Place {
     let code = elf.code(file_offset);
     let (step, answer) = match elf.is_x86_64() {
         true => (first_insn::step(code), first_insn::answer(code)),
         false => (Step::Emulated, Answer::InDoubt),
     };
-    Place { function: function.into(), file_offset, step, answer, entry_of: None, is_loop: false }
+    Place { function: function.into(), file_offset, step, answer, entry_of: None, is_loop: false, usdt: None }
 }
 
 /// Explains that there is no such function, and suggests similar ones.

@@ -283,6 +283,9 @@ pub(crate) struct UprobeMulti<'a> {
     /// File offsets, each with the cookie that its hits carry.
     pub(crate) offsets: &'a [u64],
     pub(crate) cookies: &'a [u64],
+    /// For each, the file offset of the counter that Linux counts up while it is probed, or 0. None of them has one if this
+    /// is empty.
+    pub(crate) counters: &'a [u64],
     /// `None` means every process.
     pub(crate) pid: Option<u32>,
     pub(crate) at_return: bool,
@@ -291,6 +294,7 @@ pub(crate) struct UprobeMulti<'a> {
 pub(crate) fn link_uprobe_multi(program: BorrowedFd<'_>, places: &UprobeMulti<'_>) -> io::Result<OwnedFd> {
     const NO_TARGET: i32 = 0;
     assert_eq!(places.offsets.len(), places.cookies.len(), "a cookie for each place");
+    assert!(places.counters.is_empty() || places.counters.len() == places.offsets.len(), "a counter for each place");
     let path = c_string(places.path.as_os_str().as_bytes())?;
     let mut opts = libbpf_sys::bpf_link_create_opts {
         sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
@@ -300,6 +304,7 @@ pub(crate) fn link_uprobe_multi(program: BorrowedFd<'_>, places: &UprobeMulti<'_
         path: path.as_ptr(),
         offsets: places.offsets.as_ptr(),
         cookies: places.cookies.as_ptr(),
+        ref_ctr_offsets: if places.counters.is_empty() { ptr::null() } else { places.counters.as_ptr() },
         cnt: u32::try_from(places.offsets.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         flags: if places.at_return { UPROBE_MULTI_RETURN } else { 0 },
         pid: places.pid.unwrap_or(0),

@@ -70,5 +70,8 @@ fn map(path: &Path) -> io::Result<Mmap> {
 fn link(program: BorrowedFd<'_>, path: &Path, offsets: &[u64]) -> io::Result<OwnedFd> {
     let cookies = vec![0; offsets.len()];
     let pid = Some(std::process::id());
-    sys::link_uprobe_multi(program, &UprobeMulti { path, offsets, cookies: &cookies, pid, at_return: false })
+    sys::link_uprobe_multi(
+        program,
+        &UprobeMulti { path, offsets, cookies: &cookies, counters: &[], pid, at_return: false },
+    )
 }

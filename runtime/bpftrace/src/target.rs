@@ -11,6 +11,7 @@ pub(crate) enum Event {
     Profile,
     Uprobe,
     Uretprobe,
+    Usdt,
     Tracepoint,
 }
 
@@ -24,6 +25,7 @@ impl Event {
             Event::Profile => "profile",
             Event::Uprobe => "uprobe",
             Event::Uretprobe => "uretprobe",
+            Event::Usdt => "usdt",
             Event::Tracepoint => "tracepoint",
         }
     }
@@ -35,7 +37,7 @@ impl Event {
 
     /// Whether one declaration takes a list of places.
     pub(crate) fn takes_list(self) -> bool {
-        matches!(self, Event::Uprobe | Event::Uretprobe | Event::Tracepoint)
+        matches!(self, Event::Uprobe | Event::Uretprobe | Event::Usdt | Event::Tracepoint)
     }
 }
 
@@ -68,6 +70,7 @@ impl Target {
             },
             "uprobe" | "u" => at(Event::Uprobe, quoted(&function(rest)?)),
             "uretprobe" | "ur" => at(Event::Uretprobe, quoted(&function(rest)?)),
+            "usdt" | "U" => at(Event::Usdt, quoted(&usdt(rest)?)),
             _ => Err(refused(kind)),
         }
     }
@@ -81,7 +84,6 @@ fn refused(kind: &str) -> &'static str {
         "rawtracepoint" | "rt" => {
             "raw tracepoints cannot be probed; `tracepoint` has the same event, with other fields"
         }
-        "usdt" | "U" => "`usdt` events are not implemented yet",
         "software" | "s" | "hardware" | "h" => "perf's events cannot be probed; `profile` samples by time",
         "watchpoint" | "w" | "asyncwatchpoint" | "aw" => "memory of the CPU cannot be watched",
         "iter" | "it" => "Linux's structures cannot be read",
@@ -104,6 +106,22 @@ fn function(rest: &str) -> Result<String, &'static str> {
         Some((name, Ok(offset))) => format!("{file}:{name}+{offset:#x}"),
         _ => format!("{file}:{function}"),
     })
+}
+
+/// Returns `file:provider:name`, or `file::name` where bpftrace leaves the provider out.
+fn usdt(rest: &str) -> Result<String, &'static str> {
+    const WRONG: &str = "the file is missing: write usdt:FILE:PROVIDER:NAME";
+    let plain = rest.replace('"', "");
+    let mut parts = plain.rsplitn(3, ':');
+    let (name, provider) = (parts.next().unwrap_or_default(), parts.next().ok_or(WRONG)?);
+    let (file, provider) = match parts.next() {
+        Some(file) => (file, provider),
+        None => (provider, ""),
+    };
+    match file.is_empty() || name.is_empty() || file == "*" {
+        true => Err(WRONG),
+        false => Ok(format!("{file}:{provider}:{name}")),
+    }
 }
 
 /// Splits at the last colon that stands alone: names of C++ have pairs.
@@ -171,12 +189,18 @@ mod tests {
             ("interval:s:$2", "p2 * 1.s"),
             ("i:500ms", "500.ms"),
             ("t:sched:sched_*", "\"sched:sched_*\""),
+            ("usdt:./a:shop:sold", "\"./a:shop:sold\""),
+            ("U:libstdc++:*:*", "\"libstdc++:*:*\""),
+            ("usdt:./a:sold", "\"./a::sold\""),
+            ("usdt:./a::sold", "\"./a::sold\""),
             ("t:a:\"b", "\"a:\\\"b\""),
             ("BEGIN", ""),
         ] {
             assert_eq!(place(point).as_deref(), Ok(expected), "{point}");
         }
-        for point in ["kprobe:do_nanosleep", "uprobe:f", "tracepoint:x", "profile:99", "usdt:./a:b", "uprobe:*:f"] {
+        for point in
+            ["kprobe:do_nanosleep", "uprobe:f", "tracepoint:x", "profile:99", "usdt:sold", "usdt:*:a:b", "uprobe:*:f"]
+        {
             assert!(place(point).is_err(), "{point}");
         }
     }

@@ -1,6 +1,7 @@
 //! What the compiler needs to know about the machine, as a value passed in. The live machine
 //! implements it, and so does a miniature one for golden tests.
 
+use crate::plan::UsdtPattern;
 use xputrace_bytecode::probe::PidNamespace;
 
 /// The machine's side of compilation.
@@ -16,6 +17,18 @@ pub trait Catalog {
     /// names. The error is a sentence (no such name, similar names). An unknown file is fine: it
     /// may be mapped later.
     fn function(&self, _object: &str, _function: &str) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Checks that USDT probes of this pattern are in the file that `object` names. The error is a sentence (no such name,
+    /// similar names, no probes). An unknown file is fine: it may be mapped later.
+    fn usdt(&self, _object: &str, _pattern: &UsdtPattern) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Checks that an argument of such probes can be read wherever they have it, and that one of them has it. The error is a
+    /// sentence.
+    fn usdt_argument(&self, _object: &str, _pattern: &UsdtPattern, _n: usize) -> Result<(), String> {
         Ok(())
     }
 

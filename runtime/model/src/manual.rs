@@ -173,6 +173,13 @@ pub const EVENTS: &[Entry] = &[
         example: "uretprobe(\"libc:read\", |e| @us.hist(e.duration / 1.us));",
     },
     Entry {
+        event: Event::Usdt,
+        declaration: "usdt(\"./server:shop:sold\", |e| …)",
+        meaning: "a probe that the program's author put into the code is passed: `file:provider:name`, `*` in provider and name; \
+                  `file::name` if one provider has it",
+        example: "usdt(\"./server:shop:sold\", |e| @price.hist(e.arg0));",
+    },
+    Entry {
         event: Event::Tracepoint,
         declaration: "tracepoint(\"sched:sched_switch\", |e| …)",
         meaning: "a tracepoint of Linux is hit: `category:name`, `*` in either",

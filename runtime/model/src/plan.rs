@@ -65,6 +65,9 @@ pub struct Plan {
     pub linux_switches: Option<BpfMapId>,
     /// The hash of open calls under return probes: its keys end with the probe (`u64`).
     pub linux_entries: Option<BpfMapId>,
+    /// The array that says where the arguments of USDT probes are ([`xputrace_bytecode::usdt`]), filled where they are
+    /// attached. Present if a handler reads one.
+    pub usdt_rules: Option<BpfMapId>,
     /// The parts of keys that device code fills with the number of its launch.
     pub launch_parts: Vec<LaunchPart>,
     /// How device handlers get into the kernels of real GPUs.
@@ -338,6 +341,8 @@ pub struct Probe {
     pub sees_unjoined: bool,
     /// Names of the parameters that an `api` handler reads, in the order of their words.
     pub arguments: Vec<String>,
+    /// The numbers of the arguments that a `usdt` handler reads.
+    pub usdt_arguments: Vec<usize>,
     /// What switches it on and off, if anything does.
     pub switch: Option<SwitchId>,
     /// At which launches a device handler runs.
@@ -385,6 +390,7 @@ impl Probe {
             texts: Vec::new(),
             sees_unjoined: false,
             arguments: Vec::new(),
+            usdt_arguments: Vec::new(),
             switch: None,
             launches: LaunchFilter::ALL,
             site: Site::default(),
@@ -417,14 +423,14 @@ impl ProbeScope {
         let sampled = matches!(event, Event::Tracepoint | Event::Profile);
         match self {
             ProbeScope::Process => sampled,
-            ProbeScope::Tree => sampled || event.is_function(),
+            ProbeScope::Tree => sampled || event.is_in_code(),
             ProbeScope::System => false,
         }
     }
 }
 
 /// The attach cookie of a function probe: the function's name in the lower half, the return site
-/// above it.
+/// above it. A USDT probe's has its name there, and [another number](xputrace_bytecode::usdt::cookie) above it.
 pub mod cookie {
     use super::StringId;
 
@@ -507,6 +513,11 @@ pub enum Target {
         object: String,
         function: String,
     },
+    /// USDT probes of an executable or library.
+    Usdt {
+        object: String,
+        pattern: UsdtPattern,
+    },
     Tracepoint {
         category: String,
         name: String,
@@ -528,6 +539,41 @@ pub enum Target {
     Section(String),
     /// Other GPU events, `begin` and `end`.
     None,
+}
+
+/// The name of a USDT probe, as a script gives it: `*` stands for any text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct UsdtPattern {
+    /// `None` if it is the only one with a probe of the name.
+    pub provider: Option<String>,
+    pub name: String,
+}
+
+impl UsdtPattern {
+    /// Returns the pattern of every probe.
+    pub fn any() -> UsdtPattern {
+        UsdtPattern { provider: Some("*".into()), name: "*".into() }
+    }
+
+    /// Splits `FILE:PROVIDER:NAME` or `FILE::NAME`; the file may have colons.
+    pub fn split(text: &str) -> Option<(&str, UsdtPattern)> {
+        let (rest, name) = text.rsplit_once(':')?;
+        let (object, provider) = rest.rsplit_once(':')?;
+        let provider = Some(provider).filter(|it| !it.is_empty()).map(str::to_owned);
+        let pattern = UsdtPattern { provider, name: name.to_owned() };
+        (!object.is_empty() && !name.is_empty()).then_some((object, pattern))
+    }
+
+    /// Returns `PROVIDER:NAME`, or `:NAME`.
+    pub fn text(&self) -> String {
+        format!("{}:{}", self.provider.as_deref().unwrap_or_default(), self.name)
+    }
+
+    /// Returns the only probe that it can mean, if it has no wildcards.
+    pub fn only(&self) -> Option<String> {
+        let text = self.text();
+        (self.provider.is_some() && !text.contains(['*', '?'])).then_some(text)
+    }
 }
 
 /// Names of kernels, as a script gives them: `*` stands for any text.

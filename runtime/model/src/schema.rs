@@ -19,6 +19,7 @@ pub enum Event {
     Device(DeviceEvent),
     Uprobe,
     Uretprobe,
+    Usdt,
     Tracepoint,
     Profile,
     Interval,
@@ -36,6 +37,7 @@ impl Event {
             Event::Launch,
             Event::Uprobe,
             Event::Uretprobe,
+            Event::Usdt,
             Event::Tracepoint,
             Event::Profile,
             Event::Interval,
@@ -62,6 +64,7 @@ impl Event {
             Event::Device(place) => place.name(),
             Event::Uprobe => "uprobe",
             Event::Uretprobe => "uretprobe",
+            Event::Usdt => "usdt",
             Event::Tracepoint => "tracepoint",
             Event::Profile => "profile",
             Event::Interval => "interval",
@@ -76,14 +79,24 @@ impl Event {
         matches!(self, Event::Activity(_) | Event::Launch | Event::Host(_) | Event::Device(_))
     }
 
-    /// Whether it is a function's entry or return, whose probe is in a file's code.
+    /// Whether it is a function's entry or return.
     pub fn is_function(self) -> bool {
         matches!(self, Event::Uprobe | Event::Uretprobe)
     }
 
+    /// Whether its probes are in the code of files.
+    pub fn is_in_code(self) -> bool {
+        self.is_function() || self == Event::Usdt
+    }
+
     /// Whether its probes are many and have names of their own: functions, tracepoints.
     pub fn has_places(self) -> bool {
-        self.is_function() || self == Event::Tracepoint
+        self.is_in_code() || self == Event::Tracepoint
+    }
+
+    /// Whether Linux reports it, of what the CPU does.
+    pub fn is_of_cpu(self) -> bool {
+        self.has_places() || self == Event::Profile
     }
 
     /// Returns the fields of its event, except tracepoint fields, which the running Linux kernel
@@ -96,14 +109,12 @@ impl Event {
             Event::Device(place) => place.fields(),
             Event::Uprobe => UPROBE,
             Event::Uretprobe => URETPROBE,
+            Event::Usdt => USDT,
             Event::Tracepoint | Event::Profile => CPU,
             Event::Interval | Event::Begin | Event::End => &[],
         }
     }
 }
-
-/// Events of the language that are not implemented yet: using one is an error that says so.
-pub const NOT_YET: &[&str] = &["usdt"];
 
 const fn probe(name: &'static str, kind: FieldType, unit: Unit, doc: &'static str) -> Field {
     Field { name, kind, unit, from: From::Probe, doc, texts: &[] }
@@ -152,6 +163,21 @@ pub const URETPROBE: &[Field] = cpu_fields![
     probe("duration", Int, Nanos, "time from entry to return"),
     probe("entry", Entry, None, "the entry event, such as `e.entry.arg0`"),
 ];
+/// Fields of a `usdt` event. Any argument may be missing.
+pub const USDT: &[Field] = cpu_fields![
+    probe("arg0", Int, None, "first argument; `()` where the place has none"),
+    probe("arg1", Int, None, "second argument"),
+    probe("arg2", Int, None, "third argument"),
+    probe("arg3", Int, None, "fourth argument"),
+    probe("arg4", Int, None, "fifth argument"),
+    probe("arg5", Int, None, "sixth argument"),
+    probe("arg6", Int, None, "seventh argument"),
+    probe("arg7", Int, None, "eighth argument"),
+    probe("arg8", Int, None, "ninth argument"),
+    probe("arg9", Int, None, "tenth argument"),
+    probe("arg10", Int, None, "eleventh argument"),
+    probe("arg11", Int, None, "twelfth argument"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -160,7 +186,7 @@ mod tests {
 
     #[test]
     fn field_names_are_unique_in_each_event() {
-        for event in [Event::Uprobe, Event::Uretprobe, Event::Profile] {
+        for event in [Event::Uprobe, Event::Uretprobe, Event::Usdt, Event::Profile] {
             let names: HashSet<_> = event.fields().iter().map(|it| it.name).collect();
             assert_eq!(names.len(), event.fields().len(), "{}", event.name());
         }

@@ -179,7 +179,7 @@ fn payers(plan: &Plan, text: &mut String) {
     if let Some(probes) = probes(&|it| it.scope == ProbeScope::System) {
         all.push(format!("all processes: each hit of {probes} (system-wide)"));
     }
-    if let Some(probes) = probes(&|it| it.scope == ProbeScope::Tree && it.event.is_function()) {
+    if let Some(probes) = probes(&|it| it.scope == ProbeScope::Tree && it.event.is_in_code()) {
         all.push(format!("other processes: about 1 us per hit of {probes}; these hits are filtered out"));
     }
     if plan.device_handlers().next().is_some() {

@@ -47,6 +47,7 @@ fn more(event: Event) -> Option<&'static str> {
         Event::Host(HostEvent::Api) => "Names of calls, and their parameters: xputrace list -v 'api:cudaMalloc*'",
         Event::Tracepoint => "A tracepoint's own fields: xputrace list -v 'tracepoint:sched:*'",
         Event::Uprobe | Event::Uretprobe => "Functions that can be probed: xputrace list 'uprobe:libc:mem*'",
+        Event::Usdt => "Probes of a file, and their arguments: xputrace list -v 'usdt:libstdc++:*'",
         _ => return None,
     })
 }

@@ -17,9 +17,9 @@ use xputrace_cuda_calls::{Function as CudaFunction, Functions, functions};
 use xputrace_model::catalog::{cuda_functions, split_function};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::plan::{
-    Call as LaunchCall, Calls, ClosureId, DeviceWay, KernelPattern, ProbeScope, ReturnWay, Target,
+    Call as LaunchCall, Calls, ClosureId, DeviceWay, KernelPattern, ProbeScope, ReturnWay, Target, UsdtPattern,
 };
-use xputrace_model::schema::{Activity, DeviceEvent, Event, HostEvent, NOT_YET};
+use xputrace_model::schema::{Activity, DeviceEvent, Event, HostEvent};
 
 /// Maximum number of arguments that declaring functions are registered for; beyond it Rhai reports
 /// the error.
@@ -36,14 +36,7 @@ const SHORTEST_INTERVAL: i64 = 1_000_000;
 
 /// Returns the names of all functions registered here, as scripts write them.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    Event::all().map(Event::name).chain(NOT_YET.iter().copied()).chain([
-        "map",
-        "stacks",
-        "arg",
-        "interpret",
-        "loaded_ns",
-        "clock_ahead_ns",
-    ])
+    Event::all().map(Event::name).chain(["map", "stacks", "arg", "interpret", "loaded_ns", "clock_ahead_ns"])
 }
 
 /// Returns what scripts write for a function of Rhai's.
@@ -63,13 +56,6 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
     for event in Event::all() {
         each_arity(engine, session, function(event), move |call| Dynamic::from(declare(call, event)));
     }
-    for name in NOT_YET {
-        each_arity(engine, session, name, move |call| {
-            let message = format!("`{name}` events are not implemented yet");
-            call.error("not-yet", message).help(format!("this version has {}", event_names())).report(call);
-            Dynamic::from(ProbeRef::none(name))
-        });
-    }
     each_arity(engine, session, "map", declare_map);
     each_arity(engine, session, "stacks", declare_stacks);
     each_arity(engine, session, "arg", argument);
@@ -77,10 +63,6 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
     each_arity(engine, session, "loaded_ns", |call| of_clocks(call, |it| it.monotonic_ns));
     each_arity(engine, session, "clock_ahead_ns", |call| of_clocks(call, |it| it.wall_ahead_ns));
     register_probe(engine, session);
-}
-
-fn event_names() -> String {
-    Event::all().map(Event::name).collect::<Vec<_>>().join(", ")
 }
 
 /// A declared probe, as scripts hold it; with several targets it has the first one's name.
@@ -180,6 +162,7 @@ impl Call<'_> {
             Event::Device(DeviceEvent::Line) => "device_line(\"vectorAdd\", |t| …)",
             Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",
             Event::Uretprobe => "uretprobe(\"libc:malloc\", |e| …)",
+            Event::Usdt => "usdt(\"./server:shop:sold\", |e| …)",
             Event::Tracepoint => "tracepoint(\"sched:sched_switch\", |e| …)",
             Event::Profile => "profile(99.hz, |e| …)",
             Event::Interval => "interval(1.s, || …)",
@@ -381,9 +364,8 @@ fn find_probes(value: &Dynamic, levels: usize, found: &mut Vec<u32>) {
 /// Takes the targets, with their full names, from the first of `arguments` if there is one.
 fn take_targets(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Vec<(Target, String)>> {
     match event {
-        Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Host(HostEvent::Api) | Event::Device(_) => {
-            take_patterns(call, event, arguments)
-        }
+        Event::Host(HostEvent::Api) | Event::Device(_) => take_patterns(call, event, arguments),
+        event if event.has_places() => take_patterns(call, event, arguments),
         Event::Profile | Event::Interval => take_rate(call, event, arguments).map(|it| vec![it]),
         _ => Some(vec![(Target::None, event.name().to_owned())]),
     }
@@ -403,6 +385,7 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
             .map(|it| match event {
                 Event::Host(HostEvent::Api) => api(call, it),
                 Event::Device(_) => kernels(call, event, it),
+                Event::Usdt => usdt(call, it),
                 _ => target(call, event, it),
             })
             .collect(),
@@ -457,6 +440,20 @@ fn repeats_kind(call: &Call, pattern: &str) -> bool {
     let message = format!("`{pattern}` repeats the kind of probe");
     call.error("pattern", message).help(format!("write `{}(\"{rest}\", …)`", event.name())).report(call);
     true
+}
+
+/// Parses `./server:shop:sold`; keeps wildcards.
+fn usdt(call: &Call, text: &str) -> Option<(Target, String)> {
+    if repeats_kind(call, text) {
+        return None;
+    }
+    let Some((object, pattern)) = UsdtPattern::split(text) else {
+        call.error("pattern", format!("`{text}` is not file, provider and name separated by colons"))
+            .help(format!("write `{}`; `FILE::NAME` if one provider has the probe", call.usage(Event::Usdt)))
+            .report(call);
+        return None;
+    };
+    Some((Target::Usdt { object: object.to_owned(), pattern }, format!("{}:{text}", Event::Usdt.name())))
 }
 
 /// Parses `libc:malloc` or `sched:sched_switch`; keeps wildcards.

@@ -35,6 +35,8 @@ use zerocopy::{FromBytes, IntoBytes};
 pub enum Error {
     #[error("the recording has no hits of {}; it has {}. {}", missing.join(", "), listed(recorded), again(record))]
     NotRecorded { missing: Vec<String>, recorded: Vec<String>, record: String },
+    #[error("the script's handler of {probe} cannot run over a recording: hits of USDT probes are not recorded yet")]
+    Usdt { probe: String },
     #[error("line {line} of the script reads a text at {probe} that was not recorded. {}", again(record))]
     TextNotRecorded { probe: String, line: u32, record: String },
     #[error(
@@ -246,8 +248,10 @@ impl Playing {
 /// Checks that every CPU probe of the plan was recorded, in its scope.
 fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     let record = plan.sources.record_command();
-    let is_cpu =
-        |it: &&Probe| matches!(it.event, Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile);
+    if let Some(it) = plan.probes.iter().find(|it| it.event == Event::Usdt) {
+        return Err(Error::Usdt { probe: it.name.clone() });
+    }
+    let is_cpu = |it: &&Probe| it.event.is_of_cpu();
     let mut recorded: Vec<String> = meta.probes.iter().map(|it| it.name.clone()).collect();
     recorded.dedup();
     let wanted = || plan.probes.iter().filter(is_cpu);

@@ -11,6 +11,7 @@ use xputrace_bytecode::object::{self, Loaders, Place};
 use xputrace_bytecode::{Image, ProgramId};
 use xputrace_linux::place_for_libbpf;
 use xputrace_model::plan::{Plan, Probe, Target};
+use xputrace_model::schema::Event;
 
 /// Writes the compiled script, and says what is in the object.
 pub fn build(run: &Run) -> Result<ExitCode> {
@@ -19,6 +20,7 @@ pub fn build(run: &Run) -> Result<ExitCode> {
         Err(status) => return Ok(status),
     };
     refuse_switches(&compiled)?;
+    refuse_usdt(&compiled.plan)?;
     let loaders = run.options.loaders.unwrap_or_default();
     let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
     let image = &compiled.plan.image;
@@ -34,6 +36,16 @@ fn refuse_switches(compiled: &Compiled) -> Result<()> {
         "cannot build an object: the script enables or disables `{}` (line {}) while it runs, which other loaders cannot do",
         switch.name,
         switch.site.line
+    );
+}
+
+fn refuse_usdt(plan: &Plan) -> Result<()> {
+    let Some(probe) = plan.probes.iter().find(|it| it.event == Event::Usdt) else { return Ok(()) };
+    bail!(
+        "cannot build an object: other loaders do not tell a script's programs where `{}` (line {}) has its arguments; run the \
+         script with `xputrace run`",
+        probe.name,
+        probe.site.line
     );
 }
 

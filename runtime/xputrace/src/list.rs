@@ -6,10 +6,10 @@ use crate::cli::ListOptions;
 use crate::console;
 use anyhow::{Result, anyhow, bail};
 use std::process::ExitCode;
-use xputrace_linux::{LiveCatalog, list_functions, list_tracepoints};
+use xputrace_linux::{LiveCatalog, list_functions, list_tracepoints, list_usdt, with_descendants};
 use xputrace_model::catalog::{Catalog, cuda_functions, glob};
 use xputrace_model::listing::Listed;
-use xputrace_model::schema::{Event, HostEvent, NOT_YET};
+use xputrace_model::schema::{Event, HostEvent};
 use xputrace_wire::cuda_calls::{Function, Parameter};
 
 /// The event of which each call of CUDA is a place.
@@ -20,10 +20,14 @@ pub fn list(options: &ListOptions) -> Result<ExitCode> {
     if let Some(pattern) = options.pattern.as_deref().and_then(|it| it.strip_prefix("device:")) {
         return kernels::list(pattern, options);
     }
-    if options.pid.is_some() || !options.command.is_empty() {
-        bail!("-p and a command are for the kernels of a program: xputrace list 'device:*' -p PID");
+    let is_usdt = options.pattern.as_deref().is_some_and(|it| it.starts_with("usdt:"));
+    if (options.pid.is_some() && !is_usdt) || !options.command.is_empty() {
+        bail!(
+            "-p is for the kernels and USDT probes of a program, and a command for its kernels: \
+             xputrace list 'device:*' -p PID"
+        );
     }
-    let mut found = matches(options.pattern.as_deref())?;
+    let mut found = matches(options.pattern.as_deref(), options.pid)?;
     let pattern = options.pattern.as_deref().unwrap_or("*");
     match found.iter().find_map(|it| it.refused) {
         Some(why) if !options.verbose && found.iter().all(|it| it.refused.is_some()) => {
@@ -39,16 +43,20 @@ pub fn list(options: &ListOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn matches(pattern: Option<&str>) -> Result<Vec<Listed>> {
+fn matches(pattern: Option<&str>, pid: Option<u32>) -> Result<Vec<Listed>> {
     let Some(pattern) = pattern else { return every_event(&|_| true) };
     let Some((kind, rest)) = pattern.split_once(':') else { return events(pattern) };
     match Event::all().find(|it| it.name() == kind && (it.has_places() || *it == API)) {
         Some(event) if event.is_function() => list_functions(event, rest).map_err(|it| anyhow!(it)),
+        Some(Event::Usdt) => {
+            let pids = with_descendants(&pid.into_iter().collect::<Vec<_>>());
+            list_usdt(rest, &pids).map_err(|it| anyhow!(it))
+        }
         Some(API) => calls(rest),
         Some(_) => list_tracepoints(rest).map_err(|it| anyhow!(it)),
         None => Err(anyhow!(
             "cannot list `{pattern}`: give an event such as kernel, or uprobe:LIBRARY:FUNCTION, \
-             uretprobe:LIBRARY:FUNCTION, tracepoint:CATEGORY:NAME, api:CALL or device:KERNEL, with * for any text"
+             uretprobe:LIBRARY:FUNCTION, usdt:FILE:PROVIDER:NAME, tracepoint:CATEGORY:NAME, api:CALL or device:KERNEL, with * for any text"
         )),
     }
 }
@@ -71,10 +79,9 @@ fn list_places_in_kernels(is_verbose: bool) -> Result<()> {
 
 /// Returns the events whose name matches a pattern.
 fn events(pattern: &str) -> Result<Vec<Listed>> {
-    match NOT_YET.iter().find(|it| **it == pattern) {
-        Some(planned) => Err(anyhow!("`{planned}` events are not implemented yet")),
-        None if pattern == "device" => every_event(&|it| matches!(it, Event::Device(_))),
-        None => every_event(&|it| glob(pattern, it.name())),
+    match pattern {
+        "device" => every_event(&|it| matches!(it, Event::Device(_))),
+        _ => every_event(&|it| glob(pattern, it.name())),
     }
 }
 
@@ -89,6 +96,7 @@ fn every_event(passes: &dyn Fn(Event) -> bool) -> Result<Vec<Listed>> {
                 Err(why) if found.is_empty() => return Err(anyhow!(why)),
                 Err(why) => console::say(format_args!("tracepoints are not listed: {why}")),
             },
+            Event::Usdt => found.push(Listed::new(event, format!("{}:FILE:PROVIDER:NAME", event.name()))),
             _ if event.is_function() => found.push(Listed::new(event, format!("{}:LIBRARY:FUNCTION", event.name()))),
             _ => found.push(Listed::new(event, event.name())),
         }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use xputrace_model::diagnostic::nearest;
 use xputrace_model::manual::{EVENTS, entry};
-use xputrace_model::schema::{Event, NOT_YET};
+use xputrace_model::schema::Event;
 
 /// Explains an event. Verbs and scripts explain themselves: `VERB --help`.
 ///
@@ -25,9 +25,6 @@ pub fn explain_topic(options: &HelpOptions) -> Result<ExitCode> {
 }
 
 fn unknown(topic: &str) -> anyhow::Error {
-    if NOT_YET.contains(&topic) {
-        return anyhow::anyhow!("`{topic}` events are not implemented yet");
-    }
     let table = cli::table();
     let verbs = table.get_subcommands().map(Command::get_name);
     let scripts = xputrace_script::scripts().iter().map(|it| it.name);

@@ -79,9 +79,16 @@ fn missing_need(need: &str) -> Option<String> {
         "gpu" => (Path::new("/dev/nvidiactl").exists(), "no GPU".to_string()),
         "softgpu" => (true, String::new()),
         python if python.starts_with("python3.") => (python::find(python).is_some(), format!("no {python}")),
+        probed if probed.starts_with("usdt:") => (has_usdt(&probed["usdt:".len()..]), format!("no {probed}")),
         command => (shell::finds(command), format!("no {command}")),
     };
     (!there).then_some(reason)
+}
+
+/// Whether a file has USDT probes.
+fn has_usdt(path: &str) -> bool {
+    const NOTES: &[u8] = b".note.stapsdt";
+    fs::read(path).is_ok_and(|it| it.windows(NOTES.len()).any(|it| it == NOTES))
 }
 
 fn run_all(case: &mut Case, bless: bool) -> Result<(), Failure> {

@@ -203,7 +203,8 @@ impl Handler<'_, '_> {
             "ustack" | "kstack" => Kind::Stack,
             _ => Kind::Int,
         };
-        let is_argument = matches!(name, "arg0" | "arg1" | "arg2" | "arg3" | "arg4" | "arg5");
+        let argument = name.strip_prefix("arg").and_then(|it| it.parse::<usize>().ok());
+        let is_argument = argument.is_some_and(|it| it < if self.event == Event::Usdt { 12 } else { 6 });
         match name {
             "nsecs" => Ok(Code::tight("e.time", Kind::Int)),
             "elapsed" => {
@@ -217,7 +218,9 @@ impl Handler<'_, '_> {
                 Ok(Code::tight(format!("e.{name}"), kind))
             }
             "retval" if self.event == Event::Uretprobe => Ok(Code::tight("e.retval", Kind::Int)),
-            _ if is_argument && self.event == Event::Uprobe => Ok(Code::tight(format!("e.{name}"), Kind::Int)),
+            _ if is_argument && matches!(self.event, Event::Uprobe | Event::Usdt) => {
+                Ok(Code::tight(format!("e.{name}"), Kind::Int))
+            }
             _ if is_argument && self.event == Event::Uretprobe => {
                 Err(refused(it, &format!("at its return, a call's arguments are `e.entry.{name}`")))
             }

@@ -274,9 +274,14 @@ losses! {
     }
     UnreadableMemory {
         name: "unreadable_memory",
-        meaning: "strings of the program that could not be read, and are `()`",
+        meaning: "strings of the program, and arguments of `usdt` probes in its memory, that could not be read, and are `()`",
         help: "check the address. Linux reads only memory that is loaded: text that the program has not touched yet \
              can be read later, such as at the function's return, by `str(e.entry.arg0)` in a `uretprobe`",
+    }
+    NoArgument {
+        name: "no_argument",
+        meaning: "arguments of `usdt` probes that were read at a place that does not have them, and are `()`",
+        help: "`xputrace list -v 'usdt:FILE:*'` shows the arguments of each probe; name the probes that have them",
     }
     NoEntry {
         name: "no_entry",

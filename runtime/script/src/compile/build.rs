@@ -127,6 +127,7 @@ impl<'a> Build<'a> {
             texts: unit.checked.as_ref().map_or(Vec::new(), |it| it.texts.clone()),
             sees_unjoined: unit.sees_unjoined(),
             arguments: unit.arguments(),
+            usdt_arguments: unit.checked.as_ref().map_or(Vec::new(), |it| it.usdt_arguments.clone()),
             switch: self.plan.switch_of(handler.declared),
             launches: if unit.place == Place::Gpu { handler.options.launches() } else { LaunchFilter::ALL },
             site: handler.site,
@@ -330,6 +331,15 @@ impl<'a> Build<'a> {
         let stacks = self.staged.stacks.unwrap_or(stack::LINUX_STACKS);
         let map = self.map(spec("stacks", MapKind::StackTrace, 4, stack::LINUX_FRAMES * 8, stacks, 0, Home::Linux));
         self.plan.linux_stacks = Some(map);
+        map
+    }
+
+    pub(super) fn usdt_rules_map(&mut self) -> BpfMapId {
+        if let Some(map) = self.plan.usdt_rules {
+            return map;
+        }
+        let map = self.map(xputrace_bytecode::usdt::map("usdt_rules"));
+        self.plan.usdt_rules = Some(map);
         map
     }
 

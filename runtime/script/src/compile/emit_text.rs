@@ -72,7 +72,7 @@ impl Emitter<'_, '_> {
             Kind::UserText(address, n) => {
                 self.zero(slot, words * 8);
                 self.eval_strict(address);
-                let unreadable = self.unreadable(expr.at, missing);
+                let unreadable = self.lost_value(Loss::UnreadableMemory, expr.at, missing);
                 self.read_text(helper::PROBE_READ_USER_STR, (*n).min(capacity), slot, expr.at, unreadable);
             }
             Kind::Source(source) if matches!(expr.ty.base, Base::Text(_)) => {
@@ -104,12 +104,12 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Returns where a string that cannot be read leads: it is counted, and missing. Where a missing
+    /// Returns where a value that cannot be read leads: it is counted, and missing. Where a missing
     /// value ends the handler, that is not counted as well.
-    fn unreadable(&mut self, at: Position, missing: Label) -> Label {
+    pub(super) fn lost_value(&mut self, loss: Loss, at: Position, missing: Label) -> Label {
         match self.ends_handler(missing) {
-            true => self.ends_with(Loss::UnreadableMemory, at),
-            false => self.counts(Loss::UnreadableMemory, at, None, missing),
+            true => self.ends_with(loss, at),
+            false => self.counts(loss, at, None, missing),
         }
     }
 

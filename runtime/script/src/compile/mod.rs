@@ -77,8 +77,8 @@ pub fn compile(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (Plan,
     let place = |it: &Diagnostic| (it.primary.file, it.primary.span.start, it.primary.span.end, it.code);
     diagnostics.sort_by(|a, b| (place(a), &a.message).cmp(&(place(b), &b.message)));
     // Report a handler's errors once, even if it is declared in a loop or for many tracepoints.
-    // Report missing functions once per function.
-    let told_apart = |a: &Diagnostic, b: &Diagnostic| a.code == check::NO_SUCH_FUNCTION && a.message != b.message;
+    // Report missing functions and the like once for each.
+    let told_apart = |a: &Diagnostic, b: &Diagnostic| check::MISSING_PLACES.contains(&a.code) && a.message != b.message;
     diagnostics.dedup_by(|a, b| a.primary == b.primary && a.code == b.code && !told_apart(a, b));
     (plan, diagnostics)
 }

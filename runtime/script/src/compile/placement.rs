@@ -39,8 +39,7 @@ impl CpuMaps {
 }
 
 fn is_cpu_probe(handler: &Handler) -> bool {
-    handler.interpreted.is_none()
-        && matches!(handler.event, Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile)
+    handler.interpreted.is_none() && handler.event.is_of_cpu()
 }
 
 /// Returns a handler's place and the reasons.
@@ -48,7 +47,7 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
     let (place, mut why) = match handler.event {
         _ if handler.interpreted.is_some() => (Place::Interpreter, interpreted(handler)),
         Event::Interval | Event::Begin | Event::End => (Place::Interpreter, interpreted(handler)),
-        Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile => {
+        Event::Uprobe | Event::Uretprobe | Event::Usdt | Event::Tracepoint | Event::Profile => {
             (Place::Linux, vec!["CPU probe: runs in linux, at the event".into()])
         }
         // Whether it is joined with its launch is known once all handlers are.

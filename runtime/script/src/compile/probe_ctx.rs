@@ -9,7 +9,7 @@ use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::probe::{EEXIST, Frames, Machine, Reader, SCRATCH_BYTES, TaskId, pt_regs};
 use xputrace_bytecode::targets::leave_out_others;
-use xputrace_bytecode::{BpfMapId, Label, helper};
+use xputrace_bytecode::{BpfMapId, Label, helper, usdt};
 use xputrace_model::context::{device, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{SwitchId, Target};
@@ -60,6 +60,7 @@ impl Emitter<'_, '_> {
             Source::EntryTime => self.entry_word(0),
             Source::EntryArg(n) => self.entry_word(1 + n),
             Source::Record { offset, size, signed } => self.record_integer(offset, size, signed),
+            Source::UsdtArgument(n) => self.usdt_argument(n, at, missing),
             // These are texts.
             Source::Comm
             | Source::WordText(_)
@@ -157,6 +158,17 @@ impl Emitter<'_, '_> {
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, -EEXIST, collided);
         self.asm.jump(other);
         self.asm.place(done);
+        self.release(mark);
+    }
+
+    /// Sets R0 to an argument of a USDT probe. One that cannot be read is counted, and missing.
+    fn usdt_argument(&mut self, n: usize, at: Position, missing: Label) {
+        let absent = self.lost_value(Loss::NoArgument, at, missing);
+        let unreadable = self.lost_value(Loss::UnreadableMemory, at, missing);
+        let rules = self.build.usdt_rules_map();
+        let mark = self.mark();
+        let scratch = self.alloc(usdt::SCRATCH_BYTES as usize);
+        usdt::Reader { asm: &mut self.asm, rules, context: Reg::R6, scratch }.argument(n, absent, unreadable);
         self.release(mark);
     }
 

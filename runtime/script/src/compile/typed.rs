@@ -87,6 +87,7 @@ impl Expr {
     pub(super) fn is_simple(&self) -> bool {
         match &self.kind {
             Kind::Joined(inner) => inner.is_simple(),
+            Kind::Source(Source::UsdtArgument(_)) => false,
             kind => {
                 matches!(kind, Kind::Const(_) | Kind::Literal(_) | Kind::Missing | Kind::Local(_) | Kind::Source(_))
             }
@@ -222,6 +223,8 @@ pub(super) enum Source {
     RecordLoc {
         offset: u32,
     },
+    /// An argument of a USDT probe, where the attach cookie says.
+    UsdtArgument(usize),
     /// The C string that a word of the marker's context points to.
     MarkerText(usize),
 }
@@ -293,6 +296,8 @@ pub(super) struct Checked {
     pub(super) reads: Reads,
     /// The parameters of a CUDA call that it reads, in the order of their words.
     pub(super) arguments: Vec<String>,
+    /// The numbers of the arguments of a USDT probe that it reads.
+    pub(super) usdt_arguments: Vec<usize>,
     /// The texts that it reads from the target.
     pub(super) texts: Vec<TextRead>,
     /// Whether it reads a kernel's launch without testing for it.

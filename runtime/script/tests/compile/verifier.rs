@@ -46,6 +46,9 @@ const EXAMPLES: &[&str] = &[
      uprobe(\"libc:malloc\", |e| { if over(e, 64) { @[class(e.arg0), e.comm].count(); } });",
     "uprobe(\"libc:malloc\", |e| { let s = e.comm + \":\"; for i in 0..3 { s += `${e.arg0 >> i},`; } @[s].count(); });",
     "uprobe(\"libc:malloc\", |e| @[switch e.arg0 { 0 => \"none\", 17 if e.arg1 > 3 => \"odd\", 1..=16 => \"small\", _ => e.comm }].count());",
+    "usdt(\"./server:shop:sold\", |e| @price[str(e.arg1)].hist(e.arg0));",
+    "usdt(\"./server:shop:*\", |e| { @all[e.func, e.arg11 ?? 0, e.arg2].count(); if e.arg0 == () { @none.count(); } @s.sum(e.arg1 + e.arg3); });",
+    "usdt(\"./server::sold\", |e| { for i in 0..8 { if e.arg0 > i && e.arg1 != e.arg2 { @n[i, e.arg3 ?? e.arg4, e.arg5].sum(e.arg6); } } });",
     "profile(99.hz, |e| { @k[e.kstack].count(); @best[e.comm].max(e.time); @worst.min(e.time); @mean[e.cpu].avg(e.time); });",
 ];
 

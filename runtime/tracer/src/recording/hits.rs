@@ -154,6 +154,11 @@ pub enum RecorderError {
              an argument, a field of a tracepoint, and these with a constant added can be recorded"
     )]
     Text { probe: String, line: u32 },
+    #[error(
+        "cannot record {probe}: hits of USDT probes are not recorded yet. Run the script instead, or record the function that \
+             the probe is in, with `uprobe`"
+    )]
+    Usdt { probe: String },
     #[error("cannot make the recording program")]
     Assemble(#[from] AsmError),
 }
@@ -161,7 +166,7 @@ pub enum RecorderError {
 /// Creates the plan that records the CPU probes of `plan`, and everything on the GPU side.
 ///
 /// # Errors
-/// A tracepoint's format cannot be read.
+/// A tracepoint's format cannot be read, or a probe's hits cannot be recorded.
 pub fn recorder(plan: &Plan, catalog: &dyn Catalog) -> Result<Recorder, RecorderError> {
     let mut builder = Builder::new(plan, catalog);
     for probe in each_once(plan.probes.iter().filter(|it| it.place == Place::Linux && !it.event.is_gpu())) {
@@ -304,6 +309,9 @@ impl<'a> Builder<'a> {
     }
 
     fn add(&mut self, probe: &Probe) -> Result<(), RecorderError> {
+        if probe.event == Event::Usdt {
+            return Err(RecorderError::Usdt { probe: probe.name.clone() });
+        }
         let number = self.probes.len() as u32;
         let (kind, size, format) = self.context(probe)?;
         let texts = texts(probe)?;

@@ -115,10 +115,10 @@ pub struct ManOptions {
 /// Options of `xputrace list`.
 #[derive(clap::Args, Debug)]
 pub struct ListOptions {
-    /// An event (kernel, launch), uprobe:LIBRARY:FUNCTION, uretprobe:LIBRARY:FUNCTION, tracepoint:CATEGORY:NAME,
-    /// api:CALL, or device:KERNEL with -p or -- CMD; * matches any text
+    /// An event (kernel, launch), uprobe:LIBRARY:FUNCTION, uretprobe:LIBRARY:FUNCTION, usdt:FILE:PROVIDER:NAME,
+    /// tracepoint:CATEGORY:NAME, api:CALL, or device:KERNEL with -p or -- CMD; * matches any text
     pub pattern: Option<String>,
-    /// Of device:KERNEL: list what is in the files that this process has mapped
+    /// Of device:KERNEL and usdt: list what is in the files that this process has mapped
     #[arg(short = 'p', value_name = "PID")]
     pub pid: Option<u32>,
     /// The command behind `--`: run it, and list the kernels that it runs

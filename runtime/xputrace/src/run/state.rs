@@ -180,7 +180,7 @@ impl State {
         let is_silent = self.pipeline.account().is_silent();
         let is_meant = |id: ProbeId, it: &Probe| match it.target {
             _ if it.switch.is_some() || pending.contains(&id) => false,
-            Target::Function { .. } | Target::Tracepoint { .. } => self.plan.linux_hits.is_some(),
+            Target::Function { .. } | Target::Usdt { .. } | Target::Tracepoint { .. } => self.plan.linux_hits.is_some(),
             Target::Api(_) => !is_silent,
             _ => false,
         };

@@ -278,7 +278,10 @@ impl Checker<'_> {
             }
             _ => {
                 let n = name.strip_prefix("arg").and_then(|it| it.parse::<usize>().ok()).unwrap_or(0);
-                of(Base::Int, Source::Register(pt_regs::ARGUMENTS[n.min(5)]))
+                match self.handler.event {
+                    Event::Usdt => self.usdt_argument(n, at),
+                    _ => of(Base::Int, Source::Register(pt_regs::ARGUMENTS[n.min(5)])),
+                }
             }
         }
     }
@@ -308,6 +311,10 @@ impl Checker<'_> {
                 Expr { kind: Kind::Source(Source::Cookie), ty: Type::of(Base::Name), at }
             }
             Target::Function { function, .. } => self.literal(&function.clone(), at),
+            Target::Usdt { pattern, .. } => match pattern.only() {
+                Some(name) => self.literal(&name, at),
+                None => Expr { kind: Kind::Source(Source::Cookie), ty: Type::of(Base::Name), at },
+            },
             Target::Tracepoint { name, .. } => self.literal(&name.clone(), at),
             _ => {
                 let diagnostic = Diagnostic::error("no-function", "this probe is not at a function", self.label(at))
@@ -315,6 +322,22 @@ impl Checker<'_> {
                 self.poison(diagnostic, at)
             }
         }
+    }
+
+    /// Checks `e.argN` of a USDT probe: a place may lack it.
+    fn usdt_argument(&mut self, n: usize, at: Position) -> Expr {
+        if let Target::Usdt { object, pattern } = &self.handler.target
+            && let Err(why) = self.catalog.usdt_argument(object, pattern, n)
+        {
+            let help = format!("`xputrace list -v 'usdt:{object}:{}'` shows the arguments", pattern.text());
+            let diagnostic = Diagnostic::error("usdt-argument", why, self.label(at)).help(help);
+            return self.poison(diagnostic, at);
+        }
+        let read = &mut self.checked.usdt_arguments;
+        if !read.contains(&n) {
+            read.push(n);
+        }
+        Expr { kind: Kind::Source(Source::UsdtArgument(n)), ty: Type::of(Base::Int).maybe(true), at }
     }
 
     fn record_field(&mut self, name: &str, at: Position) -> Expr {

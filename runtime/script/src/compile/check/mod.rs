@@ -32,7 +32,10 @@ use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
 use xputrace_model::plan::{ContextWord, Place, Target};
 
 /// Code of the error for a function that the probed file lacks.
-pub(super) const NO_SUCH_FUNCTION: &str = "no-such-function";
+const NO_SUCH_FUNCTION: &str = "no-such-function";
+/// The same for a USDT probe.
+const NO_SUCH_USDT: &str = "no-such-usdt";
+pub(super) const MISSING_PLACES: [&str; 2] = [NO_SUCH_FUNCTION, NO_SUCH_USDT];
 
 struct Checker<'a> {
     staged: &'a Staged,
@@ -95,7 +98,7 @@ impl Checker<'_> {
                 let Err(why) = self.catalog.tracepoint(category, name) else { return };
                 ("unknown-tracepoint", why, tracepoints_help(self.staged, self.catalog, category))
             }
-            Target::Function { object, .. } if !self.catalog.has_file(object) => {
+            Target::Function { object, .. } | Target::Usdt { object, .. } if !self.catalog.has_file(object) => {
                 let diagnostic = no_file(object, self.pattern_label());
                 return self.error(diagnostic);
             }
@@ -106,6 +109,10 @@ impl Checker<'_> {
                     false => format!("`xputrace list 'uprobe:{object}:*'` lists the functions that can be probed"),
                 };
                 (NO_SUCH_FUNCTION, why, help)
+            }
+            Target::Usdt { object, pattern } => {
+                let Err(why) = self.catalog.usdt(object, pattern) else { return };
+                (NO_SUCH_USDT, why, format!("`xputrace list 'usdt:{object}:*'` lists the file's probes"))
             }
             _ => return,
         };
