@@ -168,7 +168,7 @@ impl Catalog for LiveCatalog {
         match found.files.iter().map(|(_, places)| usdt::most_arguments(places)).max() {
             Some(most) if most <= n => Err(match most {
                 0 => format!("the USDT probe `{}` has no arguments", pattern.text()),
-                most => format!("the USDT probe `{}` has no `arg{n}`, only {most} from `arg0` on", pattern.text()),
+                most => format!("the USDT probe `{}` has no `arg{n}`: its last is `arg{}`", pattern.text(), most - 1),
             }),
             _ => Ok(()),
         }

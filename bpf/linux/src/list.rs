@@ -23,7 +23,7 @@ pub fn list_functions(event: Event, pattern: &str) -> Result<Vec<Listed>, String
     };
     let files = resolve::candidates(object, &Scope::System);
     if files.is_empty() {
-        return Err(format!("there is no file or library `{object}` here; a path works too: ./{object}"));
+        return Err(no_file(object));
     }
     let mut found = Vec::new();
     for file in files {
@@ -36,6 +36,10 @@ pub fn list_functions(event: Event, pattern: &str) -> Result<Vec<Listed>, String
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found.dedup();
     Ok(found)
+}
+
+fn no_file(object: &str) -> String {
+    format!("there is no file or library `{object}` here; a path works too: ./{object}")
 }
 
 /// Returns the USDT probes that match a pattern such as `libstdc++:*` or `./server:shop:*`, sorted by file and name. For
@@ -53,7 +57,10 @@ pub fn list_usdt(pattern: &str, pids: &[u32]) -> Result<Vec<Listed>, String> {
         object => resolve::candidates(object, &Scope::Processes(pids.to_vec())),
     };
     if files.is_empty() {
-        return Err(format!("there is no file or library `{object}` here; a path works too: ./{object}"));
+        return Err(match object {
+            "*" | "" => "the process has ended, or its files cannot be read".to_owned(),
+            object => no_file(object),
+        });
     }
     let mut found: Vec<Listed> = files.into_iter().flat_map(|it| listed_usdt(it.path, &pattern)).collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));

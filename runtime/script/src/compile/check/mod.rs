@@ -112,7 +112,13 @@ impl Checker<'_> {
             }
             Target::Usdt { object, pattern } => {
                 let Err(why) = self.catalog.usdt(object, pattern) else { return };
-                (NO_SUCH_USDT, why, format!("`xputrace list 'usdt:{object}:*'` lists the file's probes"))
+                (
+                    NO_SUCH_USDT,
+                    why,
+                    format!(
+                        "`xputrace list 'usdt:{object}:*'` lists the file's probes, `list 'usdt:*' -p PID` a process's"
+                    ),
+                )
             }
             _ => return,
         };
