@@ -10,6 +10,7 @@ use xputrace_wire::device::{Codec, PatchPoint, Portability, Ptx, Shape};
 
 const H100: Gpu = Gpu { capability: 90 };
 const FIRST: &str = include_str!("../../ptx/tests/fixtures/first.ptx");
+const CLUSTERS: &str = include_str!("../../ptx/tests/fixtures/clusters.ptx");
 
 /// A handler without a condition, whose program does this and returns 0.
 fn handler(place: DeviceEvent, name: &str, write: impl FnOnce(&mut Assembler)) -> Handler {
@@ -287,6 +288,29 @@ fn a_blocks_first_and_last_threads() {
     assemble_text("shared", &twin(handlers(), &own, "k").unwrap().unwrap().text);
     let twin = twin(vec![counting(DeviceEvent::BlockEnd, device::SMID)], ENDS_ELSEWHERE, "k").unwrap().unwrap();
     assemble_text("elsewhere", &twin.text);
+}
+
+/// Its clusters stay, and each block has its own word for its end.
+#[test]
+fn a_kernel_in_clusters_has_handlers_in_all_places() {
+    for (kernel, kept) in
+        [("ring", ".explicitcluster\n.reqnctapercluster 4, 1, 1\n"), ("windows", ".maxclusterrank 16\n")]
+    {
+        let handlers = [
+            (DeviceEvent::BlockBegin, device::SMID),
+            (DeviceEvent::Entry, device::BLOCK),
+            (DeviceEvent::Memory, device::ADDRESS),
+            (DeviceEvent::Memory, device::CONFLICTS),
+            (DeviceEvent::Memory, device::SECTORS),
+            (DeviceEvent::Barrier, device::LANEID),
+            (DeviceEvent::Exit, device::THREAD),
+            (DeviceEvent::BlockEnd, device::TIME),
+        ];
+        let handlers = handlers.map(|(place, word)| counting(place, word)).into();
+        let twin = twin(handlers, CLUSTERS, kernel).unwrap().unwrap();
+        assert!(twin.text.contains(kept), "{}", twin.text);
+        assemble_text(kernel, &twin.text);
+    }
 }
 
 #[test]

@@ -41,7 +41,7 @@ use crate::agent::host_call::unseen;
 use crate::agent::{Agent, Context};
 use calls::{Extents, Kernel, role_of};
 use choosing::{AskLaunch, CHOICES, Kernels, SharedOff, Wanted};
-use code::KernelHandle;
+use code::{Answer, KernelHandle};
 use contexts::Contexts;
 use early::{Early, EarlyKernel};
 use lease::InUse;
@@ -411,29 +411,34 @@ impl Run {
     /// other then, and would for ever.
     #[inline(never)]
     fn fits(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> bool {
+        let Some((of_twin, of_original)) = self.blocks_at_once(twins, found, kernel) else { return false };
+        let blocks = kernel.grid.volume();
+        of_twin >= of_original || of_twin != 0 && (blocks <= of_twin || blocks > of_original)
+    }
+
+    /// Returns how many blocks of a twin and of its original the GPU runs at once, or others as it runs no fewer of the twin;
+    /// `None` if the driver does not tell.
+    fn blocks_at_once(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> Option<(u64, u64)> {
         // Elsewhere, the driver would answer for another GPU.
-        if !found.is_current {
-            return false;
-        }
-        let code = &self.backend.driver.code;
-        let kernel = &Kernel { cluster: kernel.cluster.or_else(|| self.cluster_of_node(kernel)), ..*kernel };
-        let cluster = kernel.cluster.or_else(|| self.cluster_of_kernel(twins, found, kernel));
-        // Clusters on the whole GPU, or blocks on a multiprocessor.
-        // SAFETY: the handles of the launch, and of a twin in its context, which is current.
-        let ask = |handle| unsafe {
-            match cluster {
-                Some(_) => code.clusters_at_once(handle, kernel),
-                None => code.blocks_per_sm(handle, kernel.block.volume(), kernel.shared),
-            }
+        let (code, handles) = (&self.backend.driver.code, found.is_current.then_some([found.twin, kernel.handle])?);
+        let ask = |one: &dyn Fn(u64) -> Answer<u64>| {
+            let [twin, original] = unseen(|| handles.map(one));
+            Some((twin.ok()?, original.ok()?))
         };
-        let (Ok(of_twin), Ok(of_original)) = unseen(|| (ask(found.twin), ask(kernel.handle))) else { return false };
-        if of_twin >= of_original {
-            return true;
+        // SAFETY: the handles of the launch, and of a twin in its context, which is current.
+        let of_sm = ask(&|it| unsafe { code.blocks_per_sm(it, kernel.block.volume(), kernel.shared) })?;
+        if of_sm.0 >= of_sm.1 {
+            // No fewer clusters fit either; and their number takes the driver longer to tell.
+            return Some(of_sm);
         }
-        let sms = || u64::from(twins.contexts.state(found.slot).sms.load(Ordering::Acquire));
-        let blocks_of_each = cluster.map_or_else(sms, Extents::volume);
-        let fits = |n: u64| kernel.grid.volume() <= n.saturating_mul(blocks_of_each);
-        of_twin != 0 && blocks_of_each != 0 && (fits(of_twin) || !fits(of_original))
+        let kernel = &Kernel { cluster: kernel.cluster.or_else(|| self.cluster_of_node(kernel)), ..*kernel };
+        let (each, times) = match kernel.cluster.or_else(|| self.cluster_of_kernel(twins, found, kernel)) {
+            // SAFETY: as above.
+            Some(cluster) => (ask(&|it| unsafe { code.clusters_at_once(it, kernel) })?, cluster.volume()),
+            None => (of_sm, twins.contexts.state(found.slot).sms.load(Ordering::Acquire).into()),
+        };
+        let all = |n: u64| n.saturating_mul(times);
+        (times != 0).then(|| (all(each.0), all(each.1)))
     }
 
     /// Returns how a kernel itself groups its blocks into clusters, by its code or its attributes.
