@@ -35,6 +35,7 @@ pub const TAKEN: &[&str] = &[
     "unsafe",
     "verbose",
     "version",
+    "via",
 ];
 
 /// The command line's arguments, and which of them the script asked for.

@@ -392,7 +392,7 @@ pub fn account(
 fn patches_hint(plan: &Plan) -> String {
     match unpatchable(plan) {
         Some(why) => format!(". Others are not patched: {why}"),
-        None if plan.object.is_some() => String::new(),
+        None if plan.object.is_some() => ". --via patch reaches others".into(),
         None => ". For other kernels, let the handlers have #{via: \"patch\"}".into(),
     }
 }

@@ -1,12 +1,13 @@
 //! The words of the command line as they are typed: clap's table of verbs and their options.
 
 use crate::stacks::Naming;
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
 use xputrace_bytecode::object::Loaders;
+use xputrace_model::plan::DeviceWay;
 use xputrace_model::process_name::ProcessName;
 use xputrace_model::stack::PythonFrames;
 use xputrace_render::{FILES, FORMATS, FileOutput, Format};
@@ -300,17 +301,26 @@ pub struct ObjectOptions {
     /// Let programs end threads of kernels (bpf_cuda_exit)
     #[arg(long = "unsafe")]
     pub allows_exit: bool,
+    /// How programs get into kernels of real GPUs: by a copy made from PTX, or by patches of any machine code
+    #[arg(long, value_name = "WAY", value_parser = ways())]
+    pub via: Option<DeviceWay>,
 }
 
 impl ObjectOptions {
     /// Returns the first option that was given.
     pub fn given(&self) -> Option<&'static str> {
-        let ObjectOptions { dump, poll, set, attach, on_gpu, launch, allows_exit } = self;
+        let ObjectOptions { dump, poll, set, attach, on_gpu, launch, allows_exit, via } = self;
         let lists =
             [("dump", dump), ("poll", poll), ("set", set), ("attach", attach), ("on-gpu", on_gpu), ("launch", launch)];
         let list = lists.into_iter().find(|it| !it.1.is_empty()).map(|it| it.0);
-        list.or(allows_exit.then_some("unsafe"))
+        list.or(allows_exit.then_some("unsafe")).or(via.map(|_| "via"))
     }
+}
+
+/// Takes the ways by the names that scripts have for them.
+fn ways() -> impl TypedValueParser<Value = DeviceWay> {
+    let names = PossibleValuesParser::new(DeviceWay::NAMES.map(|it| it.0));
+    names.try_map(|name| DeviceWay::named(&name).ok_or("no such way"))
 }
 
 #[derive(clap::Args, Debug)]

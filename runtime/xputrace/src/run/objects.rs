@@ -36,9 +36,12 @@ pub fn plan(run: &Run, file: &str) -> Result<Plan> {
     let read = |name: &str| std::fs::read(name);
     let plan = xputrace_objects::plan(file, &bytes, &wishes(run), &read).map_err(|it| anyhow!("{file}: {it}"))?;
     refuse_in_linux(run, &plan)?;
-    let ways = match run.starts_programs() && plan.device_handlers().next().is_some() {
-        true => DeviceWays::Either { unpatchable: None },
-        false => DeviceWays::default(),
+    let ways = match run.options.object.via {
+        Some(way) => DeviceWays::One(way),
+        None if run.starts_programs() && plan.device_handlers().next().is_some() => {
+            DeviceWays::Either { unpatchable: None }
+        }
+        None => DeviceWays::default(),
     };
     Ok(Plan { device_ways: ways, ..plan })
 }
@@ -60,7 +63,7 @@ pub fn plan_of_replay(run: &Run, file: &str) -> Result<Plan> {
 }
 
 fn wishes(run: &Run) -> Wishes {
-    let ObjectOptions { dump, poll, set, attach, on_gpu, launch, allows_exit } = run.options.object.clone();
+    let ObjectOptions { dump, poll, set, attach, on_gpu, launch, allows_exit, .. } = run.options.object.clone();
     let joins = run.options.window.is_limited() || !run.options.gpus.is_empty();
     let in_processes = !run.options.pids.is_empty() || !run.command.is_empty();
     Wishes { dump, poll, set, attach, on_gpu, launch, allows_exit, in_processes, joins }

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use xputrace_bytecode::{BpfMapId, Insn, MapKind, Program, helper, insn};
 use xputrace_model::diagnostic::{FileId, Site};
 use xputrace_model::object::{Object, ObjectHome, ObjectMap};
-use xputrace_model::plan::{DeviceEvent, DeviceHandler, Plan, ProgramId};
+use xputrace_model::plan::{DeviceEvent, DeviceHandler, DeviceWay, DeviceWays, Plan, ProgramId};
 use xputrace_tracer::DeviceLayout;
 
 /// Refuses what a real GPU lacks so far.
@@ -24,7 +24,10 @@ pub(super) fn check(object: &Object, plan: &Plan) -> Result<()> {
             bail!("the hash `{}` can't be shared by a real GPU and programs in Linux: only arrays can", map.name);
         }
     }
-    Ok(())
+    match unpatchable(object, plan) {
+        Some(why) if plan.device_ways == DeviceWays::One(DeviceWay::Patch) => bail!("--via patch: {why}"),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the programs that run in kernels: the program's, and of their own.
@@ -129,14 +132,18 @@ mod tests {
     #[test]
     fn objects_can_be_patched_unless_they_need_a_twin() {
         let lacks = |plan: &Plan| unpatchable(plan.object.as_ref().unwrap(), plan);
-        for name in ["threads", "each_thread", "records", "wide"] {
+        for name in ["threads", "each_thread", "records", "accesses", "wide"] {
             let plan = plan_as(name, &Wishes::default());
             assert_eq!(lacks(&plan), None, "{name}");
             let twins = Twins::of(&plan).unwrap().unwrap();
             let patches = twins.making.maker.patches(90, false).unwrap_or_else(|it| panic!("{name}: {}", it.what));
             assemble(name, &patches.text, &["--compile-as-tools-patch"]);
         }
-        assert_eq!(lacks(&plan("stops", &[])).unwrap(), "patches can't end threads of kernels, as --unsafe allows");
+        let stops = plan("stops", &[]);
+        assert_eq!(lacks(&stops).unwrap(), "patches can't end threads of kernels, as --unsafe allows");
+        assert_eq!(why_not(&stops), None);
+        let insists = why_not(&Plan { device_ways: DeviceWays::One(DeviceWay::Patch), ..stops }).unwrap();
+        assert!(insists.ends_with("--via patch: patches can't end threads of kernels, as --unsafe allows"), "{insists}");
         let shared = lacks(&plan_as("both", &Wishes::default())).unwrap();
         assert!(shared.ends_with("is shared with Linux, which patches can't do"), "{shared}");
     }
