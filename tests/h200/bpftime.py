@@ -7,35 +7,50 @@ the GPU, and `NAME.bpf.o`, made of its `.bpf.c` with
 
     clang -g -O2 -target bpf -D__TARGET_ARCH_x86 -I DIRECTORY-OF-VMLINUX.H -c
 
-None of them is changed. Their programs run until they are ended, one launch a second: here for some seconds."""
+Where a program takes more than nvcc, DIR has it compiled, as `NAME.bin`: that of cutlass with
 
+    nvcc -O3 -std=c++17 -arch=sm_90 -cudart shared --expt-relaxed-constexpr --use_fast_math -I CUTLASS-3.5.0/include cutlass.cu
+
+and for faiss-test and llama-cpp-test, which run FAISS and llama.cpp, a program that launches their kernel alone (`bpftime/`).
+Examples whose files are missing are skipped by name.
+
+None of the objects is changed. Most programs run until they are ended, one launch a second: here for some seconds."""
+
+import importlib.util
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from h200 import BIN, OUT, XPUTRACE
+from h200 import OUT, XPUTRACE, account, maps, trace
 
 SECONDS = 3
+# For which xputrace attaches: the kernel's twin comes some launches later, and there is one in two seconds.
+ATTACHED_SECONDS = 15
+
+
+class Missing(Exception):
+    """What an example needs, and isn't there."""
 
 
 class Run:
     """What a run printed: maps, records, lines, and how often the program launched its kernel."""
 
-    def __init__(self, directory, name, *options, command=None):
+    def __init__(self, directory, name, *options, command=None, pid=None):
         place = directory
-        if command is None:
+        if command is None and pid is None:
             place = program(directory, name).parent
             command = ["timeout", "-s", "INT", str(SECONDS), "stdbuf", "-oL", "./vec_add"]
         out = OUT / f"bpftime-{name}.json"
-        line = [XPUTRACE, "run", directory / f"{name}.bpf.o", "-f", "json", "-o", out, *options]
-        line += ["--", *command] if command else []
+        target = ["-p", str(pid), "--for", f"{ATTACHED_SECONDS}s"] if pid else ["--", *command] if command else []
+        line = [XPUTRACE, "run", directory / f"{name}.bpf.o", "-f", "json", "-o", out, *options, *target]
         done = subprocess.run(line, cwd=place, capture_output=True, text=True, timeout=60)
         self.objects = [json.loads(it) for it in out.read_text().splitlines()] if out.exists() else []
-        self.said, self.printed = done.stderr, done.stdout
+        self.done, self.said, self.printed = done, done.stderr, done.stdout
         out.unlink(missing_ok=True)
         assert not any(it in self.said for it in ("did not run", "do not run", "cannot attach")), self.said[-1500:]
 
@@ -149,6 +164,62 @@ def threadhist(run):
     return f"{len(found)} threads, {sum(found.values())} runs"
 
 
+def own_account(run):
+    """What a program of ours has printed last."""
+    own = account(run.done)
+    assert (own["wrong"], own["error"]) == (0, "no error"), own
+    return own
+
+
+def each_thread(run):
+    # Elements of an array per thread, one of each.
+    own, found = own_account(run), run.map("call_count")
+    assert len(found) == own["threads"] and set(found.values()) == {own["launches"]}, (own, len(found), set(found.values()), run.said[-800:])
+    return f"{len(found)} threads, {own['launches']} runs of each"
+
+
+def cudagraph(run):
+    # A launch, and those of the graph: the program counts its first thread.
+    calls, right = run.map("call_count"), run.said.count("C[1]=3.0 (expected 3)")
+    assert right == GRAPH_LAUNCHES, run.said[-800:]
+    assert list(calls.values()) == [1 + GRAPH_LAUNCHES] == [1 + right], (calls, run.said[-800:])
+    (total,) = run.map("total_time_ns").values()
+    assert 0 < total < 1e9, total
+    return f"calls {calls}: {right} launches of a graph and one without; {total} ns in all"
+
+
+def cutlass(run):
+    calls = run.map("cutlass_call_count")
+    assert calls == {"0": CUTLASS_LAUNCHES + CUTLASS_WARMUP}, (calls, run.said[-800:])
+    (error,) = re.findall(r"max abs error: (\S+)", run.printed)
+    assert float(error) < 1e-3, run.printed
+    return f"CUTLASS launches: {calls['0']}; the result is off by {error} at most"
+
+
+def pytorch(run):
+    own_account(run)
+    # The same sorts, as CUPTI tells of them.
+    script = 'kernel("*bitonicSortKVInPlace*", |k| @n[k.grid.size * k.block.size].count());'
+    (threads, n), = maps(trace(script, [sys.executable, "-c", SORT])[0])["@n"].items()
+    threads, found = int(threads), run.map("call_count")
+    assert n == SORTS, n
+    assert len(found) == threads and set(found.values()) == {SORTS}, (len(found), threads, set(found.values()), run.said[-800:])
+    return f"{len(found)} threads, {SORTS} runs of each"
+
+
+def dynamic_hook(run):
+    mapping, by_sm = run.map("thread_mapping"), run.map("sm_histogram")
+    wanted = {str(block << 16 | thread) for block in range(HOOKED_BLOCKS) for thread in range(HOOKED_THREADS)}
+    assert set(mapping) == wanted, (len(mapping), run.said[-1500:])
+    for key, it in mapping.items():
+        block, thread = divmod(int(key), 1 << 16)
+        assert (it["block_x"], it["thread_x"], it["lane_id"]) == (block, thread, thread % 32), (key, it)
+    # Of the last launch; those that come first to a multiprocessor may each begin its count at 1.
+    sms = {str(it["sm_id"]) for it in mapping.values()}
+    assert sms <= set(by_sm), (sms, by_sm)
+    return f"{len(mapping)} threads on multiprocessors {', '.join(sorted(sms))}; sm_histogram {by_sm}"
+
+
 def shared(run):
     return f"{[it for it in run.objects if it['type'] == 'map']}"[:400]
 
@@ -156,6 +227,9 @@ def shared(run):
 def options(name, directory):
     """What stands for the settings that an example's own loader makes."""
     match name:
+        case "pytorch-test":
+            # PyTorch's wheels have no PTX of it.
+            return ["--via", "patch"]
         case "atomizer":
             return ["--unsafe", "--set", "partition_num_map[0]=2", "--set", "partition_index_map[0]=1"]
         case "launchlate" | "launchlate-kernel-gpu-shared-map":
@@ -168,12 +242,62 @@ def options(name, directory):
     return []
 
 
+GRAPH_LAUNCHES = 3
+CUTLASS_LAUNCHES, CUTLASS_WARMUP = 4, 1
+SORTS = 3
+HOOKED_BLOCKS, HOOKED_THREADS = 4, 64
+
+# The object's kernel sorts slices of 32 elements at most, in blocks whose sizes PyTorch chooses.
+SORT = f"""
+import json, torch
+data = torch.randint(0, 1000, (10,), dtype=torch.int32, device="cuda")
+wrong = 0
+for _ in range({SORTS}):
+    done = torch.sort(data).values
+    wrong += done.tolist() != sorted(data.tolist())
+print(json.dumps({{"wrong": wrong, "error": "no error"}}))
+"""
+
+
+def command(directory, name):
+    """Returns what an example runs, where that isn't a program that launches until it is ended."""
+    match name:
+        case "cudagraph":
+            return ["env", f"BPFTIME_CUDAGRAPH_ITERS={GRAPH_LAUNCHES}", program(directory, name)]
+        case "cutlass":
+            return [program(directory, name), "--shape", "512x512x512", "--launches", str(CUTLASS_LAUNCHES), "--warmup", str(CUTLASS_WARMUP), "--verify"]
+        case "faiss-test" | "llama-cpp-test":
+            return [program(directory, name)]
+        case "pytorch-test":
+            if importlib.util.find_spec("torch") is None:
+                raise Missing("no PyTorch")
+            return [sys.executable, "-c", SORT]
+    return None
+
+
+def attached(directory, name):
+    """Runs an example whose object attaches to its program while that runs."""
+    line = [program(directory, name), str(HOOKED_BLOCKS), str(HOOKED_THREADS)]
+    running = subprocess.Popen(list(map(str, line)), stdout=subprocess.DEVNULL)
+    try:
+        time.sleep(SECONDS)
+        return Run(directory, name, pid=running.pid)
+    finally:
+        running.terminate()
+        running.wait()
+
+
 def program(directory, name):
     """Returns the path of an example's program for the GPU, which is compiled if it isn't there."""
+    made = directory / f"{name}.bin"
+    if made.exists():
+        return made
     path = directory / "bin" / name / "vec_add"
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         source = directory / f"{name}.cu"
+        if not source.exists():
+            raise Missing(f"no {made.name}, no {source.name}")
         subprocess.run(["nvcc", "-cudart", "shared", "-arch=sm_90", "-w", "-g", "-o", path, source], check=True)
     return path
 
@@ -204,7 +328,20 @@ EXAMPLES = {
     "host_map_test": shared,
     "launchlate-kernel-gpu-shared-map": launchlate,
     "threadscheduling": shared,
+    "threadscheduling_dynamic_hook": dynamic_hook,
+    "cudagraph": cudagraph,
+    "cutlass": cutlass,
+    "faiss-test": each_thread,
+    "llama-cpp-test": each_thread,
+    "pytorch-test": pytorch,
 }
+
+
+def started(directory, name):
+    """Runs an example."""
+    if name == "threadscheduling_dynamic_hook":
+        return attached(directory, name)
+    return Run(directory, name, *options(name, directory), command=command(directory, name))
 
 
 def main(directory, names):
@@ -213,8 +350,12 @@ def main(directory, names):
         if names and name not in names:
             continue
         try:
-            said = judge(directory) if judge is directly_run else judge(Run(directory, name, *options(name, directory)))
+            if not (directory / f"{name}.bpf.o").exists():
+                raise Missing(f"no {name}.bpf.o")
+            said = judge(directory) if judge is directly_run else judge(started(directory, name))
             print(f"passed   {name}: {said}", flush=True)
+        except Missing as what:
+            print(f"skipped  {name}: {what}", flush=True)
         except Exception as error:
             failed += 1
             print(f"FAILED   {name}: {type(error).__name__} {str(error)[:1500]}", flush=True)
