@@ -214,6 +214,10 @@ impl Twins {
                 self.tally.add_programs(&made.code).iter().for_each(|it| note(it));
                 return Woven::Programs(self.making.sent(made));
             }
+            Ok(Outcome::NoPrograms(why)) => {
+                running.take_programs_back(why);
+                return Woven::Failed;
+            }
             Ok(Outcome::Nothing) => return Woven::Nothing,
             Ok(Outcome::NoPtx) => return Woven::NoPtx,
             Ok(Outcome::OlderPtx) => return Woven::OlderPtx,
@@ -282,10 +286,19 @@ pub fn unpatchable(plan: &Plan) -> Option<String> {
     unpatchable.clone().or(too_many).or(of_object)
 }
 
-/// Returns why a compiled object can't run on real GPUs.
+/// Returns why a compiled object can't run on real GPUs, and does not.
 pub fn why_not(plan: &Plan) -> Option<String> {
+    obstacle(plan).map(|(file, what)| format!("{file} did not run: on a real GPU it can't so far: {what:#}"))
+}
+
+/// Returns a compiled object that can't run on real GPUs, with what is in the way.
+pub fn refusal(plan: &Plan) -> Option<String> {
+    obstacle(plan).map(|(file, what)| format!("{file} so far: {what:#}"))
+}
+
+fn obstacle(plan: &Plan) -> Option<(&str, anyhow::Error)> {
     let file = &plan.object.as_ref()?.file;
-    Twins::made(plan).err().map(|it| format!("{file} did not run: on a real GPU it can't so far: {it:#}"))
+    Twins::made(plan).err().map(|it| (file.as_str(), it))
 }
 
 /// Returns the id that a text of the script has in the run.

@@ -10,6 +10,7 @@ use super::report::counted;
 use super::running::Running;
 use crate::cli::Run;
 use crate::machine;
+use crate::twins;
 use std::fmt;
 use xputrace_model::loss::Loss;
 use xputrace_model::object::{DirectLaunch, Object};
@@ -48,8 +49,8 @@ pub enum Why {
     NoContext,
     /// The process with the context ended before they were launched.
     Late,
-    /// xputrace's own process could not make one, as this says.
-    OwnProcess(String),
+    /// A GPU can't run them, or xputrace's own process made no context, as this says.
+    Said(String),
 }
 
 impl fmt::Display for Why {
@@ -61,7 +62,7 @@ impl fmt::Display for Why {
             Why::NoCommand => "there is no command (-- CMD) in whose context they could run",
             Why::NoContext => "no process of the command made a CUDA context in which they could run",
             Why::Late => "the process with the CUDA context ended before they could be launched there",
-            Why::OwnProcess(what) => what,
+            Why::Said(what) => what,
         })
     }
 }
@@ -74,7 +75,10 @@ impl Turn {
             true if run.options.replay.is_some() => Turn::Here(Why::Recording),
             true if !machine::has_gpu() => Turn::Here(Why::NoGpu),
             true if run.command.is_empty() => Turn::Here(Why::NoCommand),
-            true => Turn::Awaited,
+            true => match twins::refusal(plan) {
+                Some(what) => Turn::Here(Why::Said(format!("a real GPU can't run {what}"))),
+                None => Turn::Awaited,
+            },
         }
     }
 }
@@ -101,6 +105,12 @@ impl Running {
             *self.programs() = Turn::Given(process);
         }
         is_its
+    }
+
+    /// Takes them back from a process that gets none, and runs them in the tracer's engine.
+    pub fn take_programs_back(&mut self, why: String) {
+        *self.programs() = Turn::Awaited;
+        self.run_programs_here(Why::Said(why));
     }
 
     /// Takes over what has become of them in a process that has ended, or been left.

@@ -57,6 +57,8 @@ pub enum Outcome {
     Made(Vec<Made>),
     Patched(Patched),
     Programs(MadePrograms),
+    /// Programs can't be kernels, as this says.
+    NoPrograms(String),
     /// No handler wants any of its kernels.
     Nothing,
     /// It has no PTX, and none was found.
@@ -164,7 +166,7 @@ impl Making {
         let number = image.number;
         // A process waits for the answer, whatever its code does to us.
         let made = catch_unwind(AssertUnwindSafe(|| match asker.way {
-            _ if image.is_context() => self.programs(&image, asker),
+            _ if image.is_context() => Ok(self.programs(&image, asker)),
             DeviceWay::Twin => self.twin(image, asker),
             DeviceWay::Patch => self.patches(image, asker),
         }));
@@ -198,11 +200,14 @@ impl Making {
     }
 
     /// Makes kernels of what runs in kernels of its own.
-    fn programs(&self, image: &Image, asker: Asker) -> Result<Outcome> {
-        let text = self.programs_text(image.capabilities.least)?;
+    fn programs(&self, image: &Image, asker: Asker) -> Outcome {
+        let text = match self.programs_text(image.capabilities.least) {
+            Ok(text) => text,
+            Err(error) => return Outcome::NoPrograms(format!("{error:#}")),
+        };
         let source = Source { text: &text.text, target: &text.target, purpose: Purpose::Module };
         let code = self.compile(source, image.capabilities, asker).map_or_else(Code::Text, Code::Cubin);
-        Ok(Outcome::Programs(MadePrograms { text, code }))
+        Outcome::Programs(MadePrograms { text, code })
     }
 
     /// Returns their text, for GPUs of this compute capability.
@@ -214,7 +219,7 @@ impl Making {
         };
         let kernels: Vec<ProgramKernel> = self.launches.iter().enumerate().map(kernel).collect();
         let text = self.maker.programs(&kernels, capability);
-        text.map_err(|it| anyhow!("a program of kprobe/__directly_run can't run there: {}", it.what))
+        text.map_err(|it| anyhow!("as a kernel, a program can't run: {}", it.what))
     }
 
     /// Returns what a process gets to run in kernels of its own.

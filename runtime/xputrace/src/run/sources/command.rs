@@ -51,7 +51,7 @@ impl Command {
     /// Says why programs that were to run in a context of it have not.
     pub fn why_no_context(&self) -> Why {
         let failure = self.status.filter(|_| self.is_own).and_then(|it| own_process::failure(it.code()?));
-        failure.map_or(Why::NoContext, |it| Why::OwnProcess(it.to_owned()))
+        failure.map_or(Why::NoContext, |it| Why::Said(it.to_owned()))
     }
 
     /// Returns its process and the files it will load.
