@@ -1426,12 +1426,20 @@ fn a_twin_takes_the_attributes_of_its_original() {
     });
     let [twin, others_twin] = ["scale", "other"].map(|it| code::kernel(twins, &twin_symbol(it)).unwrap());
     assert_eq!((code::attribute(twin, 8), code::attribute(twin, 14)), (60_000, 1));
-    for (shared, launched, limit) in
-        [(60_000, twin, 60_000), (70_000, twin, 70_000), (65_000, twin, 70_000), (100_001, kernel, 70_000)]
-    {
-        assert_eq!(launch_with(kernel, 64, shared), launched, "{shared}");
-        assert_eq!(code::attribute(twin, 8), limit);
-    }
+    let launch_shared = |shared| (launch_with(kernel, 64, shared), code::attribute(twin, 8));
+    assert_eq!(launch_shared(60_000), (twin, 60_000));
+    assert_eq!(launch_shared(70_000), (kernel, 60_000), "CUDA refuses it, as without us");
+    let allow = |bytes: u64| {
+        code::set(kernel, 8, bytes as i32);
+        both(687, c"cuKernelSetAttribute", &[bytes << 32 | 8, kernel, 3]);
+    };
+    allow(80_000);
+    assert_eq!([70_000, 65_000, 80_001].map(launch_shared), [(twin, 70_000), (twin, 70_000), (kernel, 70_000)]);
+    allow(50_000);
+    assert_eq!([65_000, 50_000].map(launch_shared), [(kernel, 70_000), (twin, 70_000)]);
+    assert_eq!(run.unprobed(Unprobed::AttributeRefused), 0);
+    allow(200_000);
+    assert_eq!(launch_shared(100_001), (kernel, 70_000));
     assert_eq!(run.unprobed(Unprobed::AttributeRefused), 1);
     assert_eq!(launch_with(kernel, 1025, 0), kernel);
     assert_eq!(run.unprobed(Unprobed::BlockTooLarge), 1);

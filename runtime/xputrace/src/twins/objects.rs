@@ -143,7 +143,10 @@ mod tests {
         assert_eq!(lacks(&stops).unwrap(), "patches can't end threads of kernels, as --unsafe allows");
         assert_eq!(why_not(&stops), None);
         let insists = why_not(&Plan { device_ways: DeviceWays::One(DeviceWay::Patch), ..stops }).unwrap();
-        assert!(insists.ends_with("--via patch: patches can't end threads of kernels, as --unsafe allows"), "{insists}");
+        assert!(
+            insists.ends_with("--via patch: patches can't end threads of kernels, as --unsafe allows"),
+            "{insists}"
+        );
         let shared = lacks(&plan_as("both", &Wishes::default())).unwrap();
         assert!(shared.ends_with("is shared with Linux, which patches can't do"), "{shared}");
     }

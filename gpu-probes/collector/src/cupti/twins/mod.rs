@@ -379,30 +379,29 @@ impl Run {
         }
         let found = Found { twin, entry, slot, is_current: context == current };
         if let Err(why) = self.check(twins, &found, kernel) {
-            self.count_unprobed(control, choice, why);
+            why.into_iter().for_each(|it| self.count_unprobed(control, choice, it));
             return None;
         }
         control.slots[slot].swapped.fetch_add(1, Ordering::Relaxed);
         Some(twin)
     }
 
-    /// Whether a twin can run as its original would.
+    /// Whether a twin can run as its original would. Else why not, or nothing where CUDA refuses to launch the original.
     #[inline]
-    fn check(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> Result<(), Unprobed> {
+    fn check(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> Result<(), Option<Unprobed>> {
         let entry = found.entry;
         if entry.is_refused.load(Ordering::Relaxed) != 0 {
-            return Err(Unprobed::AttributeRefused);
+            return Err(Some(Unprobed::AttributeRefused));
         }
         if kernel.block.volume() > entry.most_threads.load(Ordering::Relaxed).into() {
-            return Err(Unprobed::BlockTooLarge);
+            return Err(Some(Unprobed::BlockTooLarge));
         }
-        let has_room = kernel.shared <= entry.most_shared.load(Ordering::Relaxed);
-        if !has_room && !self.grow(twins, found, kernel.shared) {
-            return Err(Unprobed::AttributeRefused);
+        if kernel.shared > entry.most_shared.load(Ordering::Relaxed) {
+            self.grow(twins, found, kernel)?;
         }
         if entry.takes_more.load(Ordering::Relaxed) != 0 && !self.fits(twins, found, kernel) {
             // The driver refuses a cooperative launch that does not fit.
-            return Err(if kernel.is_cooperative { Unprobed::Cooperative } else { Unprobed::MayNotFit });
+            return Err(Some(if kernel.is_cooperative { Unprobed::Cooperative } else { Unprobed::MayNotFit }));
         }
         Ok(())
     }
@@ -452,30 +451,34 @@ impl Run {
         Some(Extents([x?, y?, z?]))
     }
 
-    /// Lets a twin have more dynamic shared memory; returns whether it can.
+    /// Lets a twin have more dynamic shared memory, where its original may have so much.
     #[cold]
-    fn grow(&self, twins: &Twins, found: &Found<'_>, bytes: u32) -> bool {
-        let Ok(value) = i32::try_from(bytes) else { return false };
+    fn grow(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> Result<(), Option<Unprobed>> {
+        const MOST: u32 = function_attribute::MOST_DYNAMIC_SHARED;
         let Found { twin, entry, slot, .. } = *found;
-        let handle = twins.kernel_handle(slot, twin, entry);
+        let Ok(bytes) = i32::try_from(kernel.shared) else { return Err(None) };
         let code = &self.backend.driver.code;
-        // SAFETY: a twin's handle, in the context that the calling thread launches in.
-        let is_set =
-            unseen(|| unsafe { code.set_attribute(handle, function_attribute::MOST_DYNAMIC_SHARED, value) }).is_ok();
-        if is_set {
-            entry.most_shared.fetch_max(bytes, Ordering::Relaxed);
+        let [original, twin] = [kernel.handle, twin].map(|it| twins.kernel_handle(slot, it, entry));
+        // SAFETY: the handles of the launch and of a twin, in the context that the calling thread launches in.
+        if unseen(|| unsafe { code.attribute(original, MOST) }).is_ok_and(|it| it < bytes) {
+            return Err(None);
         }
-        is_set
+        // SAFETY: as above.
+        unseen(|| unsafe { code.set_attribute(twin, MOST, bytes) }).map_err(|_| Some(Unprobed::AttributeRefused))?;
+        entry.most_shared.fetch_max(kernel.shared, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Sets an attribute of a kernel's twin as the program has set that of the kernel. Its dynamic shared memory grows
-    /// with launches.
+    /// with launches, which ask where it isn't known to be enough.
     fn follow_attribute(&self, twins: &Twins, slot: usize, handle: u64, attribute: u32, value: i32) {
-        let Some(key) = Key::new(handle, slot).filter(|_| attribute != function_attribute::MOST_DYNAMIC_SHARED) else {
-            return;
-        };
+        let Some(key) = Key::new(handle, slot) else { return };
         let found = (0..CHOICES).filter_map(|it| twins.twins.find(key.holding(it)));
         for (twin, entry) in found.filter(|it| it.0 != 0) {
+            if attribute == function_attribute::MOST_DYNAMIC_SHARED {
+                entry.most_shared.fetch_min(u32::try_from(value).unwrap_or(0), Ordering::Relaxed);
+                continue;
+            }
             let handle = twins.kernel_handle(slot, twin, entry);
             // SAFETY: a twin's handle, in the context of the program's call.
             if unseen(|| unsafe { self.backend.driver.code.set_attribute(handle, attribute, value) }).is_err() {

@@ -81,7 +81,7 @@ impl Run {
         unsafe { at.add(place).cast::<u64>().write_unaligned(original) };
         // SAFETY: the caller's promise.
         if unseen(|| unsafe { code.set_node(node, &params) }).is_ok() {
-            self.agent.count_unprobed(why, 1);
+            why.into_iter().for_each(|it| self.agent.count_unprobed(it, 1));
         }
     }
 

@@ -258,6 +258,11 @@ impl TimerKernel {
         // A page of its own: what registers it may end before other contexts do.
         let page: &'static Zeroed<AtomicU64> =
             Box::leak(Box::new(Zeroed::new(PAGE / size_of::<u64>()).map_err(|_| OUT_OF_MEMORY)?));
+        // A fork would leave the GPU with the page that the child has.
+        // SAFETY: the page just made.
+        if unsafe { libc::madvise(page.as_ptr().cast_mut().cast(), PAGE, libc::MADV_DONTFORK) } != 0 {
+            return Err(OUT_OF_MEMORY);
+        }
         // SAFETY: the caller's context is current; text that ends with a 0, a kernel in it, and a page that stays.
         unsafe {
             let library = calls.call(|| code.load(TIMER_PTX.as_bytes()))?;
