@@ -517,6 +517,12 @@ fn refused_uprobe(file: &Path, pid: Option<u32>, error: io::Error) -> AttachErro
         (Some(trial::ENOTSUPP), _) => {
             AttachError::Unsteppable { file: file.to_path_buf(), functions: "a function".into() }
         }
+        // Source: `uprobe_register` in `kernel/events/uprobes.c`, which keeps one counter for a place.
+        (Some(libc::EINVAL), _) => AttachError::Refused {
+            what: format!("uprobes in {}", file.display()),
+            answer: error.to_string(),
+            hint: "; where a USDT probe has a semaphore, Linux takes no uprobe at the same address".into(),
+        },
         (errno, _) => AttachError::Refused {
             what: format!("uprobes in {}", file.display()),
             answer: error.to_string(),
