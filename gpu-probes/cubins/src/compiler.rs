@@ -3,7 +3,7 @@
 use crate::cache::{Cache, CacheError, Key};
 use crate::child::{Account, Limit};
 use crate::ptxas::{Failure, Output, Ptxas, Purpose};
-use crate::usage::{Usage, parse};
+use crate::usage::{Frames, Usage, frames, parse};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -32,6 +32,8 @@ pub struct Cubin {
     pub code: Vec<u8>,
     /// What its kernels use.
     pub usage: Vec<Usage>,
+    /// What its kernels and functions take of the stack.
+    pub frames: Frames,
     pub by: Arc<Ptxas>,
     /// Whether it was made before.
     pub is_kept: bool,
@@ -73,7 +75,7 @@ impl Compiler {
         for path in order.candidates {
             let made = self.ptxas(path, order).map_err(Failure::Unfit).and_then(|ptxas| {
                 let (Output { code, said }, is_kept, unkept) = self.once(&ptxas, &architecture, order)?;
-                Ok(Cubin { code, usage: parse(&said), by: ptxas, is_kept, unkept })
+                Ok(Cubin { code, usage: parse(&said), frames: frames(&said), by: ptxas, is_kept, unkept })
             });
             match made {
                 Ok(cubin) => return Ok(cubin),

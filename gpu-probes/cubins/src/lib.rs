@@ -19,4 +19,4 @@ pub use cache::{Cache, CacheError};
 pub use child::{Account, Limit};
 pub use compiler::{Compiler, Cubin, NoCubin, Order};
 pub use ptxas::{Failure, Ptxas, Purpose};
-pub use usage::Usage;
+pub use usage::{Frames, Usage};

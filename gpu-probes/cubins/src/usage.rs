@@ -1,5 +1,7 @@
 //! What `ptxas -v` says of the kernels that it compiles.
 
+use std::collections::BTreeMap;
+
 /// What a kernel uses of a multiprocessor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -49,6 +51,23 @@ pub(crate) fn parse(said: &str) -> Vec<Usage> {
     all
 }
 
+/// Bytes of stack that calls of kernels and functions take, by their symbols. Functions that are part of others have none.
+pub type Frames = BTreeMap<String, u32>;
+
+/// Reads what the same output says of stack. Of a function that it says several times, the most.
+pub(crate) fn frames(said: &str) -> Frames {
+    let (mut frames, mut described) = (Frames::new(), "");
+    for line in said.lines() {
+        if let Some((_, function)) = line.split_once("Function properties for ") {
+            described = function.trim();
+        } else if let Some(bytes) = number_before(line, " bytes stack frame").filter(|_| !described.is_empty()) {
+            let most = frames.entry(described.to_owned()).or_default();
+            *most = bytes.max(*most);
+        }
+    }
+    frames
+}
+
 /// Returns the number before these words.
 fn number_before(line: &str, words: &str) -> Option<u32> {
     let (before, _) = line.split_once(words)?;
@@ -89,10 +108,18 @@ ptxas info    : Function properties for _Z5weighf
         assert_eq!(parse("ptxas warning : something\n"), []);
     }
 
+    #[test]
+    fn frames_are_those_of_functions_too() {
+        let expected = [("first$xpt", 8), ("second", 96), ("_Z5weighf", 16)].map(|it| (it.0.to_owned(), it.1));
+        assert_eq!(frames(SAID), Frames::from(expected));
+        assert_eq!(frames("    8 bytes stack frame\n"), Frames::new());
+    }
+
     proptest! {
         #[test]
         fn any_text_is_survived(lines in proptest::collection::vec("(ptxas info    : )?(Compiling entry function '|Used |é)?[0-9a-z' ]{0,30}( registers| bytes stack frame)?", 0..8)) {
             parse(&lines.join("\n"));
+            frames(&lines.join("\n"));
         }
     }
 }

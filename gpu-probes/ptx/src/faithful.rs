@@ -152,7 +152,7 @@ impl<'a> Found<'a> {
     }
 
     fn instruction(&mut self, function: &Function, instruction: &Instruction, names: &Names) {
-        let target = if instruction.name() == "call" { call_target(instruction) } else { None };
+        let target = call_target(instruction);
         if let Some(target) = target {
             self.call(function, target, names);
         }
@@ -185,15 +185,16 @@ impl<'a> Found<'a> {
 
 /// What a call calls.
 #[derive(Clone, Copy)]
-struct Target<'a> {
-    name: &'a str,
+pub(crate) struct Target<'a> {
+    pub(crate) name: &'a str,
     /// Which operand it is.
-    at: usize,
+    pub(crate) at: usize,
 }
 
-/// `call (result), target, (parameters), prototype;`: the first operand that is no list.
-fn call_target(instruction: &Instruction) -> Option<Target<'_>> {
-    instruction.operands.iter().enumerate().find_map(|(at, operand)| match operand {
+/// `call (result), target, (parameters), prototype;`: the first operand that is no list. `None` for other instructions.
+pub(crate) fn call_target(instruction: &Instruction) -> Option<Target<'_>> {
+    let mut operands = instruction.operands.iter().enumerate().filter(|_| instruction.name() == "call");
+    operands.find_map(|(at, operand)| match operand {
         Operand::Name(name) => Some(Target { name, at }),
         _ => None,
     })

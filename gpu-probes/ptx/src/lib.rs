@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod calls;
 mod declare;
 mod faithful;
 mod instruction;
@@ -28,6 +29,7 @@ mod visit;
 mod weave;
 
 pub use access::{Access, AccessKind};
+pub use calls::Calls;
 pub use faithful::Obstacle;
 pub use instruction::{Space, type_bits};
 pub use parse::parse_statements;

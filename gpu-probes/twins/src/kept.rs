@@ -1,6 +1,7 @@
 //! What a kernel's threads keep in registers until they end: see [`xputrace_device::sums`].
 
 use crate::NoTwin;
+use crate::image::{Failure, Refused};
 use crate::maker::{Kernels, Maker, Origin, Spot, places_of, switch_of, together_again};
 use std::collections::BTreeMap;
 use xputrace_device::{Options, Refusal, Request, Sum, Sums, TableAt};
@@ -80,7 +81,7 @@ impl Maker {
         module: &Module,
         kernels: &Kernels<'_>,
         architecture: u32,
-    ) -> Result<BTreeMap<String, Kept>, NoTwin> {
+    ) -> Result<BTreeMap<String, Kept>, Failure> {
         let names = kernels.names();
         let wants_any =
             names.iter().any(|it| kernels.wanted(it).handlers.iter().any(|at| keeps(self.handlers[*at].place)));
@@ -89,7 +90,7 @@ impl Maker {
         }
         let mut found: BTreeMap<String, Vec<Candidate>> = BTreeMap::new();
         let mut n_exits: BTreeMap<String, usize> = BTreeMap::new();
-        let (mut ends_elsewhere, mut failure) = (false, None);
+        let (mut ends_elsewhere, mut refused) = (false, Refused::new());
         module.clone().weave(&names, &mut |site| {
             let is_kernel = kernels.has(site.function);
             ends_elsewhere |= site.point == Point::Exit && !is_kernel;
@@ -100,14 +101,17 @@ impl Maker {
             let found = found.entry(site.function.to_owned()).or_default();
             for handler in self.of_place(kernels.wanted(site.function), place) {
                 if let Err(refusal) = self.add_candidates(found, handler, kernels, site, architecture) {
-                    failure.get_or_insert(NoTwin::Refused { kernel: site.function.to_owned(), refusal });
+                    refused.entry(site.function.to_owned()).or_insert(NoTwin::Refused(refusal));
                 }
             }
             None
         })?;
         let is_fit = |kernel: &str| !ends_elsewhere && n_exits.get(kernel).is_some_and(|it| *it <= MOST_EXITS);
         let found = found.into_iter().filter(|(kernel, all)| !all.is_empty() && is_fit(kernel));
-        failure.map_or_else(|| Ok(found.map(|(kernel, all)| (kernel, Kept::chosen(all))).collect()), Err)
+        if !refused.is_empty() {
+            return Err(Failure::Of(refused));
+        }
+        Ok(found.map(|(kernel, all)| (kernel, Kept::chosen(all))).collect())
     }
 
     /// Adds what a handler at a place of a kernel could have its threads keep.

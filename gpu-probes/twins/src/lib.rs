@@ -18,16 +18,20 @@
 
 mod block_end;
 mod conflicts;
+mod image;
 mod kept;
 mod maker;
 mod patches;
 mod program;
 mod programs;
+mod sharing;
 mod text;
 mod times;
 
+use sharing::MOST_COPIES;
 use xputrace_wire::device::MOST_KERNEL_CONDITIONS;
 
+pub use image::{ImageTwins, Refused};
 pub use maker::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin, TwinText, Wanted};
 pub use patches::{NoCode, PatchesText};
 pub use program::{Images, ReadError, cubin_in, entries_of, images_of, kernels_of, ptx_in};
@@ -35,32 +39,32 @@ pub use programs::{ProgramKernel, ProgramsText};
 pub use text::{Gpu, TextError, best, text};
 pub use xputrace_device::RecordKind;
 
-/// Why an image has no twin, although handlers want some of its kernels.
+/// Why an image, or one of its kernels, has no twin, although handlers want it.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTwin {
     #[error(transparent)]
     Text(#[from] TextError),
-    #[error("its PTX can't be read: {0}")]
+    #[error("its PTX can't be read")]
     Parse(#[from] xputrace_ptx::ParseError),
-    #[error("the kernel {kernel} can't be copied faithfully: {obstacles}")]
-    Obstacles { kernel: String, obstacles: String },
-    #[error("a handler can't run in the kernel {kernel}: {refusal}")]
-    Refused { kernel: String, refusal: xputrace_device::Refusal },
     #[error("its PTX is for {target}: handlers need sm_70 and PTX 7.0 or later")]
     TooOld { target: String },
+    #[error("it can't be copied faithfully: {0}")]
+    Obstacles(String),
+    #[error("a handler can't run there: {0}")]
+    Refused(xputrace_device::Refusal),
     #[error("its PTX doesn't say which lines it was compiled from, as it does with nvcc's option -lineinfo")]
     NoLines,
-    #[error("handlers of several kernels differ in the function {function}, which doesn't know which kernel called it")]
-    Shared { function: String },
+    #[error("with it, more than {MOST_COPIES} functions would be copied that kernels with other handlers call, too")]
+    Copies,
     #[error(
-        "handlers of the kernel {kernel} run at {n} different choices of launches; the limit is {MOST_KERNEL_CONDITIONS}: \
-         handlers with the same `every` and `tag`, of one declaration if it is switched, share one"
+        "its handlers run at {n} different choices of launches; the limit is {MOST_KERNEL_CONDITIONS}: handlers with the same \
+         `every` and `tag`, of one declaration if it is switched, share one"
     )]
-    Conditions { kernel: String, n: usize },
-    #[error("weaving: {0}")]
+    Conditions { n: usize },
+    #[error("weaving")]
     Weave(#[from] xputrace_ptx::WeaveError),
-    #[error("its variables can't be shared: {0}")]
+    #[error("its variables can't be shared")]
     Redirect(#[from] xputrace_ptx::RedirectError),
-    #[error("naming the twin: {0}")]
+    #[error("naming the twin")]
     Rename(#[from] xputrace_ptx::RenameError),
 }

@@ -3,8 +3,10 @@
 use crate::NoTwin;
 use crate::block_end;
 use crate::conflicts;
+use crate::image::{Failure, Refused};
 use crate::kept::{Kept, keeps};
-use crate::text::{Gpu, best, text};
+use crate::sharing::Callers;
+use crate::text::Gpu;
 use std::collections::{BTreeMap, BTreeSet};
 use xputrace_bytecode::{BpfMapId, MapKind, MapSpec, Program};
 use xputrace_device::arena::{Arena, ArenaError, Needs};
@@ -16,9 +18,7 @@ use xputrace_device::{
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, SOURCES, SPACES, Source};
 use xputrace_ptx::{ADDRESS, Access, AccessKind, Function, Module, Point, Site, Space, type_bits};
-use xputrace_wire::device::{
-    ArrayPlace, Choice, MOST_KERNEL_CONDITIONS, NAMES_VARIABLE, Ptx, RingPlace, Twin, twin_symbol,
-};
+use xputrace_wire::device::{ArrayPlace, Choice, NAMES_VARIABLE, RingPlace, Twin, twin_symbol};
 
 /// A handler, and where in a kernel it runs.
 #[derive(Clone, Debug)]
@@ -51,6 +51,9 @@ pub struct TwinText {
     pub reads_names: bool,
     /// At which launches they run, a kernel each.
     pub choices: Vec<Choice>,
+    /// Of a kernel that may run itself again, which is alone then: its PTX without handlers. How deep it can go depends on the
+    /// stack that each of its functions takes, so the twin's may take no more.
+    pub recursive_original: Option<String>,
 }
 
 impl TwinText {
@@ -112,6 +115,8 @@ pub struct Maker {
     pub(crate) handlers: Vec<Handler>,
     /// The sites of each handler's program, and the number of the first. Behind them, one whose sums are kept has one more.
     own_sites: Vec<(u32, Vec<xputrace_device::Site>)>,
+    /// Whether each handler reads what its kernel is called.
+    reads_name: Vec<bool>,
     sites: Vec<HandlerSite>,
     /// Maps whose elements are merged when they are read, and that handlers only add to.
     pub(crate) added_to: BTreeSet<BpfMapId>,
@@ -178,6 +183,7 @@ impl Maker {
         // Nothing that depends on the place is known yet, so these are all the sites that a handler can have.
         let context: Vec<Word> = origin.context(&Spot::ANY, &texts).into_iter().map(unknown).collect();
         let (mut own_sites, mut sites, mut reads_clock) = (Vec::new(), Vec::new(), false);
+        let mut reads_name = Vec::new();
         for (handler, Handler { place, program, .. }) in handlers.iter().enumerate() {
             let first_site = sites.len() as u32;
             let options = Options { first_site, allow_exit: origin.allows_exit(), ..Options::default() };
@@ -185,6 +191,7 @@ impl Maker {
             let refused = |refusal| MakerError::Handler { handler, refusal };
             let block = translate(request).map_err(refused)?;
             reads_clock |= block.text.contains(TIMER);
+            reads_name.push(block.text.contains(NAMES_VARIABLE));
             let others = sums::read_or_set(request).map_err(refused)?;
             added_to.retain(|it| !others.contains(it));
             sites.extend(block.sites.iter().map(|it| HandlerSite::new(handler, *it)));
@@ -200,7 +207,7 @@ impl Maker {
             n_threads: threads_with_room(&maps),
             maps: maps.clone(),
         })?;
-        Ok(Maker { origin, handlers, own_sites, sites, added_to, maps, arena, reads_clock, texts })
+        Ok(Maker { origin, handlers, own_sites, reads_name, sites, added_to, maps, arena, reads_clock, texts })
     }
 
     /// Returns how the memory is laid out.
@@ -250,86 +257,21 @@ impl Maker {
         &self.maps
     }
 
-    /// Makes the twins of an image: one for each choice that the conditions of a kernel's handlers leave. `wanted` says what a
-    /// kernel of this symbol gets, if anything. Returns none if it has no kernel that gets anything.
-    ///
-    /// # Errors
-    /// A kernel should get a handler, but can't.
-    pub fn twins(
-        &self,
-        image: &[Ptx<'_>],
-        gpu: Gpu,
-        wanted: &mut dyn FnMut(&str) -> Option<Wanted>,
-    ) -> Result<Vec<TwinText>, NoTwin> {
-        let Some(ptx) = best(image, gpu) else { return Ok(vec![]) };
-        let module = Module::parse(&text(ptx)?)?;
-        let kernels = chosen(&module, wanted);
-        let choices = kernels.iter().map(|(kernel, it)| Ok((kernel, self.choices(kernel, it)?)));
-        let choices = choices.collect::<Result<Vec<_>, NoTwin>>()?;
-        let mut twins = Vec::new();
-        for holding in 0..1 << MOST_KERNEL_CONDITIONS {
-            let of_kernel = |(kernel, all): &(&String, Vec<(Choice, Wanted)>)| {
-                let found = all.iter().find(|it| it.0.holding == holding)?;
-                Some(((*kernel).clone(), found.clone()))
-            };
-            let kernels: BTreeMap<String, (Choice, Wanted)> = choices.iter().filter_map(of_kernel).collect();
-            if !kernels.is_empty() {
-                twins.push(self.twin(module.clone(), gpu, kernels)?);
-            }
-        }
-        Ok(twins)
-    }
-
-    /// Returns what a kernel gets at which launches, where that is anything.
-    ///
-    /// # Errors
-    /// They are too many.
-    pub fn choices(&self, kernel: &str, wanted: &Wanted) -> Result<Vec<(Choice, Wanted)>, NoTwin> {
-        let condition = |handler: &usize| self.handlers[*handler].condition;
-        let mut all: Vec<u8> = wanted.handlers.iter().filter_map(condition).collect();
-        all.sort_unstable();
-        all.dedup();
-        if all.len() > MOST_KERNEL_CONDITIONS {
-            return Err(NoTwin::Conditions { kernel: kernel.to_owned(), n: all.len() });
-        }
-        let conditions = std::array::from_fn(|at| all.get(at).copied());
-        let choice = |holding: u8| {
-            let holds = |it: &&usize| {
-                let at = condition(it).map(|it| all.iter().position(|known| *known == it).unwrap_or(0));
-                at.is_none_or(|at| holding >> at & 1 == 1)
-            };
-            let handlers: Vec<usize> = wanted.handlers.iter().filter(holds).copied().collect();
-            (!handlers.is_empty()).then_some((Choice { conditions, holding }, Wanted { handlers }))
-        };
-        Ok((0..1 << all.len()).filter_map(choice).collect())
-    }
-
-    /// Makes the twin of these kernels of a module.
-    fn twin(
+    /// Makes the twin of these kernels of a module. They can be copied faithfully.
+    pub(crate) fn twin(
         &self,
         mut module: Module,
         gpu: Gpu,
         kernels: BTreeMap<String, (Choice, Wanted)>,
-    ) -> Result<TwinText, NoTwin> {
+    ) -> Result<TwinText, Failure> {
         let choices = kernels.values().map(|it| it.0).collect();
         let kernels: BTreeMap<String, Wanted> = kernels.into_iter().map(|(name, it)| (name, it.1)).collect();
         let target = Target::of(&module);
         let names: Vec<&str> = kernels.keys().map(String::as_str).collect();
-        if !target.is_enough() {
-            return Err(NoTwin::TooOld { target: target.text });
-        }
-        for kernel in &names {
-            let obstacles = module.faithful(kernel);
-            if !obstacles.is_empty() {
-                let obstacles = obstacles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                return Err(NoTwin::Obstacles { kernel: (*kernel).to_owned(), obstacles });
-            }
-        }
         module.only(&names)?;
-        let wants_lines = |it: &Wanted| self.of_place(it, DeviceEvent::Line).next().is_some();
-        if !module.has_lines() && kernels.values().any(wants_lines) {
-            return Err(NoTwin::NoLines);
-        }
+        let calls = module.calls();
+        let recurs = names.iter().any(|it| calls.leads_to_recursion(it));
+        let recursive_original = recurs.then(|| module.to_string());
         // Before variables are redirected, which adds reads of their addresses.
         let reads_names = self.weave(&mut module, &kernels, target.architecture.min(gpu.capability))?;
         let variables = module.redirect(&mut |it| !it.is_literal())?;
@@ -350,6 +292,7 @@ impl Maker {
             variables: variables.into_iter().map(|it| it.name).collect(),
             reads_names,
             choices,
+            recursive_original,
         })
     }
 
@@ -359,33 +302,30 @@ impl Maker {
         module: &mut Module,
         kernels: &BTreeMap<String, Wanted>,
         architecture: u32,
-    ) -> Result<bool, NoTwin> {
-        let kernels = Kernels::of(module, kernels);
+    ) -> Result<bool, Failure> {
+        let callers = self.share(module, kernels)?;
+        let kernels = Kernels::of(module, kernels, callers);
         let kept = self.kept(module, &kernels, architecture)?;
         for (kernel, kept) in &kept {
             module.begin(kernel, &kept.registers())?;
         }
-        let (mut failure, mut reads_names) = (None, false);
+        let (mut refused, mut reads_names) = (Refused::new(), false);
         module.weave(&kernels.names(), &mut |site| {
-            let places = places_of(site);
-            let texts = kernels.callers(site).into_iter().map(|kernel| {
-                let kept = kept.get(kernel).filter(|_| kernel == site.function);
-                let text =
-                    self.at_places(kernels.wanted(kernel), places, &kernels.spot(kernel, site), architecture, kept);
-                text.map_err(|refusal| NoTwin::Refused { kernel: kernel.to_owned(), refusal })
-            });
-            match texts.collect::<Result<Vec<String>, NoTwin>>().and_then(|it| only(it, site)) {
+            let kernel = kernels.caller(site)?;
+            let kept = kept.get(kernel).filter(|_| kernel == site.function);
+            let spot = kernels.spot(kernel, site);
+            match self.at_places(kernels.wanted(kernel), places_of(site), &spot, architecture, kept) {
                 Ok(text) => {
                     reads_names |= text.contains(NAMES_VARIABLE);
                     Some(text).filter(|it| !it.is_empty())
                 }
-                Err(error) => {
-                    failure.get_or_insert(error);
+                Err(refusal) => {
+                    refused.entry(kernel.to_owned()).or_insert(NoTwin::Refused(refusal));
                     None
                 }
             }
         })?;
-        failure.map_or(Ok(reads_names), Err)
+        if refused.is_empty() { Ok(reads_names) } else { Err(Failure::Of(refused)) }
     }
 
     /// Returns the PTX of a kernel's handlers where these places are; empty if it has none there.
@@ -431,6 +371,21 @@ impl Maker {
             Some(kept) => Ok(text + &self.flush(kept, spot, architecture)?),
             None => Ok(text),
         }
+    }
+
+    /// Returns where a handler runs.
+    pub(crate) fn place(&self, handler: usize) -> DeviceEvent {
+        self.handlers[handler].place
+    }
+
+    /// Returns the number of a handler's condition.
+    pub(crate) fn condition(&self, handler: usize) -> Option<u8> {
+        self.handlers[handler].condition
+    }
+
+    /// Whether a handler reads what its kernel is called.
+    pub(crate) fn reads_name(&self, handler: usize) -> bool {
+        self.reads_name[handler]
     }
 
     /// Returns the handlers of a kernel that run at this place.
@@ -498,23 +453,17 @@ fn unknown(word: Word) -> Word {
     }
 }
 
-/// Returns the text that all kernels want at a place that they share.
-fn only(mut texts: Vec<String>, site: &Site<'_>) -> Result<String, NoTwin> {
-    let text = texts.pop().unwrap_or_default();
-    let is_same = texts.iter().all(|it| *it == text);
-    if is_same { Ok(text) } else { Err(NoTwin::Shared { function: site.function.to_owned() }) }
-}
-
 /// The kernels of a twin.
 pub(crate) struct Kernels<'a> {
     wanted: &'a BTreeMap<String, Wanted>,
     parameters: BTreeMap<&'a str, Vec<Parameter>>,
+    callers: Callers,
 }
 
 impl<'a> Kernels<'a> {
-    fn of(module: &Module, wanted: &'a BTreeMap<String, Wanted>) -> Self {
+    fn of(module: &Module, wanted: &'a BTreeMap<String, Wanted>, callers: Callers) -> Self {
         let parameters = |it: &'a String| (it.as_str(), module.kernel(it).map(parameters).unwrap_or_default());
-        Kernels { wanted, parameters: wanted.keys().map(parameters).collect() }
+        Kernels { wanted, parameters: wanted.keys().map(parameters).collect(), callers }
     }
 
     pub(crate) fn names(&self) -> Vec<&'a str> {
@@ -529,9 +478,9 @@ impl<'a> Kernels<'a> {
         self.wanted.contains_key(function)
     }
 
-    /// Returns the kernels that run a place's code. A function doesn't know which kernel called it.
-    fn callers<'s>(&'s self, site: &Site<'s>) -> Vec<&'s str> {
-        if self.has(site.function) { vec![site.function] } else { self.names() }
+    /// Returns the kernel whose handlers a place gets, if any runs it.
+    fn caller<'s>(&'s self, site: &Site<'s>) -> Option<&'s str> {
+        if self.has(site.function) { Some(site.function) } else { self.callers.get(site.function).map(String::as_str) }
     }
 
     /// Returns a place in a kernel, which knows its parameters there.
@@ -690,16 +639,16 @@ pub(crate) fn sectors_at(address: &str, is_counted: &str) -> String {
 }
 
 /// What a module is to be compiled for.
-struct Target {
+pub(crate) struct Target {
     /// As it says: `sm_90a`.
-    text: String,
+    pub(crate) text: String,
     /// Its number; 0 if there is none.
     architecture: u32,
     version: (u32, u32),
 }
 
 impl Target {
-    fn of(module: &Module) -> Self {
+    pub(crate) fn of(module: &Module) -> Self {
         let said = |name| module.directives(name).next().map_or("", |it| it.arguments.as_str());
         let text = said(".target").split([',', ' ']).find(|it| it.starts_with("sm_")).unwrap_or_default();
         let number =
@@ -713,7 +662,7 @@ impl Target {
     }
 
     /// Whether handlers can be compiled for it.
-    fn is_enough(&self) -> bool {
+    pub(crate) fn is_enough(&self) -> bool {
         self.architecture >= LEAST_ARCHITECTURE && self.version >= LEAST_PTX_VERSION
     }
 }
@@ -722,12 +671,6 @@ impl Target {
 const _: () = assert!(header::ENABLED as usize == xputrace_wire::device::ENABLED);
 const _: () = assert!(header::PID_TGID as usize == xputrace_wire::device::PID_TGID);
 const _: () = assert!(header::CLOCK_OFFSET_NS as usize == xputrace_wire::device::CLOCK_OFFSET);
-
-/// Returns the kernels of a module that get anything.
-fn chosen(module: &Module, wanted: &mut dyn FnMut(&str) -> Option<Wanted>) -> BTreeMap<String, Wanted> {
-    let kernels = module.functions().filter(|it| it.is_kernel() && it.body.is_some());
-    kernels.filter_map(|it| Some((it.name.clone(), wanted(&it.name)?))).collect()
-}
 
 /// Takes no memory.
 const NOWHERE: DeviceMap =

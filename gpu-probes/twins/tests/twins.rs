@@ -5,7 +5,9 @@ use std::process::Command;
 use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, MapKind, MapSpec, Program, ProgramKind, helper};
 use xputrace_events::{DeviceEvent, device};
-use xputrace_twins::{Gpu, GpuMap, Handler, Maker, NoTwin, Origin, ProgramKernel, RecordKind, TwinText, Wanted};
+use xputrace_twins::{
+    Gpu, GpuMap, Handler, ImageTwins, Maker, NoTwin, Origin, ProgramKernel, RecordKind, TwinText, Wanted,
+};
 use xputrace_wire::device::{Codec, PatchPoint, Portability, Ptx, Shape};
 
 const H100: Gpu = Gpu { capability: 90 };
@@ -109,7 +111,14 @@ fn twin(handlers: Vec<Handler>, text: &str, kernel: &str) -> Result<Option<TwinT
 fn twins(handlers: Vec<Handler>, text: &str, kernel: &str) -> Result<Vec<TwinText>, NoTwin> {
     let all = (0..handlers.len()).collect::<Vec<_>>();
     let mut wanted = |it: &str| (it == kernel).then(|| Wanted { handlers: all.clone() });
-    maker(handlers).twins(&image(text), H100, &mut wanted)
+    let ImageTwins { texts, mut refused } = maker(handlers).twins(&image(text), H100, &mut wanted)?;
+    refused.pop_first().map_or(Ok(texts), |it| Err(it.1))
+}
+
+/// Returns the twins of all kernels, with all handlers.
+fn of_all(handlers: Vec<Handler>, text: &str) -> ImageTwins {
+    let all = (0..handlers.len()).collect::<Vec<_>>();
+    maker(handlers).twins(&image(text), H100, &mut |_| Some(Wanted { handlers: all.clone() })).unwrap()
 }
 
 fn golden(name: &str, twin: &TwinText) {
@@ -191,7 +200,7 @@ fn an_array_of_linux_takes_a_word_that_says_where_it_is() {
     assert_eq!(own.initial().len() - outer.initial().len(), 4864, "its values");
     assert!(place.is_sound(outer.initial().len() as u64));
     let mut wanted = |_: &str| Some(Wanted { handlers: vec![0] });
-    let twin = outer.twins(&image(FIRST), H100, &mut wanted).unwrap().pop().unwrap();
+    let twin = outer.twins(&image(FIRST), H100, &mut wanted).unwrap().texts.pop().unwrap();
     assert!(twin.text.contains("red.relaxed.sys.global.add"), "the host sees it: {}", twin.text);
     assemble_text("outer", &twin.text);
 }
@@ -265,7 +274,7 @@ fn no_twin_without_a_kernel_that_gets_something() {
     assert_eq!(twin(handlers(), FIRST, "third").unwrap(), None);
     let other: Vec<_> = image(FIRST).into_iter().map(|it| Ptx { sm: 100, ..it }).collect();
     let mut all = |_: &str| Some(Wanted { handlers: vec![0] });
-    assert_eq!(maker(handlers()).twins(&other, H100, &mut all).unwrap(), [], "for another GPU");
+    assert_eq!(maker(handlers()).twins(&other, H100, &mut all).unwrap().texts, [], "for another GPU");
 }
 
 #[test]
@@ -344,14 +353,91 @@ fn a_function_has_the_handlers_of_its_only_kernel() {
     assert!(leave.contains("[xpt_device]"), "{leave}");
 }
 
-#[test]
-fn a_function_of_two_kernels_has_only_handlers_that_are_the_same_in_both() {
-    let twin = |word| {
-        let mut wanted = |_: &str| Some(Wanted { handlers: vec![0] });
-        maker(vec![counting(DeviceEvent::Exit, word)]).twins(&image(ENDS_ELSEWHERE), H100, &mut wanted)
+/// Functions that kernels share: `a` and `b` call `outer`, which calls `inner`; `c` and `d` call `inner`; `e` calls none.
+const SHARED: &str = ".version 8.0\n.target sm_90\n.address_size 64\n\
+    .func (.param .b32 r) inner(.param .b64 p);\n.func outer(.param .b64 p);\n\
+    .func (.param .b32 r) inner(.param .b64 p) { .reg .b64 %a; .reg .b32 %v; ld.param.u64 %a, [p];\n\
+    ld.u32 %v, [%a]; st.param.b32 [r], %v; ret; }\n\
+    .func outer(.param .b64 p) { .reg .b64 %a; .reg .b32 %v; ld.param.u64 %a, [p]; st.u32 [%a], 1;\n\
+    { .param .b64 q; st.param.b64 [q], %a; .param .b32 got; call.uni (got), inner, (q); ld.param.b32 %v, [got]; } ret; }\n";
+
+fn shared() -> String {
+    let kernel = |(name, call): (&str, &str)| {
+        format!(
+            ".visible .entry {name}(.param .u64 p) {{ .reg .b64 %a; ld.param.u64 %a, [p];\n\
+             {{ .param .b64 q; st.param.b64 [q], %a; .param .b32 got; {call} }} ret; }}\n"
+        )
     };
-    assert_eq!(twin(device::SMID).unwrap().len(), 1);
-    assert!(matches!(twin(device::KERNEL), Err(NoTwin::Shared { function }) if function == "leave"));
+    let (outer, inner) = ("call.uni outer, (q);", "call.uni (got), inner, (q);");
+    let kernels = [("a", outer), ("b", outer), ("c", inner), ("d", inner), ("e", "")];
+    SHARED.to_owned() + &kernels.map(kernel).concat()
+}
+
+#[test]
+fn kernels_that_differ_in_a_function_have_a_copy_each() {
+    let ImageTwins { texts, refused } = of_all(vec![counting(DeviceEvent::Memory, device::KERNEL)], &shared());
+    assert!(refused.is_empty(), "{refused:?}");
+    let [twin] = &texts[..] else { panic!("{texts:?}") };
+    assert_eq!(twin.kernels, ["a", "b", "c", "d", "e"]);
+    golden("shared.ptx", twin);
+}
+
+#[test]
+fn a_function_is_copied_only_for_kernels_that_call_it_and_differ_there() {
+    let copies = |handlers: Vec<Handler>, wanted: &dyn Fn(&str) -> Vec<usize>| {
+        let mut wanted = |it: &str| Some(Wanted { handlers: wanted(it) }).filter(|it| !it.handlers.is_empty());
+        let made = maker(handlers).twins(&image(&shared()), H100, &mut wanted).unwrap();
+        assert!(made.refused.is_empty(), "{:?}", made.refused);
+        made.texts.iter().for_each(|it| assemble_text("copies", &it.text));
+        let of = |function: &str| made.texts[0].text.matches(&format!("{function}$xpt")).count();
+        [of("outer"), of("inner")].map(|it| it > 0)
+    };
+    let memory = || vec![counting(DeviceEvent::Memory, device::KERNEL), counting(DeviceEvent::Memory, device::SMID)];
+    assert_eq!(copies(memory(), &|_| vec![1]), [false, false], "the same in all");
+    assert_eq!(copies(memory(), &|it| if matches!(it, "a" | "e") { vec![0] } else { vec![] }), [false, false]);
+    assert_eq!(copies(memory(), &|it| if matches!(it, "c" | "d") { vec![0] } else { vec![] }), [false, true]);
+    assert_eq!(copies(memory(), &|it| if matches!(it, "a" | "b") { vec![1] } else { vec![0, 1] }), [false, true]);
+    let exits = vec![counting(DeviceEvent::Exit, device::KERNEL)];
+    assert_eq!(copies(exits, &|_| vec![0]), [false, false], "no thread ends in a function");
+    let both = of_all(vec![counting(DeviceEvent::Exit, device::KERNEL)], ENDS_ELSEWHERE);
+    assert!(both.texts[0].text.contains("leave$xpt1"), "{}", both.texts[0].text);
+}
+
+#[test]
+fn kernels_that_would_need_too_many_copies_have_no_twin() {
+    let kernel = |n: usize| format!(".visible .entry k{n:03}() {{ call.uni leave, (); ret; }}\n");
+    let text = ENDS_ELSEWHERE.to_owned() + &(0..600).map(kernel).collect::<String>();
+    let made = of_all(vec![counting(DeviceEvent::Exit, device::KERNEL)], &text);
+    assert_eq!((made.texts[0].kernels.len(), made.refused.len()), (513, 89));
+    assert!(made.refused.values().all(|it| matches!(it, NoTwin::Copies)));
+    assert!(made.refused.contains_key("l"), "those that come last");
+}
+
+#[test]
+fn a_kernel_without_a_twin_takes_none_from_others() {
+    let by_address = ".visible .entry indirect(.param .u64 p) { .reg .b64 %a; ld.param.u64 %a, [p];\n\
+                      proto: .callprototype _ ();\ncall.uni %a, (), proto; ret; }\n\
+                      .visible .entry k$xpt() { ret; }\n";
+    let text = ENDS_ELSEWHERE.to_owned() + by_address;
+    let made = of_all(vec![counting(DeviceEvent::Exit, device::KERNEL)], &text);
+    let refused: Vec<String> = made.refused.iter().map(|it| format!("{}: {}", it.0, it.1)).collect();
+    let expected = "indirect: it can't be copied faithfully: `indirect` calls a function by its address, which may be one of the \
+                    original's";
+    assert_eq!(made.texts.iter().map(|it| &it.kernels[..]).collect::<Vec<_>>(), [["k$xpt", "l"]]);
+    assert_eq!(refused, [expected, "k: naming the twin"]);
+}
+
+#[test]
+fn a_kernel_that_may_run_itself_again_is_alone_and_has_its_original_beside_it() {
+    let deep = ".func deep() { call.uni deeper, (); ret; }\n.func deeper() { call.uni deep, (); ret; }\n\
+                .visible .entry down() { call.uni deep, (); ret; }\n";
+    let text = ENDS_ELSEWHERE.to_owned() + ".func deeper();\n" + deep;
+    let made = of_all(vec![counting(DeviceEvent::Exit, device::SMID)], &text);
+    let [down, others] = &made.texts[..] else { panic!("{made:?}") };
+    assert_eq!((&down.kernels[..], others.kernels.len()), (&["down".to_owned()][..], 2));
+    assert_eq!(others.recursive_original, None);
+    let original = down.recursive_original.as_ref().unwrap();
+    assert!(original.contains(".entry down") && !original.contains("xpt") && !original.contains("leave"), "{original}");
 }
 
 #[test]

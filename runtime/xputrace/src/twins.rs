@@ -19,8 +19,9 @@ pub use making::{Asker, Done, no_compiler};
 pub use toolkit::cache;
 
 use crate::run::Running;
+use crate::run::report::counted;
 use anyhow::{Context, Result, anyhow, bail};
-use making::{Code, Made, Making, Outcome, OwnLaunch, Patched, Task};
+use making::{Code, Made, MadeTwins, Making, Outcome, OwnLaunch, Patched, Task, in_kernel};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -39,6 +40,9 @@ use xputrace_twins::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin};
 use xputrace_wire::device::{
     ArrayPlace, Extent, ImageOutcome, MOST_ARRAYS, MOST_PATCH_HANDLERS, PatchedKernel, Patches, Unprobed,
 };
+
+/// Kernels of an image of which a note says why they have no twin.
+const MOST_REFUSED_SAID: usize = 8;
 
 /// What is made of a script's device handlers.
 pub struct Twins {
@@ -202,8 +206,8 @@ impl Twins {
     /// Returns the answer to the process that waits for a twin; notes what went wrong.
     pub fn answer(&mut self, Done { asker, made, .. }: Done, running: &mut Running) -> Woven {
         let mut note = |text: &str| running.report().note(text);
-        let made = match made {
-            Ok(Outcome::Made(made)) => made,
+        let MadeTwins { made, refused } = match made {
+            Ok(Outcome::Made(twins)) => twins,
             Ok(Outcome::Patched(patched)) => {
                 self.tally.add_patches(&patched.code, self.making.takes_times).iter().for_each(|it| note(it));
                 let kernels = patched.kernels.iter().map(|it| it.symbol.as_str());
@@ -228,6 +232,16 @@ impl Twins {
                 return Woven::Failed;
             }
         };
+        for (kernel, why) in refused.iter().take(MOST_REFUSED_SAID) {
+            note(&format!("process {}: device handlers do not run in {}: {why:#}", asker.pid, in_kernel(kernel)));
+        }
+        if let Some(n_more @ 1..) = refused.len().checked_sub(MOST_REFUSED_SAID) {
+            let kernels = counted(n_more as u64, "kernel more", "kernels more");
+            note(&format!("process {}: device handlers do not run in {kernels} of that image", asker.pid));
+        }
+        if made.is_empty() {
+            return Woven::Failed;
+        }
         let said: Vec<String> = made.iter().flat_map(|it| self.tally.add(&it.code, &it.text.kernels)).collect();
         said.iter().for_each(|it| note(it));
         let kernels = made.iter().flat_map(|it| &it.text.kernels).map(String::as_str);
@@ -390,9 +404,9 @@ pub fn account(
             None => format!("what handlers did could not be read: CUDA's error {code}"),
         });
     }
-    // What follows says it of kernels that were loaded before.
-    let has_reasons = unprobed.iter().any(|it| *it > 0) || !has_handlers;
-    if swapped <= programs.launched && images[ImageOutcome::Twinned as usize] == 0 && !has_reasons {
+    // What follows says it of kernels that were loaded before, and the above of other images.
+    let has_reasons = unprobed.iter().any(|it| *it > 0) || !has_handlers || has_others(&images);
+    if swapped <= programs.launched && !has_reasons {
         note(none_probed(way, images[ImageOutcome::NoPtx as usize], &hint));
     }
     for (why, n) in Unprobed::ALL.iter().zip(unprobed).filter(|it| it.1 > 0) {
@@ -408,6 +422,12 @@ fn patches_hint(plan: &Plan) -> String {
         None if plan.object.is_some() => ". --via patch reaches others".into(),
         None => ". For other kernels, let the handlers have #{via: \"patch\"}".into(),
     }
+}
+
+/// Whether there are images with kernels that device handlers name: with a twin, or without one for a reason that is said.
+fn has_others(images: &[u64]) -> bool {
+    let others = |it: &ImageOutcome| !matches!(it, ImageOutcome::NothingToProbe | ImageOutcome::NoPtx);
+    ImageOutcome::ALL.iter().zip(images).any(|(outcome, n)| others(outcome) && *n > 0)
 }
 
 /// Says that no kernel of a process has handlers; `n_without_ptx` of its images have no PTX.

@@ -36,7 +36,9 @@ fn twin(plan: &Plan) -> Option<TwinText> {
     let image = [Ptx { codec: Codec::Plain, portability: Portability::Later, sm: 90, text_bytes, stored }];
     let gpu = Gpu { capability: 90 };
     let made = twins.making.maker.twins(&image, gpu, &mut |_| Some(Wanted { handlers: handlers.clone() }));
-    made.expect("the kernel takes them").pop()
+    let made = made.expect("its PTX can be read");
+    assert!(made.refused.is_empty(), "{:?}", made.refused);
+    { made }.texts.pop()
 }
 
 /// Assembles PTX with the `ptxas` that the variable PTXAS names, or that is on the PATH.

@@ -4,17 +4,19 @@ use super::files::{Elsewhere, ProgramFiles};
 use super::triton::TritonCaches;
 use super::{tally, toolkit};
 use anyhow::{Context, Result, anyhow};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use xputrace_cubins::{Account, Compiler, Cubin, Limit, NoCubin, Order, Purpose};
+use xputrace_cubins::{Account, Compiler, Cubin, Frames, Limit, NoCubin, Order, Purpose};
 use xputrace_model::object::Shape;
 use xputrace_model::plan::{DeviceWay, KernelPattern, Plan};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{Image, Loaded, Peer};
-use xputrace_twins::{Gpu, Maker, NoTwin, ProgramKernel, ProgramsText, TwinText, Wanted, kernels_of};
+use xputrace_twins::{Gpu, ImageTwins, Maker, NoTwin, ProgramKernel, ProgramsText, TwinText, Wanted, kernels_of};
 use xputrace_wire::device::{
     CHOICES, Choice, Codec, ComputeCapabilities, PatchPoint, PatchedKernel, Portability, ProgramLaunch, Programs, Ptx,
+    original_symbol,
 };
 
 /// How long a `ptxas` may run. Longer than programs wait: the next run finds the cubin.
@@ -53,8 +55,7 @@ pub struct Done {
 
 /// What there is for an image.
 pub enum Outcome {
-    /// One at least.
-    Made(Vec<Made>),
+    Made(MadeTwins),
     Patched(Patched),
     Programs(MadePrograms),
     /// Programs can't be kernels, as this says.
@@ -69,6 +70,14 @@ pub enum Outcome {
     Ambiguous,
     /// No file of the process has a kernel of this name.
     NotInFiles,
+}
+
+/// The twins of an image. Has a twin or a kernel without one.
+#[derive(Default)]
+pub struct MadeTwins {
+    pub made: Vec<Made>,
+    /// Why kernels have none that should get handlers, by their symbols.
+    pub refused: BTreeMap<String, anyhow::Error>,
 }
 
 /// A twin that lacks only what changes from run to run.
@@ -186,17 +195,46 @@ impl Making {
             // Not one of the program's.
             Loaded::Context => Ok(Err(Outcome::Nothing)),
         });
-        let texts = match woven.context("reading what the program has loaded")?? {
-            Ok(texts) if texts.is_empty() => return Ok(Outcome::Nothing),
-            Ok(texts) => texts,
+        let ImageTwins { texts, refused } = match woven.context("reading what the program has loaded")?? {
+            Ok(twins) => twins,
             Err(outcome) => return Ok(outcome),
         };
-        let made = texts.into_iter().map(|text| {
-            let source = Source { text: &text.text, target: &text.target, purpose: Purpose::Module };
-            let code = self.compile(source, capabilities, asker).map_or_else(Code::Text, Code::Cubin);
-            Made { text, code }
-        });
-        Ok(Outcome::Made(made.collect()))
+        let refused = refused.into_iter().map(|(kernel, why)| (kernel, why.into())).collect();
+        let mut twins = MadeTwins { made: Vec::new(), refused };
+        for text in texts {
+            match self.code_of(&text, capabilities, asker) {
+                Ok(code) => twins.made.push(Made { text, code }),
+                Err(why) => twins.refused.extend(text.kernels.into_iter().map(|it| (it, anyhow!("{why}")))),
+            }
+        }
+        let is_nothing = twins.made.is_empty() && twins.refused.is_empty();
+        Ok(if is_nothing { Outcome::Nothing } else { Outcome::Made(twins) })
+    }
+
+    /// Compiles a twin, or says why its kernels have none.
+    fn code_of(&self, text: &TwinText, capabilities: ComputeCapabilities, asker: Asker) -> Result<Code, String> {
+        let compile = |it: &str| {
+            self.compile(Source { text: it, target: &text.target, purpose: Purpose::Module }, capabilities, asker)
+        };
+        let Some(original) = &text.recursive_original else {
+            return Ok(compile(&text.text).map_or_else(Code::Text, Code::Cubin));
+        };
+        let unknown = |why: WhyText| {
+            format!(
+                "it may call itself, so its twin may take no more stack than it does, which is not known: {}",
+                tally::reason(&why)
+            )
+        };
+        let twin = compile(&text.text).map_err(unknown)?;
+        let original = compile(original).map_err(unknown)?;
+        match larger_frame(&twin.cubin.frames, &original.cubin.frames) {
+            None => Ok(Code::Cubin(twin)),
+            Some((function, bytes, most_bytes)) => Err(format!(
+                "it may call itself, so its twin may take no more stack than it does: {} would take {bytes} bytes a call \
+                 instead of {most_bytes}",
+                xputrace_symbols::demangle(function).name
+            )),
+        }
     }
 
     /// Makes kernels of what runs in kernels of its own.
@@ -264,7 +302,7 @@ impl Making {
     /// Returns a kernel with its handlers, if it has any.
     fn patched(&self, symbol: &str) -> Result<Option<PatchedKernel>> {
         let Some(wanted) = self.wanted(symbol) else { return Ok(None) };
-        let choices = self.maker.choices(symbol, &wanted)?;
+        let choices = self.maker.choices(&wanted).with_context(|| in_kernel(symbol))?;
         let conditions = Choice { holding: 0, ..choices.first().map(|it| it.0).unwrap_or_default() };
         let mut handlers = [0; CHOICES];
         for (Choice { holding, .. }, wanted) in &choices {
@@ -273,25 +311,28 @@ impl Making {
         Ok(Some(PatchedKernel { symbol: symbol.to_owned(), name: 0, conditions, handlers }))
     }
 
-    fn weave(&self, modules: &[Ptx<'_>], gpu: Gpu) -> Result<Vec<TwinText>, NoTwin> {
+    fn weave(&self, modules: &[Ptx<'_>], gpu: Gpu) -> Result<ImageTwins, NoTwin> {
         self.maker.twins(modules, gpu, &mut |it| self.wanted(it))
     }
 
     /// Weaves handlers into a kernel that was loaded before we came, or says why it gets none. Several files may have it: then
     /// all of them must have the same.
-    fn weave_early(&self, symbol: &str, pid: u32, gpu: Gpu) -> Result<Result<Vec<TwinText>, Outcome>> {
+    fn weave_early(&self, symbol: &str, pid: u32, gpu: Gpu) -> Result<Result<ImageTwins, Outcome>> {
         let Some(wanted) = self.wanted(symbol) else { return Ok(Err(Outcome::Nothing)) };
         let found = self.files.find(pid, symbol, gpu, &|it| self.wanted(it).is_some())?;
         let mut different: Vec<Vec<TwinText>> = Vec::new();
         for ptx in &found.ptx {
             let of_it = |it: &str| (it == symbol).then(|| wanted.clone());
-            let texts = self.maker.twins(std::slice::from_ref(ptx), gpu, &mut { of_it })?;
+            let ImageTwins { texts, mut refused } = self.maker.twins(std::slice::from_ref(ptx), gpu, &mut { of_it })?;
+            if let Some((_, why)) = refused.pop_first() {
+                return Err(why.into());
+            }
             if !texts.is_empty() && !different.contains(&texts) {
                 different.push(texts);
             }
         }
         Ok(match (different.pop(), found.elsewhere) {
-            (Some(texts), None) if different.is_empty() => Ok(texts),
+            (Some(texts), None) if different.is_empty() => Ok(ImageTwins { texts, ..ImageTwins::default() }),
             (Some(_), _) => Err(Outcome::Ambiguous),
             (None, Some(Elsewhere::OlderPtx)) => Err(Outcome::OlderPtx),
             (None, Some(Elsewhere::NoPtx)) => Err(Outcome::NoPtx),
@@ -353,6 +394,19 @@ pub fn no_compiler(pid: u32, account: Account) -> Option<String> {
     Some(tally::lacking_for_patches(&why))
 }
 
+/// Returns what an error calls a kernel in which handlers don't run.
+pub fn in_kernel(symbol: &str) -> String {
+    format!("the kernel {}", xputrace_symbols::demangle(symbol).name)
+}
+
+/// Returns a function that takes more stack in a twin than in its original, as far as is known, with its bytes in both.
+fn larger_frame<'a>(twin: &'a Frames, original: &Frames) -> Option<(&'a str, u32, u32)> {
+    twin.iter().find_map(|(function, bytes)| {
+        let most_bytes = original.get(original_symbol(function)).copied().unwrap_or(0);
+        (*bytes > most_bytes).then_some((original_symbol(function), *bytes, most_bytes))
+    })
+}
+
 /// PTX to compile.
 struct Source<'a> {
     text: &'a str,
@@ -365,4 +419,24 @@ struct Source<'a> {
 fn plain(text: &[u8]) -> Ptx<'_> {
     let text_bytes = text.len() as u64;
     Ptx { codec: Codec::Plain, portability: Portability::Later, sm: 0, text_bytes, stored: text.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_twins_functions_may_take_no_more_stack_than_the_originals() {
+        let frames = |all: &[(&str, u32)]| all.iter().map(|it| (it.0.to_owned(), it.1)).collect::<Frames>();
+        let original = frames(&[("k", 8), ("fib", 32)]);
+        let larger = |twin: &[(&str, u32)]| {
+            let twin = frames(twin);
+            larger_frame(&twin, &original).map(|it| (it.0.to_owned(), it.1, it.2))
+        };
+        assert_eq!(larger(&[("k$xpt", 8), ("fib", 32)]), None);
+        assert_eq!(larger(&[("k$xpt", 0)]), None, "it may be part of another");
+        assert_eq!(larger(&[("k$xpt", 8), ("fib", 40)]), Some(("fib".into(), 40, 32)));
+        assert_eq!(larger(&[("k$xpt", 16), ("fib", 32)]), Some(("k".into(), 16, 8)));
+        assert_eq!(larger(&[("k$xpt", 8), ("other", 16)]), Some(("other".into(), 16, 0)), "not known of the original");
+    }
 }

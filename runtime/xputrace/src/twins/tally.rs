@@ -142,11 +142,15 @@ fn failure(why: &WhyText, kernels: &[String]) -> Option<String> {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use xputrace_cubins::Frames;
 
     fn cubin(is_kept: bool, registers: u32, spill_load_bytes: u32) -> Code {
         let usage = vec![Usage { registers, spill_load_bytes, ..Usage::default() }];
         let by = Arc::new(Ptxas::new("/a/ptxas".into(), "13.0.88"));
-        Code::Cubin(Compiled { cubin: Cubin { code: vec![], usage, by, is_kept, unkept: None }, unkept: None })
+        Code::Cubin(Compiled {
+            cubin: Cubin { code: vec![], usage, frames: Frames::new(), by, is_kept, unkept: None },
+            unkept: None,
+        })
     }
 
     #[test]
