@@ -424,6 +424,11 @@ impl Collectors {
 }
 
 impl Collectors {
+    /// Accepts nobody any more; returns what makes twins, if anything does.
+    pub fn into_twins(self) -> Option<Twins> {
+        self.twins
+    }
+
     fn count_unconnected(&self, running: &mut Running) {
         let (unconnected, n_unnamed, n_idle, shortfall) = {
             let drivers = &mut running.state().drivers;

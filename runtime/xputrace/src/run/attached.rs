@@ -4,6 +4,7 @@ use super::running::Running;
 use super::sources::command::Parting;
 use super::sources::keyboard::EndedBy;
 use super::sources::{Progress, Source, Sources, Target};
+use crate::collectors::Collectors;
 use crate::console::say;
 use crate::interrupts;
 use crate::machine::deadline;
@@ -102,10 +103,14 @@ impl Attached {
         self.report_pending();
         self.running.report().note_children();
         // Programs that the command starts from now on must neither wait for us nor be followed.
-        self.sources.collectors = None;
+        let twins = self.sources.collectors.take().and_then(Collectors::into_twins);
         self.running.unload();
         let (why, left_by) = (self.parting(), self.left_by());
+        let has_ended = self.sources.target.has_ended();
         let command = self.sources.target.part(why, self.running.report())?;
+        if let Some(twins) = twins.filter(|_| has_ended) {
+            twins.let_compilers_end(interrupts::are_pending, self.running.report());
+        }
         Ok(Ended { exit: self.running.exit_code(), command, left_by, failed: self.running.report().has_failed() })
     }
 

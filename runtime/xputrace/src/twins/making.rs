@@ -6,7 +6,7 @@ use super::{tally, toolkit};
 use anyhow::{Context, Result, anyhow};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use xputrace_cubins::{Account, Compiler, Cubin, Frames, Limit, NoCubin, Order, Purpose};
 use xputrace_model::object::Shape;
@@ -152,6 +152,8 @@ pub struct Making {
     compiler: Compiler,
     triton: TritonCaches,
     files: ProgramFiles,
+    /// Texts that are compiled now, or looked for in the cache.
+    n_compiling: AtomicUsize,
     /// Set when the run is over.
     pub is_over: AtomicBool,
 }
@@ -166,8 +168,14 @@ impl Making {
             compiler: Compiler::default(),
             triton: TritonCaches::default(),
             files: ProgramFiles::default(),
+            n_compiling: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
         }
+    }
+
+    /// Returns how many texts are compiled now.
+    pub fn n_compiling(&self) -> usize {
+        self.n_compiling.load(Ordering::Acquire)
     }
 
     /// Makes a twin or patches, or says why there are none.
@@ -374,6 +382,7 @@ impl Making {
             cache: cache.as_ref().ok(),
             limit,
         };
+        let _under_way = UnderWay::new(&self.n_compiling);
         let cubin = self.compiler.compile(order).map_err(|it| match it {
             NoCubin::NoPtxas(reasons) => WhyText::NoPtxas(reasons),
             NoCubin::Failed(why) => WhyText::Failed(why),
@@ -407,6 +416,22 @@ fn larger_frame<'a>(twin: &'a Frames, original: &Frames) -> Option<(&'a str, u32
     })
 }
 
+/// Counts something while it lives.
+struct UnderWay<'a>(&'a AtomicUsize);
+
+impl<'a> UnderWay<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        UnderWay(count)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// PTX to compile.
 struct Source<'a> {
     text: &'a str,
@@ -424,6 +449,19 @@ fn plain(text: &[u8]) -> Ptx<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_under_way_is_counted_until_it_ends_or_panics() {
+        let count = AtomicUsize::new(0);
+        let of_panic: Result<(), _> = catch_unwind(AssertUnwindSafe(|| {
+            let _one = UnderWay::new(&count);
+            let _two = UnderWay::new(&count);
+            assert_eq!(count.load(Ordering::Acquire), 2);
+            panic!("as a compiler might");
+        }));
+        assert!(of_panic.is_err());
+        assert_eq!(count.load(Ordering::Acquire), 0);
+    }
 
     #[test]
     fn a_twins_functions_may_take_no_more_stack_than_the_originals() {

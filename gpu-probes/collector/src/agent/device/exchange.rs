@@ -46,8 +46,9 @@ impl fmt::Debug for Exchange {
     }
 }
 
-/// Some code takes long to compile, while other twins are made.
-const MOST_LATE: usize = 4;
+/// How long threads wait for twins, all together, once the tracer did not make one in time: a program that loads much code
+/// would hardly get on.
+const MOST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,9 +81,8 @@ struct State {
     later: VecDeque<(Asked, Then)>,
     /// What has no answer yet, or one that is not taken yet.
     open: Vec<(u64, Open)>,
-    /// How many the tracer did not answer in time, without an answer to any since. With [`MOST_LATE`], nobody waits for it
-    /// meanwhile.
-    n_late: usize,
+    /// How long threads still wait, all together, if the tracer was late once.
+    patience: Option<Duration>,
     is_closed: bool,
 }
 
@@ -93,10 +93,12 @@ impl Exchange {
 
     /// Asks for the twin of an image, and waits for it.
     pub(super) fn ask(&self, image: CodeAt, until: Instant, may_wait: impl Fn() -> bool) -> Answer {
+        let began = Instant::now();
         let mut state = self.state();
-        if state.n_late >= MOST_LATE {
+        if state.patience == Some(Duration::ZERO) {
             return Err(ImageOutcome::NoAnswer);
         }
+        let until = state.limited(until, began);
         let number = state.next_number();
         state.asked.push_back((number, image));
         state.open.push((number, Open::Thread(None)));
@@ -109,11 +111,21 @@ impl Exchange {
                 // The address means nothing once the thread goes on.
                 state.asked.retain(|it| it.0 != number);
                 let Open::Thread(answer) = state.open.swap_remove(at).1 else { return Err(ImageOutcome::NoAnswer) };
-                state.n_late += usize::from(is_late && answer.is_none());
+                state.has_waited(began.elapsed(), is_late && answer.is_none());
                 return answer.unwrap_or(Err(ImageOutcome::NoAnswer));
             }
             state = self.changed.wait_timeout(state, LOOKS_EVERY).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Returns when a thread that waits for a twin from now on gives up, if it would do so at `until`.
+    pub(super) fn limited(&self, until: Instant) -> Instant {
+        self.state().limited(until, Instant::now())
+    }
+
+    /// Notes that a thread has waited for so long for a twin that was made already, and whether that was in vain.
+    pub(super) fn has_waited(&self, time: Duration, in_vain: bool) {
+        self.state().has_waited(time, in_vain);
     }
 
     /// Asks for what nobody waits for, such as the twin of a kernel that was loaded before we came. Whoever hands in the answer
@@ -143,7 +155,6 @@ impl Exchange {
     /// Hands an answer to the thread that waits for it, if one does, or does what is to be done with it.
     pub(super) fn answer(&self, number: u64, answer: Answer) {
         let mut state = self.state();
-        state.n_late = 0;
         let Some(at) = state.open.iter().position(|it| it.0 == number) else { return };
         if let Open::Thread(slot) = &mut state.open[at].1 {
             *slot = Some(answer);
@@ -165,6 +176,18 @@ impl Exchange {
 }
 
 impl State {
+    fn limited(&self, until: Instant, now: Instant) -> Instant {
+        self.patience.map_or(until, |it| until.min(now + it))
+    }
+
+    /// Notes that a thread has waited for so long, and whether that was in vain.
+    fn has_waited(&mut self, time: Duration, in_vain: bool) {
+        self.patience = match self.patience {
+            None => in_vain.then_some(MOST_PATIENCE),
+            Some(left) => Some(left.saturating_sub(time)),
+        };
+    }
+
     fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -232,24 +255,35 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_tracer_that_is_late_until_it_answers() {
+    fn threads_wait_for_a_tracer_that_was_late_for_a_limited_time_all_together() {
+        let seconds = Duration::from_secs;
+        let mut state = State::default();
+        state.has_waited(seconds(60), false);
+        assert_eq!(state.patience, None, "it was in time");
+        state.has_waited(seconds(10), true);
+        assert_eq!(state.patience, Some(MOST_PATIENCE));
+        state.has_waited(seconds(3), false);
+        state.has_waited(seconds(1), true);
+        assert_eq!(state.patience, Some(MOST_PATIENCE - seconds(4)));
+        state.has_waited(seconds(60), true);
+        assert_eq!(state.patience, Some(Duration::ZERO));
+        let now = Instant::now();
+        assert_eq!(state.limited(now + seconds(10), now), now);
+        assert_eq!(State::default().limited(now + seconds(10), now), now + seconds(10));
+    }
+
+    #[test]
+    fn nobody_waits_any_more_when_all_have_waited_enough() {
         let exchange = Exchange::default();
-        for n in 1..=MOST_LATE as u64 {
-            assert_eq!(exchange.ask(at(n), Instant::now(), || true), Err(ImageOutcome::NoAnswer));
-        }
-        assert_eq!(exchange.ask(at(9), soon(), || true), Err(ImageOutcome::NoAnswer), "at once");
+        assert_eq!(exchange.ask(at(1), Instant::now(), || true), Err(ImageOutcome::NoAnswer));
+        assert_eq!(exchange.state().patience, Some(MOST_PATIENCE));
+        // As if that were over but for a moment.
+        exchange.state().patience = Some(Duration::from_nanos(1));
+        assert_eq!(exchange.ask(at(2), soon(), || true), Err(ImageOutcome::NoAnswer), "late at once");
+        assert_eq!(exchange.ask(at(3), soon(), || true), Err(ImageOutcome::NoAnswer));
         exchange.answer(1, Ok(Made::Twins(vec![])));
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| exchange.ask(at(3), soon(), || true));
-            let (number, image) = exchange.next().unwrap();
-            assert_eq!(
-                (number, image),
-                (MOST_LATE as u64 + 1, Asked::Image(at(3))),
-                "those before it are not sent any more"
-            );
-            exchange.answer(number, Ok(Made::Twins(vec![])));
-            assert_eq!(waiting.join().unwrap(), Ok(Made::Twins(vec![])));
-        });
+        assert_eq!(exchange.ask(at(4), soon(), || true), Err(ImageOutcome::NoAnswer), "an answer changes nothing");
+        assert_eq!(exchange.state().last, 2, "nothing is asked any more");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! program's thread ── job ────▶ worker ───▶ the GPU's driver      (worker)
 //! ```
 //! The courier has the listener's descriptors, the worker the program's. A thread of the program waits for either ten
-//! seconds at most, and holds no lock meanwhile.
+//! seconds at most, once one did so in vain all threads together, and holds no lock meanwhile.
 
 mod exchange;
 mod files;
@@ -220,13 +220,15 @@ impl Agent {
         self.device.worker.wait_for(job, Instant::now() + LAST_COPY_WITHIN, || true)
     }
 
-    /// Does something that can be given up: `work` gets a flag that is set when nobody waits for it any more. Returns
+    /// Does something with a twin that can be given up: `work` gets a flag that is set when nobody waits for it any more. Returns
     /// whether it was done in time.
     pub fn work_in_time(&'static self, until: Instant, work: impl FnOnce(&AtomicBool) + Send + 'static) -> bool {
+        let (began, until) = (Instant::now(), self.device.exchange.limited(until));
         let is_given_up = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&is_given_up);
         let job = self.work_later(move || work(&flag));
         let is_done = self.device.worker.wait_for(job, until, || self.may_wait());
+        self.device.exchange.has_waited(began.elapsed(), !is_done);
         is_given_up.store(!is_done, Ordering::Release);
         is_done
     }
