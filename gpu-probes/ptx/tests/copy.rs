@@ -225,3 +225,33 @@ fn compiled_kernels_have_the_obstacles_of_their_programs() {
     }
     xputrace_golden::assert(&common::tests_directory().join("woven/obstacles.txt"), &text);
 }
+
+/// `k` calls `a` by its alias, `a` calls `b`, which may call itself; `l` calls `c`.
+const CALLS: &str = ".version 8.0\n.target sm_90\n.address_size 64\n.func a();\n.func other();\n.alias other, a;\n\
+    .func b() { call b, (); { call.uni vprintf, (); } ret; }\n.func a() { call.uni b, (); ret; }\n\
+    .func c() { .reg .b64 %a; ret; }\n.extern .func vprintf();\n\
+    .visible .entry k() { call.uni other, (); ret; }\n.visible .entry l() { call.uni c, (); ret; }\n";
+
+#[test]
+fn calls_are_those_of_functions_with_a_body() {
+    let calls = Module::parse(CALLS).unwrap().calls();
+    let below = |it: &str| calls.below(it).into_iter().collect::<Vec<_>>().join(" ");
+    assert_eq!(["k", "a", "b", "l", "c", "none"].map(below), ["a b", "b", "b", "c", "", ""]);
+    assert_eq!(["k", "a", "b", "l", "c"].map(|it| calls.leads_to_recursion(it)), [true, true, true, false, false]);
+}
+
+#[test]
+fn copies_of_functions_are_called_by_whom_they_are_for() {
+    let mut module = Module::parse(CALLS).unwrap();
+    let others = [("a", "a$1"), ("b", "b$1")].map(|it| (it.0.to_owned(), it.1.to_owned())).into();
+    module.copy_function("a", "a$1");
+    module.copy_function("b", "b$1");
+    ["a$1", "b$1", "k"].iter().for_each(|it| module.call_instead(it, &others));
+    let calls = module.calls();
+    let below = |it: &str| calls.below(it).into_iter().collect::<Vec<_>>().join(" ");
+    assert_eq!(["k", "a$1", "b$1", "a", "b"].map(below), ["a$1 b$1", "b$1", "b$1", "b", "b"]);
+    let order: Vec<_> = module.functions().map(|it| (it.name.as_str(), it.body.is_some())).collect();
+    let is_declared_before =
+        |name: &str| order.iter().position(|it| *it == (name, false)) < order.iter().position(|it| *it == (name, true));
+    assert!(is_declared_before("a$1") && order.contains(&("a$1", false)), "{order:?}");
+}
