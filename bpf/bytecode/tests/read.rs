@@ -41,6 +41,10 @@ fn layout(it: &Layout) -> String {
         Layout::Int { bytes, is_signed: false } => format!("u{}", bytes * 8),
         Layout::Bool => "bool".into(),
         Layout::Text { bytes } => format!("char[{bytes}]"),
+        Layout::Float { bytes } => format!("f{}", bytes * 8),
+        Layout::Bits { bytes, shift, n_bits, is_signed } => {
+            format!("{}{n_bits}>>{shift} of bytes[{bytes}]", if *is_signed { "s" } else { "u" })
+        }
         Layout::Bytes { bytes } => format!("bytes[{bytes}]"),
         Layout::Array { of, n } => format!("{}[{n}]", layout(of)),
         Layout::Struct { name, bytes, members } => {

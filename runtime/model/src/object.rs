@@ -86,6 +86,8 @@ pub struct Element {
 pub enum Datum {
     Int(i128),
     Bool(bool),
+    /// With as many digits as tell it from others of its size.
+    Float(String),
     Text(String),
     Bytes(Vec<u8>),
     Array(Vec<Datum>),
@@ -103,6 +105,13 @@ impl Datum {
         match layout {
             Layout::Int { bytes: n @ 1..=16, is_signed } => Datum::Int(int(part(0, *n), *n, *is_signed)),
             Layout::Int { bytes: n, .. } | Layout::Bytes { bytes: n } => Datum::Bytes(part(0, *n).to_vec()),
+            Layout::Bits { bytes: n, shift, n_bits, is_signed } => {
+                Datum::Int(extended(int(part(0, *n), *n, false) >> shift, *n_bits, *is_signed))
+            }
+            Layout::Float { bytes: 4 } => {
+                Datum::Float(format!("{:?}", f32::from_bits(int(part(0, 4), 4, false) as u32)))
+            }
+            Layout::Float { .. } => Datum::Float(format!("{:?}", f64::from_bits(int(part(0, 8), 8, false) as u64))),
             Layout::Bool => Datum::Bool(part(0, 1) != [0]),
             Layout::Text { bytes: n } => {
                 let text = part(0, *n).split(|it| *it == 0).next().unwrap_or_default();
@@ -125,10 +134,15 @@ impl Datum {
 /// Reads a little-endian number of at most 16 bytes.
 fn int(bytes: &[u8], size: u32, is_signed: bool) -> i128 {
     let unsigned = bytes.iter().rev().fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
-    let unused = 128 - size * 8;
+    extended(unsigned as i128, size * 8, is_signed)
+}
+
+/// Returns the lowest bits of a number as one of their own: so many, at least 1.
+fn extended(number: i128, n_bits: u32, is_signed: bool) -> i128 {
+    let unused = 128 - n_bits;
     match is_signed {
-        true => ((unsigned << unused) as i128) >> unused,
-        false => unsigned as i128,
+        true => (number << unused) >> unused,
+        false => ((number as u128) << unused >> unused) as i128,
     }
 }
 
@@ -245,6 +259,18 @@ mod tests {
         // A record may be shorter than its type.
         let Datum::Struct(short) = Datum::decode(&layout, &bytes[..9]) else { panic!() };
         assert_eq!(short[3].1, Datum::Array(vec![Datum::Int(1), Datum::Int(0)]));
+    }
+
+    #[test]
+    fn bit_fields_and_floats_are_read() {
+        let bits = |shift, n_bits, is_signed| Layout::Bits { bytes: 2, shift, n_bits, is_signed };
+        let word = (5_u16 | 0x7e << 3 | 1 << 10).to_le_bytes();
+        assert_eq!(Datum::decode(&bits(0, 3, false), &word), Datum::Int(5));
+        assert_eq!(Datum::decode(&bits(3, 7, true), &word), Datum::Int(-2));
+        assert_eq!(Datum::decode(&bits(10, 1, false), &word), Datum::Int(1));
+        let float = |bytes: &[u8]| Datum::decode(&Layout::Float { bytes: bytes.len() as u32 }, bytes);
+        assert_eq!(float(&0.1_f32.to_le_bytes()), Datum::Float("0.1".into()));
+        assert_eq!(float(&1e300_f64.to_le_bytes()), Datum::Float("1e300".into()));
     }
 
     #[test]

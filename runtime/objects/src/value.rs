@@ -47,7 +47,19 @@ fn one(layout: &Layout, bytes: &mut [u8], word: &str) -> Result<(), String> {
             "false" | "0" => vec![0],
             _ => return Err(format!("`{word}` is neither true nor false")),
         },
-        Layout::Int { is_signed, .. } if size <= 8 => number(word, size as u32 * 8, *is_signed)?,
+        Layout::Int { is_signed, .. } if size <= 8 => {
+            number(word, size as u32 * 8, *is_signed)?.to_le_bytes()[..size].to_vec()
+        }
+        Layout::Bits { shift, n_bits, is_signed, .. } => {
+            // Other members may be in the same bytes.
+            let mask = ((1_i128 << n_bits) - 1) << shift;
+            let value = (number(word, *n_bits, *is_signed)? << shift) & mask;
+            let mut before = [0; 16];
+            before[..size].copy_from_slice(bytes);
+            ((i128::from_le_bytes(before) & !mask) | value).to_le_bytes()[..size].to_vec()
+        }
+        Layout::Float { bytes: 4 } => parsed::<f32>(word)?.to_le_bytes().to_vec(),
+        Layout::Float { .. } => parsed::<f64>(word)?.to_le_bytes().to_vec(),
         Layout::Text { .. } => word.trim_matches('"').as_bytes().to_vec(),
         _ => hex(word).ok_or_else(|| format!("`{word}` is no bytes: write their hexadecimal digits, as in 01ff"))?,
     };
@@ -60,8 +72,12 @@ fn one(layout: &Layout, bytes: &mut [u8], word: &str) -> Result<(), String> {
     }
 }
 
-/// Converts `7`, `-7` or `0x7` to little-endian bytes.
-fn number(word: &str, bits: u32, is_signed: bool) -> Result<Vec<u8>, String> {
+fn parsed<T: std::str::FromStr>(word: &str) -> Result<T, String> {
+    word.parse().map_err(|_| format!("`{word}` is no number"))
+}
+
+/// Converts `7`, `-7` or `0x7`, which must fit into so many bits.
+fn number(word: &str, bits: u32, is_signed: bool) -> Result<i128, String> {
     let (is_negative, digits) = word.strip_prefix('-').map_or((false, word), |it| (true, it));
     // Unsigned: digits have no sign of their own.
     let parsed = match digits.strip_prefix("0x") {
@@ -76,7 +92,7 @@ fn number(word: &str, bits: u32, is_signed: bool) -> Result<Vec<u8>, String> {
         false => 0..1 << bits,
     };
     match range.contains(&number) {
-        true => Ok(number.to_le_bytes()[..bits as usize / 8].to_vec()),
+        true => Ok(number),
         false => Err(format!("{word} is out of its type's range, {} to {}", range.start, range.end - 1)),
     }
 }
@@ -114,6 +130,26 @@ mod tests {
         assert_eq!(encode(&layout, "false,3"), Ok(vec![0, 0, 3, 0, 0, 0, 0, 0, 0, 0]));
         assert_eq!(encode(&layout, "0,1,2,abcde"), Err("`abcde` has more than 4 bytes".into()));
         assert!(encode(&layout, "0,1,2,a,5").is_err());
+    }
+
+    #[test]
+    fn bit_fields_keep_their_neighbours() {
+        let bits = |name: &str, shift, n_bits, is_signed| Field {
+            name: name.into(),
+            at: 0,
+            layout: Layout::Bits { bytes: (shift + n_bits).div_ceil(8), shift, n_bits, is_signed },
+        };
+        let members = vec![bits("a", 0, 3, false), bits("b", 3, 7, true), bits("c", 10, 1, false)];
+        let layout = Layout::Struct { name: String::new(), bytes: 4, members };
+        assert_eq!(encode(&layout, "5,-2,1"), Ok((5_u32 | 126 << 3 | 1 << 10).to_le_bytes().to_vec()));
+        assert_eq!(encode(&layout, "8"), Err("8 is out of its type's range, 0 to 7".into()));
+    }
+
+    #[test]
+    fn floats_are_those_of_their_size() {
+        assert_eq!(encode(&Layout::Float { bytes: 4 }, "-0.5"), Ok((-0.5_f32).to_le_bytes().to_vec()));
+        assert_eq!(encode(&Layout::Float { bytes: 8 }, "1e300"), Ok(1e300_f64.to_le_bytes().to_vec()));
+        assert_eq!(encode(&Layout::Float { bytes: 8 }, "one"), Err("`one` is no number".into()));
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub(crate) fn text(it: &Datum) -> String {
     match it {
         Datum::Int(it) => it.to_string(),
         Datum::Bool(it) => it.to_string(),
+        Datum::Float(it) => it.clone(),
         Datum::Text(it) => format!("\"{}\"", printable(it)),
         Datum::Bytes(it) => hex(it),
         Datum::Array(all) => format!("[{}]", joined(all.iter().map(text), ", ")),
@@ -60,6 +61,8 @@ pub(crate) fn json(it: &Datum) -> Json {
             _ => json!(it.to_string()),
         },
         Datum::Bool(it) => json!(it),
+        // NaN and infinities are strings: JSON has no such numbers.
+        Datum::Float(it) => it.parse().ok().filter(|it: &f64| it.is_finite()).map_or_else(|| json!(it), |it| json!(it)),
         Datum::Text(it) => json!(shown_text(it)),
         Datum::Bytes(it) => json!(hex(it)),
         Datum::Array(all) => all.iter().map(json).collect(),

@@ -29,9 +29,10 @@ pub(super) enum Type {
         bytes: u32,
         members: Vec<Member>,
     },
-    /// Members of a union overlap.
+    /// Members of a union overlap; this is the first one, if any.
     Union {
         bytes: u32,
+        first: Option<Member>,
     },
     Enum {
         bytes: u32,
@@ -81,10 +82,22 @@ pub enum Layout {
         is_signed: bool,
     },
     Bool,
+    /// IEEE 754, of 4 or 8 bytes.
+    Float {
+        bytes: u32,
+    },
+    /// A bit field, in the bytes that it touches: so many bits, from `shift` on.
+    Bits {
+        bytes: u32,
+        shift: u32,
+        n_bits: u32,
+        is_signed: bool,
+    },
     /// Text, if it is printable: `char` of a size.
     Text {
         bytes: u32,
     },
+    /// Of a union, only the first member is here.
     Struct {
         name: String,
         bytes: u32,
@@ -94,7 +107,7 @@ pub enum Layout {
         of: Box<Layout>,
         n: u32,
     },
-    /// Anything else, such as a union.
+    /// Anything else, such as `long double`.
     Bytes {
         bytes: u32,
     },
@@ -123,6 +136,8 @@ impl Layout {
         match self {
             Layout::Bool => 1,
             Layout::Int { bytes, .. }
+            | Layout::Float { bytes }
+            | Layout::Bits { bytes, .. }
             | Layout::Text { bytes }
             | Layout::Struct { bytes, .. }
             | Layout::Bytes { bytes } => *bytes,
@@ -233,28 +248,52 @@ impl Types {
             }
             Type::Int { bytes, .. } | Type::Enum { bytes, .. } => Layout::Bytes { bytes: *bytes },
             Type::Pointer(_) => Layout::Int { bytes: 8, is_signed: false },
-            Type::Union { bytes } | Type::Float { bytes } => Layout::Bytes { bytes: *bytes },
+            Type::Float { bytes: bytes @ (4 | 8) } => Layout::Float { bytes: *bytes },
+            Type::Float { bytes } => Layout::Bytes { bytes: *bytes },
+            Type::Union { bytes, first } => {
+                let members = first.iter().map(|it| self.fields(it, *bytes, depth, n_parts));
+                let members = members.collect::<Option<Vec<_>>>()?.concat();
+                Layout::Struct { name: String::new(), bytes: *bytes, members }
+            }
             Type::Array { of, n } if self.is_char(*of) => Layout::Text { bytes: *n },
             Type::Array { of, n } => {
                 let of = Box::new(self.part(*of, depth + 1, n_parts)?);
                 // Nothing, any number of times: there would be no end to it.
                 (of.bytes() > 0).then_some(Layout::Array { of, n: *n })?
             }
-            Type::Struct { members, bytes, .. } if members.iter().any(|it| it.n_bits != 0 || it.bit % 8 != 0) => {
-                Layout::Bytes { bytes: *bytes }
-            }
             Type::Struct { name, bytes, members } => {
-                let field = |it: &Member| {
-                    let layout = self.part(it.of, depth + 1, n_parts)?;
-                    let at = it.bit / 8;
-                    let fits = at.checked_add(layout.bytes()).is_some_and(|end| end <= *bytes);
-                    fits.then(|| Field { name: it.name.clone(), at, layout })
-                };
-                let members = members.iter().map(field).collect::<Option<Vec<_>>>()?;
+                let fields = members.iter().map(|it| self.fields(it, *bytes, depth, n_parts));
+                let members = fields.collect::<Option<Vec<_>>>()?.concat();
                 Layout::Struct { name: name.clone(), bytes: *bytes, members }
             }
             Type::Alias(_) | Type::Variable { .. } | Type::Section { .. } | Type::Other => return None,
         })
+    }
+
+    /// Returns a member of a struct of that size; the members of one that has no name are the struct's own, as in C.
+    fn fields(&self, member: &Member, bytes: u32, depth: usize, n_parts: &mut usize) -> Option<Vec<Field>> {
+        let layout = match member.n_bits {
+            0 => self.part(member.of, depth + 1, n_parts)?,
+            n_bits => self.bits(member.of, member.bit % 8, n_bits)?,
+        };
+        let at = member.bit / 8;
+        at.checked_add(layout.bytes()).filter(|end| *end <= bytes)?;
+        Some(match layout {
+            Layout::Struct { members, .. } if member.name.is_empty() => {
+                members.into_iter().map(|it| Field { at: at + it.at, ..it }).collect()
+            }
+            layout => vec![Field { name: member.name.clone(), at, layout }],
+        })
+    }
+
+    /// Returns a bit field of this type.
+    fn bits(&self, of: TypeId, shift: u32, n_bits: u32) -> Option<Layout> {
+        let is_signed = match self.plain(of)? {
+            Type::Int { encoding, .. } => encoding & SIGNED != 0,
+            Type::Enum { is_signed, .. } => *is_signed,
+            _ => return None,
+        };
+        (n_bits <= 64).then(|| Layout::Bits { bytes: (shift + n_bits).div_ceil(8), shift, n_bits, is_signed })
     }
 
     fn is_char(&self, id: TypeId) -> bool {
@@ -314,8 +353,9 @@ impl Words<'_> {
                 Type::Struct { name, bytes: size_or_type, members }
             }
             5 => {
-                self.skip(count * 3)?;
-                Type::Union { bytes: size_or_type }
+                let first = (count > 0).then(|| self.member(strings, flag)).transpose()?;
+                self.skip(count.saturating_sub(1) * 3)?;
+                Type::Union { bytes: size_or_type, first }
             }
             6 => {
                 self.skip(count * 2)?;
