@@ -38,6 +38,11 @@ impl Output {
         Output::Print(vec![Piece::Text(text.into())])
     }
 
+    /// Prints what a program of the target has said.
+    pub fn said(text: &str) -> Self {
+        Output::print(crate::text::printed(text))
+    }
+
     /// Shows a map, or its `top` largest elements.
     pub fn table(table: Arc<Table>, top: Option<usize>) -> Self {
         match table.rows.is_empty() {

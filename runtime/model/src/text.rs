@@ -59,6 +59,17 @@ fn byte_of(it: char) -> Option<u8> {
     u8::try_from(u32::from(it).checked_sub(BYTES)?).ok().filter(|it| *it >= 0x80)
 }
 
+/// Returns what a program of the target prints, which may go to a terminal: control characters other than line breaks and
+/// tabs as `\x1b`.
+pub fn printed(text: &str) -> Cow<'_, str> {
+    let is_kept = |it: char| !it.is_control() || matches!(it, '\n' | '\t');
+    if text.chars().all(is_kept) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |it: char| if is_kept(it) { it.to_string() } else { format!("\\x{:02x}", u32::from(it)) };
+    Cow::Owned(text.chars().map(shown).collect())
+}
+
 /// A text as it is written for people and programs: bytes that are not UTF-8 as `\xe9`.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a> {
@@ -108,6 +119,12 @@ mod tests {
 
     fn line(bytes: &[u8]) -> String {
         Shown { text: &from_bytes(bytes), one_line: true, distinct: true }.to_string()
+    }
+
+    #[test]
+    fn what_is_printed_can_do_nothing_to_a_terminal() {
+        assert_eq!(printed("a\tb\nc"), "a\tb\nc");
+        assert_eq!(printed("\x1b[31mred\u{9b}0m\r"), "\\x1b[31mred\\x9b0m\\x0d");
     }
 
     #[test]

@@ -66,12 +66,12 @@ impl DeviceRecords {
 pub(crate) fn shown(object: &Object, kind: RecordKind, data: &[u8]) -> Option<Output> {
     match kind {
         RecordKind::Data(map) => object.maps.get(map.index())?.record(data),
-        RecordKind::Text => Some(Output::print(until_nul(data))),
+        RecordKind::Text => Some(Output::said(&until_nul(data))),
         RecordKind::Format => {
             let (arguments, format) = data.split_at_checked(FORMAT_AT as usize)?;
             let arguments: Vec<u64> = arguments.as_chunks().0.iter().map(|it| u64::from_le_bytes(*it)).collect();
             // What a pointer leads to is not in the record.
-            printed_line(format, &arguments, |_| Some(b"?".to_vec())).map(Output::print)
+            printed_line(format, &arguments, |_| Some(b"?".to_vec())).map(|it| Output::said(&it))
         }
     }
 }

@@ -54,7 +54,7 @@ impl Env for ObjectEnv<'_> {
     }
 
     fn print(&mut self, line: &str) {
-        self.sink.output(Output::print(line));
+        self.sink.output(Output::said(line));
     }
 
     fn gpu_thread(&mut self) -> GpuThread {
