@@ -42,7 +42,8 @@ impl Ended {
         ExitCode::from(self.number())
     }
 
-    fn number(self) -> u8 {
+    /// Returns the status as a number.
+    pub fn number(self) -> u8 {
         let own = match (self.exit, self.command.map(|it| (it.code(), it.signal()))) {
             // A code that a process cannot have was reported when the handler exited.
             (Some(code), _) => u8::try_from(code).unwrap_or(FAILED),

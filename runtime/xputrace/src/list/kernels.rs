@@ -93,13 +93,15 @@ fn of_command(pattern: &KernelPattern, options: &ListOptions) -> Result<ExitCode
     };
     let mut compiled = Compiled::of_no_script();
     compiled.plan.demand.activities = Activities::of(&[Activity::Kernel]);
-    let status = run::trace(&run, compiled, Some(Box::new(Watch { ran: ran.clone(), ..Watch::default() })))?;
+    let status = run::traced(&run, compiled, Some(Box::new(Watch { ran: ran.clone(), ..Watch::default() })))?;
     let text = ran.borrow().text(pattern);
     if text.is_empty() {
-        bail!("the program ran no kernel that `device:{}` matches", pattern.text());
+        let how =
+            if status.number() == 0 { String::new() } else { format!(", and ended with status {}", status.number()) };
+        bail!("the program ran no kernel that `device:{}` matches{how}", pattern.text());
     }
     console::print(text)?;
-    Ok(status)
+    Ok(status.code())
 }
 
 /// What a program has run, and where that may be.
@@ -107,13 +109,16 @@ fn of_command(pattern: &KernelPattern, options: &ListOptions) -> Result<ExitCode
 struct Ran {
     /// Symbols of kernels.
     kernels: BTreeSet<String>,
+    /// Those of processes that ended before it could be looked at what they had mapped.
+    unseen: BTreeSet<String>,
     files: BTreeMap<PathBuf, Kernels>,
     has_software_gpu: bool,
 }
 
 impl Ran {
     fn text(&self, pattern: &KernelPattern) -> String {
-        let matching = || self.kernels.iter().filter(|it| matches(pattern, it)).map(String::as_str);
+        let all = || self.kernels.union(&self.unseen);
+        let matching = || all().filter(|it| matches(pattern, it)).map(String::as_str);
         if self.has_software_gpu {
             return module(
                 "the software GPU",
@@ -124,13 +129,16 @@ impl Ran {
             let here = matching().filter_map(|it| Some((it, kernels.get(it)?.text())));
             module(&path.to_string_lossy(), here)
         };
-        let elsewhere = matching().filter(|it| !self.files.values().any(|kernels| kernels.contains_key(*it)));
-        let in_memory = module("in memory", elsewhere.map(|it| (it, IN_MEMORY.into())));
-        self.files.iter().map(in_file).chain([in_memory]).collect()
+        let elsewhere = || matching().filter(|it| !self.files.values().any(|kernels| kernels.contains_key(*it)));
+        let (unseen, in_memory): (Vec<&str>, Vec<&str>) = elsewhere().partition(|it| !self.kernels.contains(*it));
+        let module_of = |name, all: Vec<&str>, way: &str| module(name, all.into_iter().map(|it| (it, way.to_owned())));
+        let others = [module_of("in memory", in_memory, IN_MEMORY), module_of("not known", unseen, ENDED_TOO_SOON)];
+        self.files.iter().map(in_file).chain(others).collect()
     }
 }
 
 const IN_MEMORY: &str = "twin where it was loaded as PTX, or Triton's cache has it, patch";
+const ENDED_TOO_SOON: &str = "not known: the process ended before it could be looked at which files these are in";
 
 /// Collects the kernels that a program runs, and the files that it has mapped.
 #[derive(Debug, Default)]
@@ -144,6 +152,8 @@ struct Watch {
     /// Kernels that ran, by process and id of the name.
     kernels: BTreeSet<(u32, u32)>,
     names: HashMap<(u32, u32), String>,
+    /// Processes that have run kernels since they were looked at last.
+    unseen: BTreeSet<u32>,
     stacks: BTreeSet<StackKey>,
 }
 
@@ -151,15 +161,16 @@ impl Watch {
     /// Searches the files that a process has mapped since it was looked at.
     fn look(&mut self, process: ProcessIndex) {
         let Some(pid) = self.pids.get(&process).copied() else { return };
+        self.looked = Some(Instant::now());
         // One that has ended has mapped nothing any more.
-        let mapped = mapped_programs(pid).unwrap_or_default();
+        let Some(mapped) = mapped_programs(pid).ok().filter(|it| !it.is_empty()) else { return };
         let new: BTreeSet<PathBuf> = mapped.difference(&self.paths).cloned().collect();
         let Mapped { files, has_software_gpu } = search(pid, &new);
         self.paths.extend(new);
         let mut ran = self.ran.borrow_mut();
         ran.files.extend(files);
         ran.has_software_gpu |= has_software_gpu;
-        self.looked = Some(Instant::now());
+        self.unseen.remove(&process.0);
     }
 }
 
@@ -173,14 +184,18 @@ impl Observer for Watch {
     fn rings(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) -> Result<()> {
         for record in rings.iter().flat_map(|it| records(it)).flatten() {
             match record {
-                Record::Activity(ActivityRecord::Kernel(it)) => _ = self.kernels.insert((process.0, it.symbol)),
+                Record::Activity(ActivityRecord::Kernel(it)) => {
+                    if self.kernels.insert((process.0, it.symbol)) {
+                        self.unseen.insert(process.0);
+                    }
+                }
                 Record::Name { id, text } => {
                     _ = self.names.insert((process.0, id), String::from_utf8_lossy(text).into_owned());
                 }
                 _ => {}
             }
         }
-        if self.looked.is_none_or(|it| it.elapsed() >= LOOKS_EVERY) {
+        if self.unseen.contains(&process.0) || self.looked.is_none_or(|it| it.elapsed() >= LOOKS_EVERY) {
             self.look(process);
         }
         Ok(())
@@ -200,8 +215,12 @@ impl Observer for Watch {
     }
 
     fn end(self: Box<Self>, _: &mut State) -> Result<()> {
-        let names = self.kernels.iter().filter_map(|it| self.names.get(it).cloned());
-        self.ran.borrow_mut().kernels.extend(names);
+        let mut ran = self.ran.borrow_mut();
+        for kernel in &self.kernels {
+            let Some(name) = self.names.get(kernel) else { continue };
+            let into = if self.unseen.contains(&kernel.0) { &mut ran.unseen } else { &mut ran.kernels };
+            into.insert(name.clone());
+        }
         Ok(())
     }
 }

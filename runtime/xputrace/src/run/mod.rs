@@ -28,7 +28,7 @@ use crate::compiled::{Compiled, compile_script};
 use crate::interrupts;
 use crate::machine;
 use crate::own_process;
-use crate::status::FAILED;
+use crate::status::{Ended, FAILED};
 use anyhow::{Result, bail};
 use observer::Observer;
 use prepared::Prepared;
@@ -54,6 +54,11 @@ pub fn run(run: &Run) -> Result<ExitCode> {
 
 /// Runs a compiled script; `observer` sees everything that the run receives.
 pub fn trace(run: &Run, compiled: Compiled, observer: Option<Box<dyn Observer>>) -> Result<ExitCode> {
+    Ok(traced(run, compiled, observer)?.code())
+}
+
+/// As [`trace`]; returns how the run ended.
+pub fn traced(run: &Run, compiled: Compiled, observer: Option<Box<dyn Observer>>) -> Result<Ended> {
     refuse_impossible(run, &compiled.plan)?;
     let own = own_process::command(run, &compiled.plan)?.map(|command| Run { command, ..run.clone() });
     let run = own.as_ref().unwrap_or(run);
@@ -61,7 +66,7 @@ pub fn trace(run: &Run, compiled: Compiled, observer: Option<Box<dyn Observer>>)
     interrupts::install()?;
     let mut attached = Prepared::new(run, compiled, processes, observer)?.attach()?;
     attached.watch()?;
-    Ok(attached.end()?.code())
+    attached.end()
 }
 
 /// Reports what this version cannot do, before anything is attached.
