@@ -116,6 +116,22 @@ pub(crate) struct Refused {
     pub(crate) help: String,
 }
 
+/// Refuses a number or a time below what the script declares as the least, and a text of fewer characters.
+pub(crate) fn at_least(least: i64, name: &str, given: Option<ArgumentValue>) -> Result<Option<ArgumentValue>, Refused> {
+    let message = match &given {
+        Some(ArgumentValue::Int(n)) if *n < least => format!("`--{name}` takes {least} or more, not `{n}`"),
+        Some(ArgumentValue::Time { nanos, written }) if *nanos < least => {
+            format!("`--{name}` takes {least} ns or more, not `{written}`")
+        }
+        Some(ArgumentValue::Str(text)) if (text.chars().count() as i64) < least => match least {
+            1 => format!("`--{name}` takes a text, and it is empty"),
+            _ => format!("`--{name}` takes a text of {least} characters or more, not `{text}`"),
+        },
+        _ => return Ok(given),
+    };
+    Err(Refused { message, help: "leave it out for its default".to_owned() })
+}
+
 fn parse(name: &str, text: String, default: &ArgumentValue) -> Result<ArgumentValue, Refused> {
     let (takes, help) = match default {
         ArgumentValue::Str(_) => return Ok(ArgumentValue::Str(text)),

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use xputrace_model::plan::{DeviceWay, DeviceWays, KernelPattern, Plan};
 use xputrace_tracer::rendezvous::Chosen;
@@ -20,6 +21,9 @@ use xputrace_tracer::rendezvous::Chosen;
 /// There is no such program, or a process cannot be looked at.
 pub fn explain(plan: &Plan, run: &Run) -> Result<String> {
     let patterns: BTreeSet<&str> = plan.device_handlers().map(|it| it.kernels.text()).collect();
+    if !run.command.is_empty() && !run.options.pids.is_empty() {
+        bail!("-p explains what is reached in a running process: leave out the command");
+    }
     if patterns.is_empty() && run.has_target() {
         bail!(
             "`explain` takes a process or a command for handlers inside kernels, and the script has none: leave it out"
@@ -62,7 +66,7 @@ fn way(plan: &Plan, run: &Run, files: Option<&BTreeMap<PathBuf, Kernels>>) -> St
 fn files_of(run: &Run) -> Result<Option<BTreeMap<PathBuf, Kernels>>> {
     if let Some(program) = run.command.first() {
         let path = find_program(program).with_context(|| format!("there is no program `{}`", program.display()))?;
-        let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file = open_program(&path).with_context(|| format!("cannot read {}", path.display()))?;
         return Ok(Some([(path.clone(), kernels_in(&file, &path))].into()));
     }
     let mut files = BTreeMap::new();
@@ -71,6 +75,15 @@ fn files_of(run: &Run) -> Result<Option<BTreeMap<PathBuf, Kernels>>> {
         files.extend(search(*pid, &mapped).files);
     }
     Ok((!run.options.pids.is_empty()).then_some(files))
+}
+
+/// Opens a file without waiting, whatever it is.
+fn open_program(path: &Path) -> Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    if !file.metadata()?.is_file() {
+        bail!("it is not a regular file");
+    }
+    Ok(file)
 }
 
 /// Returns the file of a command, as execvp(3) finds it.
