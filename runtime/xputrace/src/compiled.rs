@@ -6,6 +6,7 @@ use crate::machine;
 use crate::run::{objects, programs};
 use crate::status::MISTAKE;
 use crate::translate;
+use crate::twins;
 use crate::ways;
 use anyhow::{Context, Result, bail};
 use std::io::IsTerminal;
@@ -131,7 +132,10 @@ pub fn report(diagnostics: &[Diagnostic], sources: &Sources, errors_only: bool) 
 pub fn check(run: &Run) -> Result<ExitCode> {
     let catalog = machine::catalog(run).as_of_now();
     match read_given(run, &catalog)?.ready_or(MISTAKE) {
-        Ok(compiled) => console::print(programs::explain(&compiled.plan))?,
+        Ok(compiled) => {
+            twins::check(&compiled.plan)?;
+            console::print(programs::explain(&compiled.plan))?;
+        }
         Err(status) => return Ok(status),
     }
     Ok(ExitCode::SUCCESS)
@@ -143,6 +147,7 @@ pub fn explain(run: &Run) -> Result<ExitCode> {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),
     };
+    twins::check(&compiled.plan)?;
     let mut text = xputrace_render::explain(&compiled.plan);
     let programs = programs::explain(&compiled.plan);
     if !programs.is_empty() {

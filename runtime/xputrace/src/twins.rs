@@ -35,12 +35,15 @@ use xputrace_linux::Linux;
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::Loss;
 use xputrace_model::object::{DirectLaunch, Object, ObjectHome};
-use xputrace_model::plan::{Condition, DeviceEvent, DeviceWay, DeviceWays, Plan};
+use xputrace_model::plan::{Condition, DeviceEvent, DeviceHandler, DeviceWay, DeviceWays, Plan};
+use xputrace_model::schema::Unit;
+use xputrace_render::human;
 use xputrace_tracer::rendezvous::{Clocks, ConditionCounts, DeviceBlock, DeviceCounts, DeviceRegion, Image, Woven};
 use xputrace_tracer::{DeviceLayout, DeviceSite, ProcessIndex, Turned};
 use xputrace_twins::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin};
 use xputrace_wire::device::{
-    ArrayPlace, Extent, ImageOutcome, MOST_ARRAYS, MOST_PATCH_HANDLERS, PatchedKernel, Patches, Unprobed,
+    ArrayPlace, Extent, ImageOutcome, MOST_ARRAYS, MOST_BLOCK_BYTES, MOST_PATCH_HANDLERS, PatchedKernel, Patches,
+    Unprobed,
 };
 
 /// Kernels of an image of which a note says why they have no twin.
@@ -123,6 +126,7 @@ impl Twins {
                 }
                 other => anyhow!("the script's device handlers can't run on a GPU: {other}"),
             })?;
+        refuse_oversized(plan, &maker)?;
         let n_shared = maker.arrays().len();
         if n_shared > MOST_ARRAYS {
             bail!("{n_shared} arrays are shared by a GPU and Linux: {MOST_ARRAYS} can be");
@@ -326,6 +330,14 @@ pub fn unpatchable(plan: &Plan) -> Option<String> {
     unpatchable.clone().or(too_many).or(of_object)
 }
 
+/// Checks that a GPU could run a script's device handlers.
+///
+/// # Errors
+/// As [`Twins::of`].
+pub fn check(plan: &Plan) -> Result<()> {
+    Twins::of(plan).map(drop)
+}
+
 /// Returns why a compiled object can't run on real GPUs, and does not.
 pub fn why_not(plan: &Plan) -> Option<String> {
     obstacle(plan).map(|(file, what)| format!("{file} did not run: on a real GPU it can't so far: {what:#}"))
@@ -360,6 +372,43 @@ fn maps(plan: &Plan) -> Vec<Option<GpuMap<'_>>> {
     let of = |(at, spec)| GpuMap { spec, has_parts: is_merged(BpfMapId::at(at)), is_outer: is_outer(at) };
     let maps = plan.image.maps.iter().enumerate();
     maps.map(|it| (it.1.home == Home::Gpu || is_outer(it.0)).then(|| of(it))).collect()
+}
+
+/// Refuses maps that no GPU is given memory for.
+fn refuse_oversized(plan: &Plan, maker: &Maker) -> Result<()> {
+    let n_bytes = maker.arena().n_bytes();
+    if n_bytes <= MOST_BLOCK_BYTES {
+        return Ok(());
+    }
+    let bytes_of = |map: usize| {
+        let parts = maker.arena().parts(map).into_iter().flat_map(|it| [&it.states, &it.keys, &it.values]);
+        parts.map(|it| it.end - it.start).sum::<u64>()
+    };
+    let largest = (0..maker.maps().len()).max_by_key(|map| bytes_of(*map)).unwrap_or_default();
+    let name = plan.tables.iter().find(|it| it.storage.gpu() == Some(BpfMapId::at(largest))).map(|it| &it.name);
+    let name = name.map_or_else(|| &*plan.image.maps[largest].name, |it| it);
+    let line = user_of(plan, BpfMapId::at(largest)).map_or_else(String::new, |it| format!("{it}: "));
+    bail!(
+        "{line}the maps on the GPU need {}, and at most {} can be had. The largest is `{name}` with {}: give it fewer elements, \
+         map(#{{name: \"{}\", size: …}})",
+        bytes(n_bytes),
+        bytes(MOST_BLOCK_BYTES),
+        bytes(bytes_of(largest)),
+        name.trim_start_matches('@')
+    )
+}
+
+fn bytes(n: u64) -> String {
+    human(i64::try_from(n).unwrap_or(i64::MAX), Unit::Bytes)
+}
+
+/// Says which handler uses a map: `script.rhai:3`.
+fn user_of(plan: &Plan, map: BpfMapId) -> Option<String> {
+    let uses = |it: &DeviceHandler<'_>| {
+        it.program.is_some_and(|at| plan.image.programs[at].map_refs.iter().any(|used| used.1 == map))
+    };
+    let site = plan.device_handlers().find(uses)?.site;
+    Some(format!("{}:{}", plan.sources.files.get(site.file.0 as usize)?.name, site.line))
 }
 
 /// What a site counts and writes. Handlers of scripts count in a map what their ring had no room for.
