@@ -24,7 +24,7 @@ const EVERY_KIND: &str = r#"
     profile(99.hz, |e| @cpu[e.ustack].count());
     kernel(|k| @time[k.name].sum(k.duration));
     launch(|l| @calls[l.api, l.ustack].count());
-    device_exit("vectorAdd", |t| @last[t.threadIdx.x].max(t.time));
+    device_exit("vectorAdd", |t| @left[t.threadIdx.x].count());
     interval(1.s, || print(@entered));
 "#;
 

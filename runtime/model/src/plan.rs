@@ -576,23 +576,41 @@ impl UsdtPattern {
     }
 }
 
-/// Names of kernels, as a script gives them: `*` stands for any text.
+/// Names of kernels, as a script gives them: `*` stands for any text. Of the patterns of one handler, the first that matches a
+/// kernel is the one that does, so that the handler runs once in each of its threads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct KernelPattern(String);
+pub struct KernelPattern {
+    /// All patterns of the handler.
+    list: Arc<[String]>,
+    /// Which of them it is.
+    at: usize,
+}
 
 impl KernelPattern {
     pub fn new(pattern: &str) -> Self {
-        KernelPattern(pattern.to_owned())
+        KernelPattern { list: Arc::new([pattern.to_owned()]), at: 0 }
+    }
+
+    /// Returns the patterns of a handler that has several.
+    pub fn each(patterns: impl IntoIterator<Item = String>) -> Vec<Self> {
+        let list: Arc<[String]> = patterns.into_iter().collect();
+        (0..list.len()).map(|at| KernelPattern { list: list.clone(), at }).collect()
     }
 
     /// Returns the pattern as the script gives it.
     pub fn text(&self) -> &str {
-        &self.0
+        &self.list[self.at]
     }
 
     /// Whether it matches a kernel that has these names: demangled with and without template arguments, and mangled.
-    pub fn matches<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> bool {
-        names.into_iter().any(|it| glob(&self.0, it))
+    pub fn matches<'n>(&self, names: impl IntoIterator<Item = &'n str> + Clone) -> bool {
+        let matches = |pattern: &str| names.clone().into_iter().any(|it| glob(pattern, it));
+        matches(self.text()) && !self.list[..self.at].iter().any(|it| matches(it))
+    }
+
+    /// Whether a kernel may be left to another pattern of the handler.
+    pub fn may_overlap(&self) -> bool {
+        self.list.len() > 1 && self.list.iter().any(|it| it.contains('*'))
     }
 }
 
@@ -782,4 +800,19 @@ pub struct Arg {
     pub style: Style,
     /// What it measures; text output of an object shows it.
     pub unit: Unit,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_pattern_of_a_handler_matches_a_kernel() {
+        let all = KernelPattern::each(["k", "k*", "k", "*k1"].map(str::to_owned));
+        let matching = |names: [&str; 2]| all.iter().map(|it| it.matches(names)).collect::<Vec<_>>();
+        assert_eq!(matching(["k", "_Z1kv"]), [true, false, false, false]);
+        assert_eq!(matching(["k1", "_Z2k1v"]), [false, true, false, false]);
+        assert_eq!(matching(["a", "_Z3ak1"]), [false, false, false, true]);
+        assert!(all[0].may_overlap() && !KernelPattern::new("k*").may_overlap());
+    }
 }

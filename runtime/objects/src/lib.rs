@@ -49,8 +49,8 @@ pub struct Wishes {
     pub joins: bool,
 }
 
-/// Reads a file that `--set` names.
-pub type ReadFile<'a> = dyn Fn(&str) -> io::Result<Vec<u8>> + 'a;
+/// Reads so many bytes of a file that `--set` names, or fewer if it ends before.
+pub type ReadFile<'a> = dyn Fn(&str, u64) -> io::Result<Vec<u8>> + 'a;
 
 /// Why an object can't run.
 #[derive(Debug, thiserror::Error)]
@@ -73,8 +73,24 @@ pub enum ObjectError {
     },
     #[error("it has no programs: give a function a section, such as SEC(\"kprobe/KERNEL\")")]
     NoPrograms,
+    #[error("it counts losses of an unknown kind, `{0}`: build it again, by this version of xputrace")]
+    Loss(String),
+    /// A line each.
+    #[error("several programs are wrong:{0}")]
+    Several(String),
     #[error("{option}: {what}")]
     Option { option: String, what: String },
+}
+
+impl ObjectError {
+    /// Says everything that is wrong.
+    fn all(mut errors: Vec<ObjectError>) -> Result<(), ObjectError> {
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(ObjectError::Several(errors.iter().map(|it| format!("\n  {it}")).collect())),
+        }
+    }
 }
 
 /// Whether a file's name says that it is a compiled object.

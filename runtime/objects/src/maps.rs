@@ -9,6 +9,9 @@ use xputrace_model::object::{Element, ObjectHome, ObjectMap};
 /// Flags that change nothing here: how Linux allocates, and that pages can be mapped.
 const IGNORED_FLAGS: u32 = NO_PREALLOC | MMAPABLE;
 
+/// Where handlers of scripts count what they lose: in Linux, and on the GPU (`xputrace build`).
+pub(crate) const LOSS_MAPS: [&str; 2] = ["losses_k", "losses_d"];
+
 /// What programs use a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Users {
@@ -128,7 +131,10 @@ pub(crate) fn shown(
     let maps = &contents.maps;
     let shows_all = wishes.dump.is_empty() && wishes.poll.is_empty();
     let each = maps.iter().zip(specs).zip(users);
-    let mut all: Vec<ObjectMap> = each.map(|((map, spec), users)| object_map(map, spec, *users, shows_all)).collect();
+    // Losses are among the run's.
+    let is_of_losses = |map: &ReadMap| !contents.losses.is_empty() && LOSS_MAPS.contains(&map.name.as_str());
+    let mut all: Vec<ObjectMap> =
+        each.map(|((map, spec), users)| object_map(map, spec, *users, shows_all && !is_of_losses(map))).collect();
     for name in &wishes.dump {
         let refused = |what| ObjectError::Option { option: format!("--dump {name}"), what };
         let it = &mut all[find(maps, name).map_err(refused)?];
@@ -184,6 +190,9 @@ fn object_map(map: &ReadMap, spec: &MapSpec, users: Users, shows_all: bool) -> O
 /// Returns the type of a ring's records, by its name in C. The error is a sentence.
 fn record_type(contents: &Contents, name: &str) -> Result<Layout, String> {
     let name = name.strip_prefix("struct ").unwrap_or(name);
+    if name.is_empty() {
+        return Err("name the struct of its records: --poll RING=STRUCT".into());
+    }
     contents.types.layout_of_struct(name).ok_or_else(|| {
         format!(
             "the object's types (`.BTF`) have no `struct {name}`. clang writes only types of global variables, maps and \

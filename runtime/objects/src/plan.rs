@@ -4,12 +4,14 @@ use crate::section::{GpuHook, Hook};
 use crate::set::Setter;
 use crate::{ObjectError, ReadFile, Wishes, helpers, launch, listed, maps, section};
 use std::sync::Arc;
-use xputrace_bytecode::object::{self, Contents, ReadCode, ReadProgram, is_map_type_of_gpu};
+use xputrace_bytecode::object::{self, Contents, LossSlot, ReadCode, ReadProgram, is_map_type_of_gpu};
 use xputrace_bytecode::{BpfMapId, Image, Program, ProgramId, ProgramKind};
 use xputrace_model::diagnostic::{FileId, Site, SourceFile, Sources};
+use xputrace_model::loss::Loss;
 use xputrace_model::object::Object;
 use xputrace_model::plan::{
-    Activities, Activity, Demand, DeviceEvent, KernelPattern, Place, Plan, Probe, ProbeScope, ReturnWay, Target,
+    Activities, Activity, Demand, DeviceEvent, KernelPattern, LossSite, Place, Plan, Probe, ProbeScope, ReturnWay,
+    Target,
 };
 use xputrace_model::schema::Event;
 
@@ -34,7 +36,9 @@ pub fn plan(file: &str, bytes: &[u8], wishes: &Wishes, read: &ReadFile<'_>) -> R
         demand: programs.demand(wishes),
         ..Plan::default()
     };
-    programs.list.iter().try_for_each(|it| it.add(wishes, &mut plan))?;
+    let wrong: Vec<_> = programs.list.iter().filter_map(|it| it.add(wishes, &mut plan).err()).collect();
+    ObjectError::all(wrong)?;
+    count_losses(&contents, &mut plan)?;
     // What runs at a kernel's exit sees what was done at its entry, whatever their order in the object, and what runs at the end of
     // a block both.
     plan.probes.sort_by_key(|it| match it.event {
@@ -52,6 +56,26 @@ pub fn plan(file: &str, bytes: &[u8], wishes: &Wishes, read: &ReadFile<'_>) -> R
         allows_exit: wishes.allows_exit,
     }));
     Ok(plan)
+}
+
+/// Makes a script's loss maps those of the run.
+fn count_losses(contents: &Contents, plan: &mut Plan) -> Result<(), ObjectError> {
+    if contents.losses.is_empty() {
+        return Ok(());
+    }
+    let sources = &plan.sources;
+    let sites = contents.losses.iter().map(|it| loss_site(it, sources)).collect::<Result<_, _>>()?;
+    plan.loss_sites = sites;
+    let [of_linux, of_gpu] =
+        maps::LOSS_MAPS.map(|name| contents.maps.iter().position(|it| it.name == name).map(BpfMapId::at));
+    (plan.linux_losses, plan.gpu_losses) = (of_linux, of_gpu);
+    Ok(())
+}
+
+fn loss_site(slot: &LossSlot, sources: &Sources) -> Result<LossSite, ObjectError> {
+    let loss = Loss::named(&slot.kind).ok_or_else(|| ObjectError::Loss(slot.kind.clone()))?;
+    let file = sources.files.iter().position(|it| it.name == slot.file).unwrap_or_default();
+    Ok(LossSite { loss, site: Site { file: FileId(file as u32), offset: 0, line: slot.line }, table: None })
 }
 
 const LEGACY_MAPS: &str = "it runs in Linux, and libbpf, which loads it, doesn't know maps in SEC(\"maps\") any more: define \
@@ -180,7 +204,9 @@ impl Placed<'_> {
             |target| Probe { target, name: self.section.clone(), program, site, ..Probe::of(event, Place::Gpu) };
         match event {
             Event::Begin => plan.probes.push(probe(Target::None)),
-            _ => plan.probes.extend(kernels.iter().map(|it| probe(Target::Kernels(KernelPattern::new(it))))),
+            _ => {
+                plan.probes.extend(KernelPattern::each(kernels).into_iter().map(|it| probe(Target::Kernels(it))));
+            }
         }
         Ok(())
     }

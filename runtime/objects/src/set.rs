@@ -13,6 +13,24 @@ pub(crate) struct Setter<'a> {
     pub(crate) initial: Vec<Element>,
 }
 
+/// A map that a file fills.
+struct Fill {
+    at: usize,
+    is_hash: bool,
+    /// Bytes of a key in the file: 0 for arrays.
+    key_bytes: usize,
+    /// Bytes of an element in the file.
+    size: usize,
+    /// Elements that fit.
+    most: u32,
+}
+
+impl Fill {
+    fn most_bytes(&self) -> u64 {
+        self.size as u64 * u64::from(self.most)
+    }
+}
+
 impl Setter<'_> {
     /// Applies one `--set`.
     pub(crate) fn set(&mut self, typed: &str, read: &ReadFile<'_>) -> Result<(), ObjectError> {
@@ -28,8 +46,10 @@ impl Setter<'_> {
         }
         match value.strip_prefix('@') {
             Some(file) => {
-                let bytes = read(file).map_err(|it| format!("cannot read {file}: {it}"))?;
-                self.whole(place, &bytes)
+                let fill = self.fill(place)?;
+                // A byte more tells that there is more.
+                let bytes = read(file, fill.most_bytes() + 1).map_err(|it| format!("cannot read {file}: {it}"))?;
+                self.whole(&fill, &bytes)
             }
             None => self.variable(place, value),
         }
@@ -50,24 +70,29 @@ impl Setter<'_> {
         Ok(())
     }
 
-    /// Fills a map with a file's bytes: an array's values from entry 0 on, a hash's keys and values.
-    fn whole(&mut self, map: &str, bytes: &[u8]) -> Result<(), String> {
+    /// Returns what a file is to fill.
+    fn fill(&self, map: &str) -> Result<Fill, String> {
         let at = self.settable(map)?;
-        let (map, kind) = (&self.maps[at], self.specs[at].kind);
-        let key_bytes = if kind == MapKind::Hash { map.key_bytes as usize } else { 0 };
-        let size = key_bytes + map.value_bytes as usize;
-        let n = bytes.len() / size;
-        if !bytes.len().is_multiple_of(size) || n > map.max_entries as usize {
+        let is_hash = self.specs[at].kind == MapKind::Hash;
+        let map = &self.maps[at];
+        let key_bytes = if is_hash { map.key_bytes as usize } else { 0 };
+        Ok(Fill { at, is_hash, key_bytes, size: key_bytes + map.value_bytes as usize, most: map.max_entries })
+    }
+
+    /// Fills a map with a file's bytes: an array's values from entry 0 on, a hash's keys and values.
+    fn whole(&mut self, fill: &Fill, bytes: &[u8]) -> Result<(), String> {
+        let Fill { at, is_hash, key_bytes, size, most } = *fill;
+        if !bytes.len().is_multiple_of(size) || bytes.len() as u64 > fill.most_bytes() {
+            let more = if bytes.len() as u64 > fill.most_bytes() { "more than " } else { "" };
             return Err(format!(
-                "the file has {} bytes; `{}` has at most {} elements of {size} bytes",
-                bytes.len(),
-                map.name,
-                map.max_entries
+                "the file has {more}{} bytes; `{}` has at most {most} elements of {size} bytes",
+                fill.most_bytes().min(bytes.len() as u64),
+                self.maps[at].name,
             ));
         }
         for (index, element) in (0_u32..).zip(bytes.chunks_exact(size)) {
             let (key, value) = element.split_at(key_bytes);
-            let key = if kind == MapKind::Hash { key.to_vec() } else { index.to_le_bytes().to_vec() };
+            let key = if is_hash { key.to_vec() } else { index.to_le_bytes().to_vec() };
             self.initial.push(Element { map: BpfMapId::at(at), key, value: value.to_vec() });
         }
         Ok(())

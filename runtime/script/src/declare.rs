@@ -134,6 +134,20 @@ impl Call<'_> {
         Diagnostic::error(code, message, self.at.clone())
     }
 
+    /// Returns the place of an option's name in the call's text; that of the call where the script computes its options.
+    fn label_of_option(&self, name: &str) -> Label {
+        let session = self.session.borrow();
+        let source = session.sources.files.get(self.at.file.0 as usize);
+        let text = source.and_then(|it| it.text.get(self.at.span.end..));
+        match text.and_then(|it| option_in(it, name)) {
+            Some(at) => {
+                let start = self.at.span.end + at;
+                Label { span: start..start + name.len(), ..self.at.clone() }
+            }
+            None => self.at.clone(),
+        }
+    }
+
     /// Shows how the function is used.
     fn usage(&self, event: Event) -> &'static str {
         match event {
@@ -187,7 +201,7 @@ fn declare(call: &Call, event: Event) -> ProbeRef {
     }
     let name = targets.as_ref().and_then(|it| it.first()).map_or(event.name(), |it| &*it.1).to_owned();
     let probe = ProbeRef::none(&name);
-    let (Some((function, wrapped)), Some(targets), Some(options)) = (handler, targets, options) else { return probe };
+    let (Some((function, wrapped)), Some(targets)) = (handler, targets) else { return probe };
     let Some(body) = body_of(call, event, &function, wrapped) else { return probe };
     let interpreted = (wrapped || is_interpreted(event)).then(|| {
         let mut session = call.session.borrow_mut();
@@ -380,15 +394,12 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
         list.and_then(|list| list.iter().map(text_of).collect())
     };
     match texts {
-        Some(texts) if !texts.is_empty() => texts
-            .iter()
-            .map(|it| match event {
-                Event::Host(HostEvent::Api) => api(call, it),
-                Event::Device(_) => kernels(call, event, it),
-                Event::Usdt => usdt(call, it),
-                _ => target(call, event, it),
-            })
-            .collect(),
+        Some(texts) if !texts.is_empty() => match event {
+            Event::Host(HostEvent::Api) => texts.iter().map(|it| api(call, it)).collect(),
+            Event::Device(_) => kernels(call, event, texts),
+            Event::Usdt => texts.iter().map(|it| usdt(call, it)).collect(),
+            _ => texts.iter().map(|it| target(call, event, it)).collect(),
+        },
         _ => {
             let message =
                 format!("the first argument of `{}` is what to probe: a string or a list of strings", event.name());
@@ -413,24 +424,36 @@ fn api(call: &Call, pattern: &str) -> Option<(Target, String)> {
 }
 
 /// Parses the names of kernels; keeps wildcards. Which kernels there are is known once they run.
-fn kernels(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> {
-    if repeats_kind(call, pattern) {
+fn kernels(call: &Call, event: Event, patterns: Vec<String>) -> Option<Vec<(Target, String)>> {
+    if !patterns.iter().all(|it| is_of_kernels(call, event, it)) {
         return None;
+    }
+    let named = |it: KernelPattern| {
+        let name = format!("{}:{}", event.name(), it.text());
+        (Target::Kernels(it), name)
+    };
+    Some(KernelPattern::each(patterns).into_iter().map(named).collect())
+}
+
+/// Whether a pattern is one of kernels' names; reports one that is not.
+fn is_of_kernels(call: &Call, event: Event, pattern: &str) -> bool {
+    if repeats_kind(call, pattern) {
+        return false;
     }
     if pattern.is_empty() || pattern.contains('\0') {
         let message =
             format!("the first argument of `{}` is the name of a kernel, with `*` for any text", event.name());
         call.error("pattern", message).help(format!("write `{}`", call.usage(event))).report(call);
-        return None;
+        return false;
     }
     if pattern.ends_with(')') && !pattern.ends_with("operator()") {
         let name = pattern.split('(').next().unwrap_or(pattern);
         call.error("pattern", format!("names of kernels have no parameters: `{pattern}`"))
             .help(format!("write `\"{name}\"`; for one of several with this name, write its mangled name"))
             .report(call);
-        return None;
+        return false;
     }
-    Some((Target::Kernels(KernelPattern::new(pattern)), format!("{}:{pattern}", event.name())))
+    true
 }
 
 /// Reports a pattern that begins with the name of an event, as bpftrace's do.
@@ -524,10 +547,11 @@ fn rate_problem(event: Event, nanos: i64) -> Option<String> {
     }
 }
 
-fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Options> {
+/// Takes the options. Those that are wrong are reported, and left out: the handler's own mistakes are told, too.
+fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Options {
     let per = if event == Event::Device(DeviceEvent::BlockBegin) { Per::Block } else { Per::default() };
     let mut options = Options { per, ..Options::default() };
-    let Some(at) = arguments.iter().position(|it| it.is_map()) else { return Some(options) };
+    let Some(at) = arguments.iter().position(|it| it.is_map()) else { return options };
     let map = arguments.remove(at).cast::<Map>();
     let allowed: &[&str] = match event {
         Event::Activity(_) => &["every"],
@@ -540,9 +564,25 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
         _ => &["scope", "every"],
     };
     for (name, value) in &map {
-        option(call, event, allowed, name, value, &mut options)?;
+        // It has been reported.
+        let _ = option(call, event, allowed, name, value, &mut options);
     }
-    Some(options)
+    options
+}
+
+/// Finds an option's name in the text that follows a function's name: `name:` in the first `#{…}` of its arguments.
+fn option_in(text: &str, name: &str) -> Option<usize> {
+    let open = text.find("#{")?;
+    // A handler's own braces and other calls begin behind the options.
+    if text[..open].contains([';', '|', '{']) {
+        return None;
+    }
+    let end = open + text[open..].find('}')?;
+    let is_word = |it: char| it.is_alphanumeric() || it == '_';
+    text[open..end].match_indices(name).map(|it| open + it.0).find(|at| {
+        let (before, after) = (&text[..*at], &text[at + name.len()..]);
+        !before.ends_with(is_word) && after.trim_start_matches('"').trim_start().starts_with(':')
+    })
 }
 
 fn option(
@@ -554,7 +594,8 @@ fn option(
     options: &mut Options,
 ) -> Option<()> {
     let wrong = |message: String, help: String| {
-        call.error("option", message).help(help).report(call);
+        let at = call.label_of_option(name);
+        Diagnostic::error("option", message, at).help(help).report(call);
         None
     };
     match name {
@@ -749,12 +790,13 @@ fn declare_stacks(call: &Call) -> Dynamic {
 /// Handles `arg("ms", 100, "kernels longer than this")`: returns the default or the command line's
 /// value.
 fn argument(call: &Call) -> Dynamic {
-    let (name, default, help) = match call.arguments.as_slice() {
-        [name, default] => (text_of(name), value_of(call, default), Some(String::new())),
-        [name, default, help] => (text_of(name), value_of(call, default), text_of(help)),
-        _ => (None, None, None),
+    let (name, default, help, least) = match call.arguments.as_slice() {
+        [name, default] => (text_of(name), value_of(call, default), Some(String::new()), Some(i64::MIN)),
+        [name, default, help] => (text_of(name), value_of(call, default), text_of(help), Some(i64::MIN)),
+        [name, default, help, least] => (text_of(name), value_of(call, default), text_of(help), least.as_int().ok()),
+        _ => (None, None, None, None),
     };
-    let (Some(name), Some(default), Some(help)) = (name, default, help) else {
+    let (Some(name), Some(default), Some(help), Some(least)) = (name, default, help, least) else {
         call.error("argument", "`arg` takes a name, a default (integer, string or boolean) and a help text")
             .help("write `arg(\"ms\", 100, \"kernels longer than this\")`")
             .report(call);
@@ -765,6 +807,7 @@ fn argument(call: &Call) -> Dynamic {
         return dynamic(&default);
     }
     let given = call.session.borrow_mut().arguments.take(&name, &default);
+    let given = given.and_then(|it| arguments::at_least(least, &name, it));
     let spec = ArgumentSpec { name, default: default.clone(), help, declared_at: call.at.clone() };
     call.session.borrow_mut().declared_arguments.push(spec);
     match given {

@@ -5,12 +5,14 @@ use crate::compiled::{Compiled, compile_named};
 use crate::console;
 use crate::status::MISTAKE;
 use anyhow::{Context, Result, bail};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use xputrace_bytecode::object::{self, Loaders, Place};
+use xputrace_bytecode::object::{self, Loaders, LossSlot, Place};
 use xputrace_bytecode::{Image, ProgramId};
 use xputrace_linux::place_for_libbpf;
-use xputrace_model::plan::{Plan, Probe, Target};
+use xputrace_model::plan::{LossSite, Plan, Probe, Target};
 use xputrace_model::schema::Event;
 
 /// Writes the compiled script, and says what is in the object.
@@ -24,8 +26,8 @@ pub fn build(run: &Run) -> Result<ExitCode> {
     let loaders = run.options.loaders.unwrap_or_default();
     let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
     let image = &compiled.plan.image;
-    let bytes = object::write_for(image, loaders, &places(&compiled.plan))?;
-    std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    let bytes = object::write_for(image, loaders, &places(&compiled.plan), &losses(&compiled.plan))?;
+    write_whole(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
     console::print(format_args!("{}: {}\n", path.display(), contents(image, loaders)))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -58,6 +60,29 @@ fn places(plan: &Plan) -> Vec<Option<Place>> {
         programs.map(ProgramId::index).for_each(|it| places[it].clone_from(&place));
     }
     places
+}
+
+/// Returns what the slots of the loss maps count.
+fn losses(plan: &Plan) -> Vec<LossSlot> {
+    let slot = |it: &LossSite| LossSlot {
+        kind: it.loss.name().into(),
+        file: plan.sources.files.get(it.site.file.0 as usize).map_or_else(String::new, |it| it.name.clone()),
+        line: it.site.line,
+    };
+    plan.loss_sites.iter().map(slot).collect()
+}
+
+/// Writes a file as a whole: if that fails, the one that is there stays as it is.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // Devices and pipes can't be replaced.
+    if fs::metadata(path).is_ok_and(|it| !it.is_file()) {
+        return fs::write(path, bytes);
+    }
+    // A link stays one.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut draft = path.clone().into_os_string();
+    draft.push(".part");
+    fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, &path)).inspect_err(|_| _ = fs::remove_file(&draft))
 }
 
 fn place(probe: &Probe) -> Option<Place> {

@@ -430,6 +430,9 @@ impl Collectors {
     }
 
     fn count_unconnected(&self, running: &mut Running) {
+        if running.report().output_ended() {
+            return; // The run did not wait for them.
+        }
         let (unconnected, n_unnamed, n_idle, shortfall) = {
             let drivers = &mut running.state().drivers;
             drivers.take();

@@ -17,6 +17,7 @@
 
 mod btf;
 mod lines;
+mod losses;
 mod read;
 mod types;
 
@@ -28,9 +29,10 @@ use object::{
 };
 
 use self::btf::{Btf, SectionInfo, TypeId};
-use crate::image::{Image, MapKind, MapSpec, Program, ProgramKind};
+use crate::image::{Home, Image, MapKind, MapSpec, Program, ProgramKind};
 use crate::insn::{self, class};
 
+pub use self::losses::LossSlot;
 pub use self::read::{Contents, ReadCode, ReadError, ReadMap, ReadProgram, is_map_type_of_gpu, read};
 pub use self::types::{Field, Layout, Types};
 
@@ -162,17 +164,23 @@ impl Place {
 /// # Errors
 /// The image is inconsistent (see [`ObjectError`]).
 pub fn write(image: &Image) -> Result<Vec<u8>, ObjectError> {
-    write_for(image, Loaders::Libbpf, &[])
+    write_for(image, Loaders::Libbpf, &[], &[])
 }
 
 /// Converts the image to an ELF object for these loaders. Function probes have the `places` of their programs, in the
-/// image's order; without one, the loader's user attaches it.
+/// image's order; without one, the loader's user attaches it. `losses` are what the slots of its loss maps count.
 ///
 /// # Errors
 /// As [`write`].
-pub fn write_for(image: &Image, loaders: Loaders, places: &[Option<Place>]) -> Result<Vec<u8>, ObjectError> {
+pub fn write_for(
+    image: &Image,
+    loaders: Loaders,
+    places: &[Option<Place>],
+    losses: &[LossSlot],
+) -> Result<Vec<u8>, ObjectError> {
     let mut writer = Writer::new(image);
     writer.license();
+    writer.losses(losses);
     writer.maps()?;
     for section in sections(image, loaders, places)? {
         writer.section(&section)?;
@@ -282,6 +290,7 @@ struct MapTypes {
     u8: TypeId,
     u32: TypeId,
     u64: TypeId,
+    i64: TypeId,
     ctx: TypeId,
 }
 
@@ -293,6 +302,7 @@ impl<'a> Writer<'a> {
             u8: btf.int("unsigned char", 1, false),
             u32: btf.int("unsigned int", 4, false),
             u64: btf.int("unsigned long long", 8, false),
+            i64: btf.int("long long", 8, true),
             ctx: btf.pointer(btf::VOID),
         };
         Writer {
@@ -310,6 +320,12 @@ impl<'a> Writer<'a> {
     fn license(&mut self) {
         let section = self.add_section("license", SectionKind::Data, LICENSE.to_vec(), 1);
         self.add_symbol("_license", SymbolKind::Data, section, 0, LICENSE.len() as u64);
+    }
+
+    fn losses(&mut self, slots: &[LossSlot]) {
+        if !slots.is_empty() {
+            self.add_section(losses::SECTION, SectionKind::Metadata, losses::to_text(slots).into_bytes(), 1);
+        }
     }
 
     fn add_section(&mut self, name: &str, kind: SectionKind, data: Vec<u8>, align: u64) -> SectionId {
@@ -386,8 +402,10 @@ impl<'a> Writer<'a> {
                 members.push(("value_size", self.number(spec.value_size)));
             }
             _ => {
-                let key = self.bytes_type(spec.key_size);
-                let value = self.bytes_type(spec.value_size);
+                // What scripts count with are signed integers.
+                let word = if spec.home == Home::Gpu { self.types.i64 } else { self.types.u64 };
+                let key = self.bytes_type(spec.key_size, word);
+                let value = self.bytes_type(spec.value_size, word);
                 members.push(("key", self.btf.pointer(key)));
                 members.push(("value", self.btf.pointer(value)));
             }
@@ -409,13 +427,13 @@ impl<'a> Writer<'a> {
         self.btf.pointer(array)
     }
 
-    /// Returns a type of that size that dumps readably: an integer, words, or bytes.
-    fn bytes_type(&mut self, bytes: u32) -> TypeId {
-        let MapTypes { u8, u32, u64, .. } = self.types;
+    /// Returns a type of that size that dumps readably: an integer, words of this type, or bytes.
+    fn bytes_type(&mut self, bytes: u32, word: TypeId) -> TypeId {
+        let MapTypes { u8, u32, .. } = self.types;
         match bytes {
             4 => u32,
-            8 => u64,
-            _ if bytes.is_multiple_of(8) => self.btf.array(u64, u32, bytes / 8),
+            8 => word,
+            _ if bytes.is_multiple_of(8) => self.btf.array(word, u32, bytes / 8),
             _ => self.btf.array(u8, u32, bytes),
         }
     }

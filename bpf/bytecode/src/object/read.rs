@@ -21,6 +21,7 @@ use object::{SectionIndex, SectionKind, SymbolIndex, SymbolKind};
 
 use super::INSN_BYTES;
 use super::lines::Lines;
+use super::losses::{self, LossSlot};
 use super::types::{Field, Layout, Type, Types};
 use crate::id::BpfMapId;
 use crate::image::Line;
@@ -46,6 +47,8 @@ pub struct Contents {
     /// Name and text of each source file, as far as its lines have code; other lines are empty.
     pub sources: Vec<(String, String)>,
     pub types: Types,
+    /// What the slots of loss maps count, in an object of a script's.
+    pub losses: Vec<LossSlot>,
     /// Whether maps are defined as libbpf doesn't know it any more.
     pub has_legacy_maps: bool,
 }
@@ -145,7 +148,13 @@ pub fn read(data: &[u8]) -> Result<Contents, ReadError> {
     let programs = Linker::of(&elf, &maps, &lines)?.programs();
     let sources = lines.sources();
     let has_legacy_maps = elf.section_by_name(LEGACY).is_some();
-    Ok(Contents { has_legacy_maps, license: license(&elf), programs, maps: maps.list, sources, types })
+    let losses = losses(&elf)?;
+    Ok(Contents { has_legacy_maps, license: license(&elf), programs, maps: maps.list, sources, types, losses })
+}
+
+fn losses(elf: &Elf<'_>) -> Result<Vec<LossSlot>, ReadError> {
+    let data = elf.section_by_name(losses::SECTION).and_then(|it| it.data().ok()).unwrap_or_default();
+    losses::parse(data).map_err(|what| ReadError::Section { section: losses::SECTION.into(), what })
 }
 
 fn types(elf: &Elf<'_>) -> Result<Types, ReadError> {

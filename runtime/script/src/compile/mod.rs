@@ -11,6 +11,7 @@
 
 mod aggregate;
 mod build;
+mod carried;
 mod chain;
 mod check;
 mod device;
@@ -94,6 +95,9 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     check_maps(&shapes, &mut diagnostics);
     if !wishes.other_loaders {
         interpreted::mark_live_reads(&units, &mut shapes);
+    }
+    if wishes.other_loaders {
+        diagnostics.extend(carried::check(staged, &units, &shapes));
     }
     diagnostics.extend(device::check_maps(staged, &units, &shapes));
     let (ways, mistakes) = device::ways(staged, &units, &shapes, wishes);

@@ -1,6 +1,6 @@
 //! What device handlers compute: run in the tracer's engine, as for the threads of the software GPU.
 
-use crate::support::{plan, staged};
+use crate::support::{compiled_for, plan, staged};
 use std::collections::BTreeMap;
 use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::vm::Engine;
@@ -126,4 +126,40 @@ fn the_plan_lists_the_programs_for_kernels() {
     ];
     assert_eq!(found.collect::<Vec<_>>(), wanted);
     assert!(wanted.iter().all(|it| it.3.is_some()));
+}
+
+/// Returns what is refused of a script that is built as an object.
+fn refused_in_objects(script: &str) -> Vec<String> {
+    let wishes = Wishes { other_loaders: true, ..Wishes::default() };
+    compiled_for(script, wishes).1.into_iter().map(|it| it.message).collect()
+}
+
+#[test]
+fn objects_carry_handlers_whose_numbers_are_what_they_show() {
+    let kept = "device_entry(\"k\", #{per: \"warp\"}, |t| { @a[t.smid, t.arg0].count(); @b.sum(t.clock); @c[t.smid] = t.laneid; });
+                device_exit(\"k\", |t| @d[t.threadIdx.x] += 1);
+                uprobe(\"libc:malloc\", |e| @max[e.comm].max(e.arg0));";
+    assert_eq!(refused_in_objects(kept), [""; 0]);
+}
+
+#[test]
+fn objects_refuse_what_they_would_show_as_another_number() {
+    let said = |script: &str, part: &str| {
+        let all = refused_in_objects(script);
+        assert!(all.iter().any(|it| it.contains(part)), "{script}: {all:?}");
+        assert!(plan(script).image.programs.len() == 1, "{script} runs as a script");
+    };
+    for (option, name) in [("every: 10", "`every`"), ("stream: 7", "`stream`"), ("via: \"patch\"", "`via`")] {
+        let script = format!("device_entry(\"k\", #{{{option}}}, |t| @a.count());");
+        said(&script, &format!("an object has no place for {name} of `device_entry`"));
+    }
+    said("device_entry(\"*\", |t| if t.kernel == \"k\" { @a.count() });", "the handler reads `kernel`");
+    said("device_mem(\"*\", |t| if t.access == \"load\" { @a.count() });", "the handler reads `access`");
+    said("device_entry(\"*\", |t| @a[t.launch.tid].count());", "the handler reads `launch.tid`");
+    said("device_entry(\"*\", |t| @a[\"x\"].count());", "the key of `@a` has a name");
+    said("device_entry(\"*\", |t| print(t.smid));", "the handler calls `print`");
+    for kind in ["min", "max", "avg", "stats", "hist", "quantiles"] {
+        let script = format!("device_entry(\"*\", |t| @a.{kind}(t.clock));");
+        said(&script, &format!("`@a` is a `{kind}()`, which is stored in a form of its own"));
+    }
 }

@@ -9,8 +9,13 @@ use xputrace_script::{BundledLoader, Loaded, load};
 
 /// Compiles a script on a miniature machine; returns the diagnostics of staging and compiling.
 pub(crate) fn compiled(script: &str) -> (Plan, Vec<Diagnostic>) {
+    compiled_for(script, Wishes::default())
+}
+
+/// Likewise, for a run that wants this.
+pub(crate) fn compiled_for(script: &str, wishes: Wishes) -> (Plan, Vec<Diagnostic>) {
     let loaded = staged(script);
-    let (plan, compiler) = compile(&loaded.staged, &MiniCatalog, Wishes::default());
+    let (plan, compiler) = compile(&loaded.staged, &MiniCatalog, wishes);
     let mut diagnostics = loaded.diagnostics;
     diagnostics.extend(compiler);
     (plan, diagnostics)

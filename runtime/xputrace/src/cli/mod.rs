@@ -291,7 +291,11 @@ impl ScriptOptions {
 /// Whether a file is a program rather than a script.
 pub fn is_program(path: &str) -> bool {
     let mut magic = [0; 4];
-    let read = std::fs::File::open(path).and_then(|mut it| std::io::Read::read_exact(&mut it, &mut magic));
+    // A pipe would be waited for.
+    let open = std::fs::metadata(path).and_then(|it| {
+        if it.is_file() { std::fs::File::open(path) } else { Err(std::io::ErrorKind::InvalidInput.into()) }
+    });
+    let read = open.and_then(|mut it| std::io::Read::read_exact(&mut it, &mut magic));
     read.is_ok() && &magic == b"\x7fELF"
 }
 

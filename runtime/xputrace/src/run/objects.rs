@@ -3,6 +3,8 @@
 use super::State;
 use crate::cli::{ObjectOptions, Run, Script};
 use anyhow::{Context, Result, anyhow, bail};
+use std::fs::File;
+use std::io::Read;
 use std::sync::Arc;
 use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::vm::Fault;
@@ -33,7 +35,10 @@ pub fn plan(run: &Run, file: &str) -> Result<Plan> {
         bail!("--{} is for scripts: the maps of {file} have no stacks", wish.output.option);
     }
     let bytes = std::fs::read(file).with_context(|| format!("cannot read {file}"))?;
-    let read = |name: &str| std::fs::read(name);
+    let read = |name: &str, most: u64| {
+        let mut bytes = Vec::new();
+        File::open(name)?.take(most).read_to_end(&mut bytes).map(|_| bytes)
+    };
     let plan = xputrace_objects::plan(file, &bytes, &wishes(run), &read).map_err(|it| anyhow!("{file}: {it}"))?;
     refuse_in_linux(run, &plan)?;
     let ways = match run.options.object.via {

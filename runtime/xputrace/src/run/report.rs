@@ -32,6 +32,7 @@ pub struct Report {
     said: HashSet<String>,
     handler_failures: HashSet<(u32, usize)>,
     tape_failed: bool,
+    output_ended: bool,
     software_said: bool,
     /// Whether the machine code of a process's kernels is patched, so that CUPTI tells nothing of it.
     are_patched: bool,
@@ -75,6 +76,11 @@ impl Report {
         self.quiet
     }
 
+    /// Whether the output could not be written to its end, so that the run ended early.
+    pub fn output_ended(&self) -> bool {
+        self.output_ended
+    }
+
     /// Whether something of ours failed; see [`crate::status`].
     pub fn has_failed(&self) -> bool {
         self.failed
@@ -113,6 +119,7 @@ impl Report {
 
     /// Reports a failure to write the output. A closed pipe is not a failure.
     pub fn output_result(&mut self, result: io::Result<()>) {
+        self.output_ended |= result.is_err();
         if let Err(error) = result
             && error.kind() != io::ErrorKind::BrokenPipe
         {

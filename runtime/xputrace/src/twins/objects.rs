@@ -126,7 +126,7 @@ mod tests {
     fn plan_as(name: &str, wishes: &Wishes) -> Plan {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/objects").join(format!("{name}.bpf.o"));
         let bytes = std::fs::read(&file).unwrap();
-        xputrace_objects::plan(name, &bytes, wishes, &|path| std::fs::read(path)).unwrap()
+        xputrace_objects::plan(name, &bytes, wishes, &|path, _| std::fs::read(path)).unwrap()
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
         let launch = ["cuda__count=2:64", "cuda__add=4,2:8,8", "cuda__count"].map(str::to_owned).to_vec();
         let wishes = Wishes { launch, ..Wishes::default() };
         let plan =
-            xputrace_objects::plan("direct", &std::fs::read(file).unwrap(), &wishes, &|path| std::fs::read(path));
+            xputrace_objects::plan("direct", &std::fs::read(file).unwrap(), &wishes, &|path, _| std::fs::read(path));
         let twins = Twins::of(&plan.unwrap()).unwrap().unwrap();
         assert!(twins.block(None).unwrap().has_programs);
         let text = twins.making.programs_text(90).unwrap();
