@@ -199,7 +199,7 @@ def cutlass(run):
 def pytorch(run):
     own_account(run)
     # The same sorts, as CUPTI tells of them.
-    script = 'kernel("*bitonicSortKVInPlace*", |k| @n[k.grid.size * k.block.size].count());'
+    script = 'kernel(|k| if k.symbol.contains("bitonicSortKVInPlace") { @n[k.grid.size * k.block.size].count() });'
     (threads, n), = maps(trace(script, [sys.executable, "-c", SORT])[0])["@n"].items()
     threads, found = int(threads), run.map("call_count")
     assert n == SORTS, n

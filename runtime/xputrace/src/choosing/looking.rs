@@ -15,7 +15,10 @@ use xputrace_model::plan::KernelPattern;
 
 /// The files that were searched in this run, for each user: others can't make up what their files have.
 #[derive(Debug, Default)]
-pub struct Kept(Mutex<HashMap<(String, Account), Arc<OnceLock<Arc<Found>>>>>);
+pub struct Kept(Mutex<HashMap<(String, Account), Searched>>);
+
+/// A file that is searched once, by whoever comes first.
+type Searched = Arc<OnceLock<Arc<Found>>>;
 
 /// What the files of a process have.
 #[derive(Debug, Default)]
