@@ -228,7 +228,7 @@ fn bpftool_loads_it_and_shows_the_scripts_lines() {
     let image = all_kinds();
     let dir = tempfile::tempdir().expect("creates");
     let file = dir.path().join("x.bpf.o");
-    std::fs::write(&file, object::write_for(&image, Loaders::Any, &[]).expect("writes")).expect("writes");
+    std::fs::write(&file, object::write_for(&image, Loaders::Any, &[], &[]).expect("writes")).expect("writes");
     let pins = format!("/sys/fs/bpf/xputrace-test-{}", std::process::id());
     let maps = format!("{pins}-maps");
     let file = file.to_string_lossy();
@@ -263,11 +263,11 @@ fn sections_say_where_functions_are_as_far_as_the_loader_can_read_it() {
     let places =
         [place("libc.so.6", "malloc"), place("libc.so.6", "mem*"), place("./a:b", "f"), place("./program", "0x1139")];
     assert_eq!(
-        code_sections(&object::write_for(&image, Loaders::Any, &places).expect("writes")),
+        code_sections(&object::write_for(&image, Loaders::Any, &places, &[]).expect("writes")),
         ["uprobe/libc.so.6:malloc", "uprobe", "uretprobe", "tracepoint/sched/sched_switch", "perf_event"]
     );
     assert_eq!(
-        code_sections(&object::write_for(&image, Loaders::Libbpf, &places[..2]).expect("writes")),
+        code_sections(&object::write_for(&image, Loaders::Libbpf, &places[..2], &[]).expect("writes")),
         [
             "uprobe.multi/libc.so.6:malloc",
             "uprobe.multi/libc.so.6:mem*",
