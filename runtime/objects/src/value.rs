@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn bit_fields_keep_their_neighbours() {
-        let bits = |name: &str, shift, n_bits, is_signed| Field {
+        let bits = |name: &str, shift: u32, n_bits: u32, is_signed| Field {
             name: name.into(),
             at: 0,
             layout: Layout::Bits { bytes: (shift + n_bits).div_ceil(8), shift, n_bits, is_signed },
