@@ -472,9 +472,7 @@ fn is_executable(path: &Path) -> bool {
 fn interpreter(script: &Path, path: &OsStr) -> Option<PathBuf> {
     const LONGEST: u64 = 256;
     let mut start = Vec::new();
-    // Opening a pipe would wait for its other end.
-    script.metadata().ok().filter(std::fs::Metadata::is_file)?;
-    std::fs::File::open(script).ok()?.take(LONGEST).read_to_end(&mut start).ok()?;
+    xputrace_symbols::open_regular(script).ok()?.take(LONGEST).read_to_end(&mut start).ok()?;
     let line = String::from_utf8_lossy(start.strip_prefix(b"#!")?.split(|it| *it == b'\n').next()?).into_owned();
     let mut words = line.split_whitespace();
     let first = words.next()?;

@@ -1841,13 +1841,19 @@ fn launches_of_kernels_without_a_twin_are_counted_by_why() {
     }
 }
 
+/// Begins a run after the kernels were loaded; returns them. Each has been launched three times since.
+fn late_to_two_kernels() -> (Run, [u64; 2]) {
+    let library = code::load(PTX);
+    let kernels = ["scale", "other"].map(|it| code::kernel(library, it).unwrap());
+    let run = Run::late(0);
+    (0..3).for_each(|_| assert_eq!(kernels.map(launch), kernels));
+    (run, kernels)
+}
+
 #[test]
 fn launches_count_while_nobody_knows_their_kernel() {
     let _alone = alone();
-    let library = code::load(PTX);
-    let [scale, other] = ["scale", "other"].map(|it| code::kernel(library, it).unwrap());
-    let mut run = Run::late(0);
-    (0..3).for_each(|_| assert_eq!([launch(scale), launch(other)], [scale, other]));
+    let (mut run, _) = late_to_two_kernels();
     assert_eq!(run.unprobed(Unprobed::NotKnown), 6);
     run.answer_with(asked(&run, "scale"), twin_status::NO_PTX);
     run.tracer.until("the reason", |_| run_unprobed(run.block, Unprobed::NotKnown) == 3);
@@ -1899,10 +1905,7 @@ fn a_twin_with_other_parameters_does_not_run() {
 #[test]
 fn kernels_that_no_handler_names_are_asked_for_once_and_not_counted() {
     let _alone = alone();
-    let library = code::load(PTX);
-    let [scale, other] = ["scale", "other"].map(|it| code::kernel(library, it).unwrap());
-    let mut run = Run::late(0);
-    (0..3).for_each(|_| assert_eq!([launch(scale), launch(other)], [scale, other]));
+    let (mut run, [scale, other]) = late_to_two_kernels();
     run.answer_with(asked(&run, "scale"), twin_status::NOTHING);
     run.answer(asked(&run, "other"), &twin_of(&["other"], &[]));
     until_twin(other);

@@ -46,7 +46,7 @@ impl DebugFile {
 
     /// Opens a candidate. Build ids decide if both files have one, else the checksum.
     fn open(path: &Path, executable: &File, layout: &Layout, crc: Option<u32>) -> Option<Self> {
-        let file = open_regular(path)?;
+        let file = open_regular(path).ok()?;
         if is_same(&file, executable) {
             return None;
         }

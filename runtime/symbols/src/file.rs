@@ -10,6 +10,7 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -297,7 +298,7 @@ impl ExecutableFile {
     fn now(&self) -> Option<PathBuf> {
         match &self.handle {
             Handle::Open(file) => self.is_unchanged(file).then(|| descriptor_path(file)),
-            Handle::Named(path) => open_regular(path).is_some_and(|it| self.is_unchanged(&it)).then(|| path.clone()),
+            Handle::Named(path) => open_regular(path).is_ok_and(|it| self.is_unchanged(&it)).then(|| path.clone()),
         }
     }
 
@@ -333,18 +334,23 @@ fn find(pid: u32, mapping: &Mapping) -> Option<(PathBuf, File)> {
     let inside = PathBuf::from(format!("/proc/{pid}/root")).join(relative);
     let candidates = [PathBuf::from(exact), inside, mapping.path.clone()];
     candidates.into_iter().find_map(|path| {
-        let file = open_regular(&path).filter(|it| is_the_mapped_one(it, mapping))?;
+        let file = open_regular(&path).ok().filter(|it| is_the_mapped_one(it, mapping))?;
         // The first two paths vanish with the process.
         Some((mapping.path.clone(), file))
     })
 }
 
-/// Opens a path for reading if it is a regular file.
-pub(crate) fn open_regular(path: &Path) -> Option<File> {
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// The system refuses it, or the path names something else, such as a pipe, whose opening would wait for its other end.
+pub fn open_regular(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    // Don't block: the path may name a pipe, whose opening waits for the other end.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).ok()?;
-    file.metadata().ok()?.is_file().then_some(file)
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
 }
 
 /// Whether an opened file can be the mapped one, as far as that is known.

@@ -21,6 +21,7 @@ mod python;
 mod vdso;
 
 pub use demangle::{Demangled, demangle, with_parameters};
+pub use file::open_regular;
 pub use images::Images;
 pub use object::{Object, Proof};
 pub use process::{

@@ -89,7 +89,7 @@ impl Object {
         let mut candidates = self.mapped_now(pid);
         candidates.extend(self.named(pid));
         let found = candidates.into_iter().find_map(|path| {
-            let file = open_regular(&path)?;
+            let file = open_regular(&path).ok()?;
             let real = real_path(&file).unwrap_or(path);
             let name = module(&real);
             Some((files.keep_proved(pid, real, file, &self.proof)?, name))

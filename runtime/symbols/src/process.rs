@@ -584,7 +584,7 @@ impl Process {
         }
         let inside = self.tmp.as_ref().map(|it| descriptor_path(it).join(format!("perf-{}.map", self.inner_pid)));
         let outside = PathBuf::from(format!("/tmp/perf-{}.map", self.pid));
-        self.perf_map_file = inside.into_iter().chain([outside]).find_map(|it| open_regular(&it));
+        self.perf_map_file = inside.into_iter().chain([outside]).find_map(|it| open_regular(&it).ok());
         if self.perf_map_file.is_some() {
             self.tmp = None;
         }

@@ -386,7 +386,7 @@ fn refuse_oversized(plan: &Plan, maker: &Maker) -> Result<()> {
     };
     let largest = (0..maker.maps().len()).max_by_key(|map| bytes_of(*map)).unwrap_or_default();
     let name = plan.tables.iter().find(|it| it.storage.gpu() == Some(BpfMapId::at(largest))).map(|it| &it.name);
-    let name = name.map_or_else(|| &*plan.image.maps[largest].name, |it| it);
+    let name = name.unwrap_or(&plan.image.maps[largest].name);
     let line = user_of(plan, BpfMapId::at(largest)).map_or_else(String::new, |it| format!("{it}: "));
     bail!(
         "{line}the maps on the GPU need {}, and at most {} can be had. The largest is `{name}` with {}: give it fewer elements, \

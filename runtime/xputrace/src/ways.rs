@@ -9,8 +9,6 @@ use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use xputrace_model::plan::{DeviceWay, DeviceWays, KernelPattern, Plan};
 use xputrace_tracer::rendezvous::Chosen;
@@ -66,7 +64,7 @@ fn way(plan: &Plan, run: &Run, files: Option<&BTreeMap<PathBuf, Kernels>>) -> St
 fn files_of(run: &Run) -> Result<Option<BTreeMap<PathBuf, Kernels>>> {
     if let Some(program) = run.command.first() {
         let path = find_program(program).with_context(|| format!("there is no program `{}`", program.display()))?;
-        let file = open_program(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file = xputrace_symbols::open_regular(&path).with_context(|| format!("cannot read {}", path.display()))?;
         return Ok(Some([(path.clone(), kernels_in(&file, &path))].into()));
     }
     let mut files = BTreeMap::new();
@@ -75,15 +73,6 @@ fn files_of(run: &Run) -> Result<Option<BTreeMap<PathBuf, Kernels>>> {
         files.extend(search(*pid, &mapped).files);
     }
     Ok((!run.options.pids.is_empty()).then_some(files))
-}
-
-/// Opens a file without waiting, whatever it is.
-fn open_program(path: &Path) -> Result<File> {
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    if !file.metadata()?.is_file() {
-        bail!("it is not a regular file");
-    }
-    Ok(file)
 }
 
 /// Returns the file of a command, as execvp(3) finds it.

@@ -291,11 +291,8 @@ impl ScriptOptions {
 /// Whether a file is a program rather than a script.
 pub fn is_program(path: &str) -> bool {
     let mut magic = [0; 4];
-    // A pipe would be waited for.
-    let open = std::fs::metadata(path).and_then(|it| {
-        if it.is_file() { std::fs::File::open(path) } else { Err(std::io::ErrorKind::InvalidInput.into()) }
-    });
-    let read = open.and_then(|mut it| std::io::Read::read_exact(&mut it, &mut magic));
+    let file = xputrace_symbols::open_regular(Path::new(path));
+    let read = file.and_then(|mut it| std::io::Read::read_exact(&mut it, &mut magic));
     read.is_ok() && &magic == b"\x7fELF"
 }
 

@@ -184,10 +184,8 @@ impl Observer for Watch {
     fn rings(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) -> Result<()> {
         for record in rings.iter().flat_map(|it| records(it)).flatten() {
             match record {
-                Record::Activity(ActivityRecord::Kernel(it)) => {
-                    if self.kernels.insert((process.0, it.symbol)) {
-                        self.unseen.insert(process.0);
-                    }
+                Record::Activity(ActivityRecord::Kernel(it)) if self.kernels.insert((process.0, it.symbol)) => {
+                    self.unseen.insert(process.0);
                 }
                 Record::Name { id, text } => {
                     _ = self.names.insert((process.0, id), String::from_utf8_lossy(text).into_owned());
