@@ -61,9 +61,13 @@ pub const SECTORS: usize = 26;
 pub const HAS_CONFLICTS: usize = 27;
 /// Passes that the warp's access to shared memory takes beyond the fewest.
 pub const CONFLICTS: usize = 28;
+/// 1 if the next word is known.
+pub const HAS_CALLEE: usize = 29;
+/// A string id.
+pub const CALLEE: usize = 30;
 /// What the launch's words are, each in place of a word of the events of its kernel ([`LAUNCH_WORDS`]). On a GPU each of them
 /// is the launch's number, which tells the tracer what they are.
-pub const LAUNCH: usize = 29;
+pub const LAUNCH: usize = 31;
 /// Two words each: whether the kernel has that parameter, and its bits.
 pub const ARGUMENTS: usize = LAUNCH + LAUNCH_WORDS.len();
 
@@ -201,6 +205,8 @@ pub enum DeviceEvent {
     Memory,
     /// Before each barrier of the block.
     Barrier,
+    /// Before each call of a function.
+    Call,
     /// Where code of another source line begins.
     Line,
 }
@@ -214,6 +220,7 @@ impl DeviceEvent {
         DeviceEvent::BlockEnd,
         DeviceEvent::Memory,
         DeviceEvent::Barrier,
+        DeviceEvent::Call,
         DeviceEvent::Line,
     ];
 
@@ -226,6 +233,7 @@ impl DeviceEvent {
             DeviceEvent::BlockEnd => "device_block_end",
             DeviceEvent::Memory => "device_mem",
             DeviceEvent::Barrier => "device_barrier",
+            DeviceEvent::Call => "device_call",
             DeviceEvent::Line => "device_line",
         }
     }
@@ -235,6 +243,7 @@ impl DeviceEvent {
         match self {
             DeviceEvent::Entry | DeviceEvent::Exit | DeviceEvent::BlockBegin | DeviceEvent::BlockEnd => FIELDS,
             DeviceEvent::Memory => ACCESS_FIELDS,
+            DeviceEvent::Call => CALL_FIELDS,
             DeviceEvent::Barrier | DeviceEvent::Line => LINE_FIELDS,
         }
     }
@@ -268,6 +277,7 @@ const BLOCK_PARTS: &[Field] = &position(BLOCK);
 
 const FIELDS: &[Field] = &with::<{ COMMON.len() + MOST_ARGUMENTS }>(&[]);
 const LINE_FIELDS: &[Field] = &with::<{ COMMON.len() + 1 + MOST_ARGUMENTS }>(&[LINE_FIELD]);
+const CALL_FIELDS: &[Field] = &with::<{ COMMON.len() + OF_CALL.len() + MOST_ARGUMENTS }>(&OF_CALL);
 const ACCESS_FIELDS: &[Field] = &with::<{ COMMON.len() + OF_ACCESS.len() + MOST_ARGUMENTS }>(&OF_ACCESS);
 
 const OF_ACCESS: [Field; 7] = [
@@ -301,6 +311,20 @@ const OF_ACCESS: [Field; 7] = [
             CONFLICTS,
             "passes that the warp's access to shared memory takes beyond the fewest, since threads want different words of a bank; \
              `()` in other memory, for atomics and whole matrices, and where `bytes` is `()` or more than 16",
+        )
+    },
+    LINE_FIELD,
+];
+
+const OF_CALL: [Field; 2] = [
+    Field {
+        from: From::Optional { flag: HAS_CALLEE, value: CALLEE },
+        ..word(
+            "callee",
+            FieldType::Name,
+            Unit::None,
+            CALLEE,
+            "demangled name of the function that is called; `()` where the kernel is patched, which doesn't tell it",
         )
     },
     LINE_FIELD,
@@ -428,7 +452,8 @@ mod tests {
     #[test]
     fn each_word_is_read_by_one_field() {
         let mut read = [0; WORDS];
-        for field in ACCESS_FIELDS.iter().filter(|it| it.name != "launch") {
+        let of_call = OF_CALL.iter().filter(|it| **it != LINE_FIELD);
+        for field in ACCESS_FIELDS.iter().filter(|it| it.name != "launch").chain(of_call) {
             let words = match (field.from, field.kind) {
                 (From::Optional { flag, value }, _) => flag..value + 1,
                 (From::Word(at), FieldType::Dim3 | FieldType::Parts(_)) => at..at + 3,
@@ -452,7 +477,7 @@ mod tests {
         let of_place = (0..WORDS).filter(|it| SOURCES[*it] == Source::OfPlace);
         assert_eq!(
             of_place.collect::<Vec<_>>(),
-            [ADDRESS, BYTES, ACCESS, SPACE, LINE, SECTORS, HAS_CONFLICTS, CONFLICTS]
+            [ADDRESS, BYTES, ACCESS, SPACE, LINE, SECTORS, HAS_CONFLICTS, CONFLICTS, HAS_CALLEE, CALLEE]
         );
     }
 

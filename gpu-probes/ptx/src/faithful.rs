@@ -183,6 +183,13 @@ impl<'a> Found<'a> {
     }
 }
 
+impl Instruction {
+    /// The name of the function that it calls, or of what has the function's address; `None` for what is no call.
+    pub fn callee(&self) -> Option<&str> {
+        call_target(self).map(|it| it.name)
+    }
+}
+
 /// What a call calls.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {

@@ -40,6 +40,8 @@ pub enum Point {
     /// Before a barrier, if its guard holds.
     BeforeBarrier,
     AfterBarrier,
+    /// Before a call, if its guard holds: before its parameters are passed.
+    BeforeCall,
     /// Where a basic block begins. A block ends at a branch, guarded or not, and where one goes to.
     BlockBegin,
     BlockEnd,
@@ -64,7 +66,7 @@ pub struct Site<'a> {
     pub function: &'a str,
     /// What the instructions there were compiled from, if the module says.
     pub line: Option<Line>,
-    /// The exit, access or barrier.
+    /// The exit, access, barrier or call.
     pub instruction: Option<&'a Instruction>,
 }
 

@@ -74,6 +74,47 @@ fn guarded_accesses_and_barriers() {
     });
 }
 
+/// Counts that a thread came to a call, by the length of the function's name.
+fn count_call(site: &Site) -> Option<String> {
+    (site.point == Point::BeforeCall).then(|| count(site.instruction?.callee()?.len()))?
+}
+
+#[test]
+fn calls_whose_parameters_are_passed_in_a_scope() {
+    check("first", "first", "calls", &mut count_call);
+}
+
+/// Calls that people write: with a guard, without a scope, with registers, one after another, and in a function.
+const CALLS: &str = ".version 9.0 .target sm_90 .address_size 64
+    .func f() { ret; }
+    .func (.param .b32 r) gg(.param .b32 p) { .reg .b32 %v; ld.param.b32 %v, [p]; call.uni f; st.param.b32 [r], %v; ret; }
+    .visible .entry k(.param .u64 p) {
+        .reg .b64 %a; .reg .b32 %v<3>; .reg .pred %p;
+        call.uni f;
+        ld.param.u64 %a, [p];
+        mov.u32 %v1, %tid.x;
+        setp.gt.u32 %p, %v1, 5;
+        @%p call f;
+        { .param .b32 x, y; st.param.b32 [x], %v1; @!%p call (y), gg, (x); ld.param.b32 %v2, [y]; }
+        { .param .b32 x, y; .reg .pred %own; setp.lt.u32 %own, %v1, 3; st.param.b32 [x], %v2; @%own call (y), gg, (x); ld.param.b32 %v2, [y];
+          st.param.b32 [x], %v2; call.uni (y), gg, (x); ld.param.b32 %v2, [y]; }
+        .param .b32 x, y;
+        st.param.b32 [x], %v2;
+        call.uni (y), gg, (x);
+        ld.param.b32 %v2, [y];
+        call.uni (%v2), gg, (%v1);
+        st.global.b32 [%a], %v2;
+        ret;
+    }";
+
+#[test]
+fn calls_of_all_forms() {
+    let mut module = Module::parse(CALLS).unwrap();
+    module.declare(".visible .global .align 8 .u64 counts[16];").unwrap();
+    assert_eq!(module.weave(&["k"], &mut count_call), Ok(8));
+    accept("calls-of-all-forms", &module);
+}
+
 #[test]
 fn copies_have_two_accesses() {
     check("memory", "copies", "accesses-copies", &mut |site| match site.point {
@@ -199,6 +240,7 @@ fn weave_everywhere(module: &mut Module, kernels: &[String]) -> BTreeMap<String,
             Point::BlockBegin => count(5),
             Point::BlockEnd => count(6),
             Point::Line => count(7),
+            Point::BeforeCall => count(8),
         }
     };
     module.weave(&kernels, insert).unwrap();

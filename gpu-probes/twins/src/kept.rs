@@ -15,7 +15,7 @@ const MOST_EXITS: usize = 16;
 
 /// Whether handlers of this place run so often that their sums are kept.
 pub(crate) fn keeps(place: DeviceEvent) -> bool {
-    matches!(place, DeviceEvent::Memory | DeviceEvent::Barrier | DeviceEvent::Line)
+    matches!(place, DeviceEvent::Memory | DeviceEvent::Barrier | DeviceEvent::Call | DeviceEvent::Line)
 }
 
 /// What a kernel's threads keep.

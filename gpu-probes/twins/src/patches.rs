@@ -46,6 +46,7 @@ fn events(point: PatchPoint) -> &'static [DeviceEvent] {
         PatchPoint::Exit => &[DeviceEvent::Exit],
         PatchPoint::Global | PatchPoint::Shared | PatchPoint::Local => &[DeviceEvent::Memory],
         PatchPoint::Barrier => &[DeviceEvent::Barrier],
+        PatchPoint::Call => &[DeviceEvent::Call],
     }
 }
 
@@ -55,7 +56,7 @@ fn space(point: PatchPoint) -> Option<&'static str> {
         PatchPoint::Global => "global",
         PatchPoint::Shared => "shared",
         PatchPoint::Local => "local",
-        PatchPoint::Entry | PatchPoint::Exit | PatchPoint::Barrier => return None,
+        PatchPoint::Entry | PatchPoint::Exit | PatchPoint::Barrier | PatchPoint::Call => return None,
     })
 }
 
@@ -66,6 +67,7 @@ fn parameters(point: PatchPoint) -> &'static str {
         PatchPoint::Global | PatchPoint::Shared | PatchPoint::Local => {
             ".param .b64 pc, .param .b64 address, .param .b32 bytes, .param .b32 flags, .param .b64 value"
         }
+        PatchPoint::Call => ".param .b64 pc, .param .b64 target, .param .b32 flags",
         PatchPoint::Barrier => ".param .b64 pc, .param .b32 index, .param .b32 threads, .param .b32 flags",
     }
 }
@@ -178,7 +180,9 @@ fn times_at(point: PatchPoint) -> Option<String> {
     let taken = match point {
         PatchPoint::Entry => place.entered(),
         PatchPoint::Exit => place.exited(),
-        PatchPoint::Global | PatchPoint::Shared | PatchPoint::Local | PatchPoint::Barrier => return None,
+        PatchPoint::Global | PatchPoint::Shared | PatchPoint::Local | PatchPoint::Barrier | PatchPoint::Call => {
+            return None;
+        }
     };
     Some(format!(
         "    .reg .b64 {TIMES}, %patch_enabled;\n    ld.global.nc.u64 {TIMES}, [{KERNEL}+{}];\n    \

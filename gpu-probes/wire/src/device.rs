@@ -21,7 +21,7 @@
 //! .visible .global .align 8 .u64 xpt_device[N];     the block's address, for handlers without a condition and those of each
 //!                                                   one; 0 where they are to do nothing
 //! .visible .const .align 8 .u64 xpt_globals[N];     addresses of the original's variables, where the twin names any
-//! .visible .const .align 8 .u64 xpt_names[N];       string ids of its kernels' names, where the twin reads any
+//! .visible .const .align 8 .u64 xpt_names[N];       string ids of names, where the twin reads any
 //! ```
 //! All are set in each context before a twin is launched there.
 //!
@@ -54,7 +54,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const BLOCK_VARIABLE: &str = "xpt_device";
 /// The twin's variable for addresses of the original's variables: 8 bytes each, in the order of [`Twin::variables`].
 pub const GLOBALS_VARIABLE: &str = "xpt_globals";
-/// The twin's variable for the string ids of its kernels' names: 8 bytes each, in the order of [`Twin::kernels`].
+/// The twin's variable for string ids of names: 8 bytes each, of its kernels in the order of [`Twin::kernels`], and behind them of
+/// functions that they call.
 pub const NAMES_VARIABLE: &str = "xpt_names";
 /// Offset in the block of the word with the process id in its upper half, and the same id in the lower one.
 pub const PID_TGID: usize = 8;
@@ -518,6 +519,8 @@ pub enum PatchPoint {
     Local,
     /// Before a barrier of the block.
     Barrier,
+    /// Before a call of a function.
+    Call,
 }
 
 impl PatchPoint {
@@ -529,6 +532,7 @@ impl PatchPoint {
         PatchPoint::Shared,
         PatchPoint::Local,
         PatchPoint::Barrier,
+        PatchPoint::Call,
     ];
 
     /// Returns the symbol of its function.
@@ -540,6 +544,7 @@ impl PatchPoint {
             PatchPoint::Shared => "xpt_shared",
             PatchPoint::Local => "xpt_local",
             PatchPoint::Barrier => "xpt_barrier",
+            PatchPoint::Call => "xpt_call",
         }
     }
 }
@@ -681,7 +686,7 @@ pub struct Twin {
     pub kernels: Vec<String>,
     /// The original's variables whose addresses are the elements of [`GLOBALS_VARIABLE`].
     pub variables: Vec<String>,
-    /// The elements of [`NAMES_VARIABLE`], a kernel each; empty if the twin has no such variable.
+    /// The elements of [`NAMES_VARIABLE`], one for each kernel or more; empty if the twin has no such variable.
     pub names: Vec<u64>,
     /// At which launches they run, a kernel each.
     pub choices: Vec<Choice>,
@@ -758,7 +763,7 @@ impl Twin {
         let mut take = |n: u32| (0..n).map(|_| symbol_of(symbols.next()??)).collect::<Option<Vec<String>>>();
         let (kernels, variables) = (take(head.kernels)?, take(head.variables)?);
         let names: Vec<u64> = names.iter().map(|it| u64::from_le_bytes(*it)).collect();
-        let is_sound = symbols.next().is_none() && (names.is_empty() || names.len() == kernels.len());
+        let is_sound = symbols.next().is_none() && (names.is_empty() || names.len() >= kernels.len());
         is_sound.then(|| Twin { code: code.to_vec(), kernels, variables, names, choices })
     }
 }

@@ -155,6 +155,12 @@ pub const EVENTS: &[Entry] = &[
         example: "device_barrier(\"vectorAdd\", |t| @barriers.count());",
     },
     Entry {
+        event: Event::Device(DeviceEvent::Call),
+        declaration: "device_call(\"vectorAdd\", |t| …)",
+        meaning: "a thread of a kernel of that name is about to call a function",
+        example: "device_call(\"vectorAdd\", |t| @calls[t.callee].count());",
+    },
+    Entry {
         event: Event::Device(DeviceEvent::Line),
         declaration: "device_line(\"vectorAdd\", |t| …)",
         meaning: "a thread of a kernel of that name comes to another source line",

@@ -173,6 +173,7 @@ impl Call<'_> {
             Event::Device(DeviceEvent::BlockEnd) => "device_block_end(\"vectorAdd\", |t| …)",
             Event::Device(DeviceEvent::Memory) => "device_mem(\"vectorAdd\", |t| …)",
             Event::Device(DeviceEvent::Barrier) => "device_barrier(\"vectorAdd\", |t| …)",
+            Event::Device(DeviceEvent::Call) => "device_call(\"vectorAdd\", |t| …)",
             Event::Device(DeviceEvent::Line) => "device_line(\"vectorAdd\", |t| …)",
             Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",
             Event::Uretprobe => "uretprobe(\"libc:malloc\", |e| …)",

@@ -120,6 +120,7 @@ pub(super) fn instruction(point: PatchPoint) -> u32 {
         PatchPoint::Shared => 4,
         PatchPoint::Local => 5,
         PatchPoint::Barrier => 6,
+        PatchPoint::Call => 9,
     }
 }
 

@@ -1,10 +1,12 @@
 //! Walks a body and finds its points.
 
-use super::{Line, Point, Site, WeaveError, Weaving, build, flow};
+use super::flow::{self, Call};
+use super::{Line, Point, Site, WeaveError, Weaving, build};
 use crate::access::Access;
 use crate::names::Names;
 use crate::tree::*;
 use rustc_hash::FxHashSet;
+use std::iter::Peekable;
 
 /// Weaves a body.
 pub(super) fn weave(
@@ -57,9 +59,7 @@ impl<'a> Body<'a, '_, '_, '_> {
         if self.is_kernel {
             self.put(Point::Entry, None, &mut woven)?;
         }
-        for statement in &statements[start..] {
-            self.statement(statement, &mut woven)?;
-        }
+        self.statements(&statements[start..], &mut woven)?;
         if flow::falls_through(statements, &self.targets) {
             self.begin(&mut woven)?;
             self.end_block(&mut woven)?;
@@ -70,11 +70,20 @@ impl<'a> Body<'a, '_, '_, '_> {
         Ok(woven)
     }
 
+    fn statements(&mut self, statements: &'a [Statement], woven: &mut Woven) -> Result<(), WeaveError> {
+        let mut calls = flow::calls(statements).peekable();
+        for (at, statement) in statements.iter().enumerate() {
+            self.before_calls(at, &mut calls, woven)?;
+            self.statement(statement, woven)?;
+        }
+        Ok(())
+    }
+
     fn statement(&mut self, statement: &'a Statement, woven: &mut Woven) -> Result<(), WeaveError> {
         match statement {
             Statement::Scope(inner) if flow::is_call_sequence(inner) => {
                 self.begin(woven)?;
-                woven.push(statement.clone());
+                woven.push(Statement::Scope(self.call_sequence(inner)?));
             }
             Statement::Scope(inner) => woven.push(Statement::Scope(self.scope(inner)?)),
             Statement::Label(label) => self.label(label, woven)?,
@@ -91,11 +100,36 @@ impl<'a> Body<'a, '_, '_, '_> {
     fn scope(&mut self, statements: &'a [Statement]) -> Result<Woven, WeaveError> {
         self.names.enter(statements);
         let mut woven = Vec::with_capacity(statements.len());
-        for statement in statements {
-            self.statement(statement, &mut woven)?;
-        }
+        self.statements(statements, &mut woven)?;
         self.names.leave();
         Ok(woven)
+    }
+
+    /// Puts in what belongs before its calls, and nothing else.
+    fn call_sequence(&mut self, statements: &'a [Statement]) -> Result<Woven, WeaveError> {
+        let mut calls = flow::calls(statements).peekable();
+        let mut woven = Vec::with_capacity(statements.len());
+        for (at, statement) in statements.iter().enumerate() {
+            self.before_calls(at, &mut calls, &mut woven)?;
+            woven.push(statement.clone());
+        }
+        Ok(woven)
+    }
+
+    /// Puts in what belongs before the calls of a list that begin with its statement `at`.
+    fn before_calls(
+        &mut self,
+        at: usize,
+        calls: &mut Peekable<impl Iterator<Item = Call<'a>>>,
+        woven: &mut Woven,
+    ) -> Result<(), WeaveError> {
+        while let Some(Call { instruction, .. }) = calls.next_if(|it| it.begins_at == at) {
+            self.begin(woven)?;
+            if let Some(before) = self.at(Point::BeforeCall, Some(instruction))? {
+                self.push_guarded(instruction.guard.as_ref(), vec![before], woven);
+            }
+        }
+        Ok(())
     }
 
     fn label(&mut self, label: &'a str, woven: &mut Woven) -> Result<(), WeaveError> {

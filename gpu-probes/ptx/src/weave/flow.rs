@@ -1,5 +1,6 @@
 //! Where control goes in a body.
 
+use crate::instruction::Space;
 use crate::tree::*;
 use rustc_hash::FxHashSet;
 
@@ -62,10 +63,39 @@ fn has_code(statements: &[Statement]) -> bool {
     })
 }
 
-/// Whether a scope passes parameters to a call. Nothing may be put in there: `st.param`, `call` and `ld.param` must
-/// stay in one basic block (PTX ISA, §9.7.9.8 "ld", §9.7.9.11 "st": `.param::func`).
+/// Whether a scope passes parameters to a call. Nothing may be put in behind where the call begins ([`Call::begins_at`]).
 pub(super) fn is_call_sequence(statements: &[Statement]) -> bool {
     let has_parameter = |it: &Statement| matches!(it, Statement::Declaration(it) if it.has(".param"));
-    let is_call = |it: &Statement| matches!(it, Statement::Instruction(it) if it.name() == "call");
-    statements.iter().any(has_parameter) && statements.iter().any(is_call)
+    statements.iter().any(has_parameter) && calls(statements).next().is_some()
+}
+
+/// A call, and where it begins.
+pub(super) struct Call<'a> {
+    pub(super) instruction: &'a Instruction,
+    /// Which statement passes its first parameter, or the call itself if none does: `st.param`, `call` and `ld.param` must stay in
+    /// one basic block (PTX ISA, §9.7.9.8 "ld", §9.7.9.11 "st": `.param::func`).
+    pub(super) begins_at: usize,
+}
+
+/// Returns the calls of a list of statements, without the scopes in it, in their order.
+pub(super) fn calls(statements: &[Statement]) -> impl Iterator<Item = Call<'_>> {
+    let begins_at = |call: usize| {
+        let passing = statements[..call].iter().enumerate().rev().take_while(|it| may_pass(it.1));
+        passing.filter(|it| passes(it.1)).last().map_or(call, |it| it.0)
+    };
+    statements.iter().enumerate().filter_map(move |(at, statement)| match statement {
+        Statement::Instruction(instruction) if instruction.name() == "call" => {
+            Some(Call { instruction, begins_at: begins_at(at) })
+        }
+        _ => None,
+    })
+}
+
+/// Whether a statement passes a parameter to a call, or may stand between some that do.
+fn may_pass(statement: &Statement) -> bool {
+    passes(statement) || matches!(statement, Statement::Declaration(_) | Statement::Location(_))
+}
+
+fn passes(statement: &Statement) -> bool {
+    matches!(statement, Statement::Instruction(it) if it.name() == "st" && it.spaces().any(|it| it.0 == Space::Param))
 }
