@@ -5,7 +5,7 @@ use crate::block_end;
 use crate::conflicts;
 use crate::image::{Failure, Refused};
 use crate::kept::{Kept, keeps};
-use crate::sharing::Callers;
+use crate::sharing::Shared;
 use crate::text::Gpu;
 use std::collections::{BTreeMap, BTreeSet};
 use xputrace_bytecode::{BpfMapId, MapKind, MapSpec, Program};
@@ -17,7 +17,7 @@ use xputrace_device::{
 };
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, SOURCES, SPACES, Source};
-use xputrace_ptx::{ADDRESS, Access, AccessKind, Function, Module, Point, Site, Space, type_bits};
+use xputrace_ptx::{ADDRESS, Access, AccessKind, Function, Module, Point, Site, Space, WeaveError, type_bits};
 use xputrace_wire::device::{ArrayPlace, Choice, NAMES_VARIABLE, RingPlace, Twin, twin_symbol};
 
 /// A handler, and where in a kernel it runs.
@@ -47,8 +47,8 @@ pub struct TwinText {
     pub kernels: Vec<String>,
     /// The original's variables that it uses.
     pub variables: Vec<String>,
-    /// Whether it reads what its kernels are called.
-    pub reads_names: bool,
+    /// The symbols whose names it reads, if it reads any: of its kernels, and behind them of functions that they call.
+    pub names: Vec<String>,
     /// At which launches they run, a kernel each.
     pub choices: Vec<Choice>,
     /// Of a kernel that may run itself again, which is alone then: its PTX without handlers. How deep it can go depends on the
@@ -57,10 +57,9 @@ pub struct TwinText {
 }
 
 impl TwinText {
-    /// Returns the twin, whose code was made of the text; `name_of` gives the string id of a kernel's name.
+    /// Returns the twin, whose code was made of the text; `name_of` gives the string id of a function's name.
     pub fn with_code(&self, code: Vec<u8>, name_of: impl FnMut(&str) -> u64) -> Twin {
-        let names =
-            if self.reads_names { self.kernels.iter().map(String::as_str).map(name_of).collect() } else { vec![] };
+        let names = self.names.iter().map(String::as_str).map(name_of).collect();
         let (kernels, variables, choices) = (self.kernels.clone(), self.variables.clone(), self.choices.clone());
         Twin { code, kernels, variables, names, choices }
     }
@@ -273,11 +272,11 @@ impl Maker {
         let recurs = names.iter().any(|it| calls.leads_to_recursion(it));
         let recursive_original = recurs.then(|| module.to_string());
         // Before variables are redirected, which adds reads of their addresses.
-        let reads_names = self.weave(&mut module, &kernels, target.architecture.min(gpu.capability))?;
+        let read_names = self.weave(&mut module, &kernels, target.architecture.min(gpu.capability))?;
         let variables = module.redirect(&mut |it| !it.is_literal())?;
         module.declare(&declaration(switches_of(&self.handlers)))?;
-        if reads_names {
-            module.declare(&format!(".visible .const .align 8 .u64 {NAMES_VARIABLE}[{}];", names.len()))?;
+        if !read_names.is_empty() {
+            module.declare(&format!(".visible .const .align 8 .u64 {NAMES_VARIABLE}[{}];", read_names.len()))?;
         }
         if kernels.values().any(|it| self.of_place(it, DeviceEvent::BlockEnd).next().is_some()) {
             module.declare(block_end::DECLARATION)?;
@@ -290,21 +289,22 @@ impl Maker {
             target: target.text,
             kernels: names.into_iter().map(str::to_owned).collect(),
             variables: variables.into_iter().map(|it| it.name).collect(),
-            reads_names,
+            names: read_names,
             choices,
             recursive_original,
         })
     }
 
-    /// Weaves the handlers in; returns whether any reads what its kernel is called.
+    /// Weaves the handlers in; returns the symbols whose names they read, if they read any.
     fn weave(
         &self,
         module: &mut Module,
         kernels: &BTreeMap<String, Wanted>,
         architecture: u32,
-    ) -> Result<bool, Failure> {
-        let callers = self.share(module, kernels)?;
-        let kernels = Kernels::of(module, kernels, callers);
+    ) -> Result<Vec<String>, Failure> {
+        let shared = self.share(module, kernels)?;
+        let mut kernels = Kernels::of(module, kernels, shared);
+        kernels.callees = self.callees(module, &kernels)?;
         let kept = self.kept(module, &kernels, architecture)?;
         for (kernel, kept) in &kept {
             module.begin(kernel, &kept.registers())?;
@@ -325,7 +325,25 @@ impl Maker {
                 }
             }
         })?;
-        if refused.is_empty() { Ok(reads_names) } else { Err(Failure::Of(refused)) }
+        if !refused.is_empty() {
+            return Err(Failure::Of(refused));
+        }
+        Ok(if reads_names { kernels.symbols() } else { Vec::new() })
+    }
+
+    /// Returns the functions whose calls have handlers, as the original calls them, in the order of their names.
+    fn callees(&self, module: &Module, kernels: &Kernels<'_>) -> Result<Vec<String>, WeaveError> {
+        let has_handlers = |kernel: &str| self.of_place(kernels.wanted(kernel), DeviceEvent::Call).next().is_some();
+        let names = kernels.names();
+        let mut callees = BTreeSet::new();
+        if names.iter().any(|it| has_handlers(it)) {
+            module.clone().weave(&names, &mut |site| {
+                let calls = kernels.caller(site).filter(|it| site.point == Point::BeforeCall && has_handlers(it));
+                callees.extend(calls.and_then(|_| kernels.callee(site)).map(str::to_owned));
+                None
+            })?;
+        }
+        Ok(callees.into_iter().collect())
     }
 
     /// Returns the PTX of a kernel's handlers where these places are; empty if it has none there.
@@ -440,6 +458,7 @@ pub(crate) fn places_of(site: &Site<'_>) -> &'static [DeviceEvent] {
         Point::Exit => &[DeviceEvent::Exit, DeviceEvent::BlockEnd],
         Point::BeforeAccess(_) => &[DeviceEvent::Memory],
         Point::BeforeBarrier => &[DeviceEvent::Barrier],
+        Point::BeforeCall => &[DeviceEvent::Call],
         Point::Line => &[DeviceEvent::Line],
         _ => &[],
     }
@@ -457,13 +476,15 @@ fn unknown(word: Word) -> Word {
 pub(crate) struct Kernels<'a> {
     wanted: &'a BTreeMap<String, Wanted>,
     parameters: BTreeMap<&'a str, Vec<Parameter>>,
-    callers: Callers,
+    shared: Shared,
+    /// The functions whose names handlers may read at calls.
+    callees: Vec<String>,
 }
 
 impl<'a> Kernels<'a> {
-    fn of(module: &Module, wanted: &'a BTreeMap<String, Wanted>, callers: Callers) -> Self {
+    fn of(module: &Module, wanted: &'a BTreeMap<String, Wanted>, shared: Shared) -> Self {
         let parameters = |it: &'a String| (it.as_str(), module.kernel(it).map(parameters).unwrap_or_default());
-        Kernels { wanted, parameters: wanted.keys().map(parameters).collect(), callers }
+        Kernels { wanted, parameters: wanted.keys().map(parameters).collect(), shared, callees: Vec::new() }
     }
 
     pub(crate) fn names(&self) -> Vec<&'a str> {
@@ -480,14 +501,30 @@ impl<'a> Kernels<'a> {
 
     /// Returns the kernel whose handlers a place gets, if any runs it.
     fn caller<'s>(&'s self, site: &Site<'s>) -> Option<&'s str> {
-        if self.has(site.function) { Some(site.function) } else { self.callers.get(site.function).map(String::as_str) }
+        if self.has(site.function) {
+            return Some(site.function);
+        }
+        self.shared.get(site.function).map(|it| it.kernel.as_str())
+    }
+
+    /// Returns the function that a place calls, as the original calls it.
+    fn callee<'s>(&'s self, site: &Site<'s>) -> Option<&'s str> {
+        let callee = site.instruction?.callee()?;
+        Some(self.shared.get(callee).map_or(callee, |it| it.original.as_str()))
+    }
+
+    /// Returns the symbols of the twin's variable for names, in their order.
+    fn symbols(&self) -> Vec<String> {
+        self.wanted.keys().chain(&self.callees).cloned().collect()
     }
 
     /// Returns a place in a kernel, which knows its parameters there.
     pub(crate) fn spot<'s>(&'s self, kernel: &str, site: &'s Site<'s>) -> Spot<'s> {
         let parameters = self.parameters.get(kernel).filter(|_| kernel == site.function);
         let kernel = self.wanted.keys().position(|it| it == kernel).unwrap_or(0);
-        Spot { kernel, site: Some(site), parameters: parameters.map_or(&[], Vec::as_slice) }
+        let callee = self.callee(site).and_then(|it| self.callees.binary_search_by(|known| known.as_str().cmp(it)).ok());
+        let callee = callee.map(|it| self.wanted.len() + it);
+        Spot { kernel, callee, site: Some(site), parameters: parameters.map_or(&[], Vec::as_slice) }
     }
 }
 
@@ -513,6 +550,8 @@ fn parameters(kernel: &Function) -> Vec<Parameter> {
 pub(crate) struct Spot<'a> {
     /// The kernel's index in its twin.
     kernel: usize,
+    /// Where the twin's variable for names has that of the function which is called there.
+    callee: Option<usize>,
     site: Option<&'a Site<'a>>,
     /// Those that can be read there.
     parameters: &'a [Parameter],
@@ -520,7 +559,7 @@ pub(crate) struct Spot<'a> {
 
 impl Spot<'_> {
     /// To see whether a handler can run anywhere.
-    const ANY: Spot<'static> = Spot { kernel: 0, site: None, parameters: &[] };
+    const ANY: Spot<'static> = Spot { kernel: 0, callee: None, site: None, parameters: &[] };
 
     /// Returns where the words of the context come from.
     ///
@@ -535,7 +574,7 @@ impl Spot<'_> {
             Source::Register64(register) => Word::Wide(register.into()),
             Source::GlobalTimer => Word::Statements(clock()),
             Source::OfProcess => Word::Fixed(process_id()),
-            Source::OfKernel => Word::Fixed(name_of(self.kernel)),
+            Source::OfKernel => Word::Fixed(name_at(self.kernel)),
             Source::Leader => Word::Statements(LEADER.into()),
             Source::Active => Word::Statements(ACTIVE.into()),
             Source::OfPlace => self.of_place(at, texts),
@@ -556,6 +595,9 @@ impl Spot<'_> {
         let line = self.site.and_then(|it| it.line).map_or(0, |it| it.line);
         match (at, access) {
             (device::LINE, _) => Word::Constant(line.into()),
+            (device::HAS_CALLEE, _) => Word::Constant(self.callee.is_some().into()),
+            // Another one at another call.
+            (device::CALLEE, _) => self.callee.map_or(Word::Constant(0), |it| Word::Statements(name_at(it))),
             (device::ADDRESS, Some(_)) => Word::Wide(ADDRESS.into()),
             (device::BYTES, Some(access)) => Word::Constant(access.bytes.unwrap_or(0).into()),
             (device::ACCESS, Some(access)) => Word::Constant(texts.id(kind(&access).text())),
@@ -742,9 +784,9 @@ pub(crate) fn process_id() -> String {
     format!("ld.global.u64 {{d}}, [{TABLE}+{}]; shr.u64 {{d}}, {{d}}, 32;", header::PID_TGID)
 }
 
-/// Returns PTX that sets `{d}` to the string id of a kernel's name.
-fn name_of(kernel: usize) -> String {
-    format!("ld.const.u64 {{d}}, [{NAMES_VARIABLE}+{}];", kernel * size_of::<u64>())
+/// Returns PTX that sets `{d}` to an element of the twin's variable for names.
+fn name_at(index: usize) -> String {
+    format!("ld.const.u64 {{d}}, [{NAMES_VARIABLE}+{}];", index * size_of::<u64>())
 }
 
 #[cfg(test)]

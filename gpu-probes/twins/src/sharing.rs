@@ -20,8 +20,16 @@ struct Variant {
     kernel: Option<String>,
 }
 
-/// The functions of a twin, with the kernel that calls them; where several do, they have the same handlers in it.
-pub(crate) type Callers = BTreeMap<String, String>;
+/// The functions of a twin, copies included, by their names in it.
+pub(crate) type Shared = BTreeMap<String, SharedFunction>;
+
+/// A function of a twin that is no kernel.
+pub(crate) struct SharedFunction {
+    /// The kernel that calls it; where several do, they have the same handlers in it.
+    pub(crate) kernel: String,
+    /// What it is called in the original.
+    pub(crate) original: String,
+}
 
 /// A function, or a copy of one.
 struct Made {
@@ -44,7 +52,7 @@ impl Maker {
     ///
     /// # Errors
     /// They are too many: those are refused that come last.
-    pub(crate) fn share(&self, module: &mut Module, kernels: &BTreeMap<String, Wanted>) -> Result<Callers, Failure> {
+    pub(crate) fn share(&self, module: &mut Module, kernels: &BTreeMap<String, Wanted>) -> Result<Shared, Failure> {
         let calls = module.calls();
         let places = places_in_functions(module, kernels)?;
         let taken: BTreeSet<String> = module.functions().map(|it| it.name.clone()).collect();
@@ -64,7 +72,7 @@ impl Maker {
             return Err(Failure::Of(refused));
         }
         sharing.copy(module, &calls, &of_kernels);
-        Ok(sharing.made.into_values().flat_map(BTreeMap::into_values).map(|it| (it.name, it.kernel)).collect())
+        Ok(sharing.into_shared())
     }
 
     /// Returns what code depends on that has these places, where this kernel calls it.
@@ -96,6 +104,15 @@ impl Sharing {
             made.entry(variant.clone()).or_insert_with(|| Made { name, kernel: kernel.to_owned() });
         }
         true
+    }
+
+    fn into_shared(self) -> Shared {
+        let mut shared = Shared::new();
+        for (original, made) in self.made {
+            let function = |Made { name, kernel }| (name, SharedFunction { kernel, original: original.clone() });
+            shared.extend(made.into_values().map(function));
+        }
+        shared
     }
 
     /// Adds the copies to the module, and has everyone call their own.

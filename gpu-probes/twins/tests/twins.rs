@@ -453,6 +453,42 @@ fn what_is_known_of_accesses_and_barriers_and_parameters() {
 }
 
 #[test]
+fn functions_that_are_called_are_known_by_their_names() {
+    let handlers = || {
+        [device::CALLEE, device::HAS_CALLEE, device::LINE].map(|it| counting(DeviceEvent::Call, it)).into()
+    };
+    let twin = twin(handlers(), FIRST, "first").unwrap().unwrap();
+    assert_eq!(twin.names, ["first", "_Z5weighf", "vprintf"]);
+    golden("calls.ptx", &twin);
+    assert_eq!(self::twin(handlers(), FIRST, "second").unwrap().unwrap().names, [""; 0], "it calls none");
+    let exit = vec![counting(DeviceEvent::Exit, device::KERNEL)];
+    assert_eq!(self::twin(exit, FIRST, "first").unwrap().unwrap().names, ["first"], "nothing is done at its calls");
+}
+
+/// Where kernels have copies of functions, since handlers there read the kernels' names, both calls are ones of the original.
+#[test]
+fn a_copy_of_a_function_is_called_what_the_function_is_called() {
+    let handlers = vec![counting(DeviceEvent::Call, device::CALLEE), counting(DeviceEvent::Memory, device::KERNEL)];
+    let made = of_all(handlers, &shared());
+    let [twin] = &made.texts[..] else { panic!("{made:?}") };
+    assert_eq!(twin.names, ["a", "b", "c", "d", "e", "inner", "outer"]);
+    assert!(twin.text.contains("inner$xpt3") && twin.text.contains("outer$xpt1"), "{}", twin.text);
+    let reads = |n: usize| twin.text.matches(&format!("[xpt_names+{}]", 8 * n)).count();
+    // From `c`, `d` and the two copies of `outer`; from `a` and `b`.
+    assert_eq!([reads(5), reads(6)], [4, 2]);
+    assemble_text("copies-called", &twin.text);
+}
+
+#[test]
+fn what_calls_add_to_one_element_is_kept_unless_its_key_is_the_function() {
+    let text = |handler| twin(vec![handler], FIRST, "first").unwrap().unwrap().text;
+    let kept = text(summing(DeviceEvent::Call));
+    assert!(kept.contains("%xpt_sum0"), "{kept}");
+    assemble_text("kept-calls", &kept);
+    assert!(!text(counting(DeviceEvent::Call, device::CALLEE)).contains("%xpt_sum"));
+}
+
+#[test]
 fn what_accesses_add_to_one_element_is_kept_until_the_thread_ends() {
     let handlers =
         vec![summing(DeviceEvent::Memory), summing(DeviceEvent::Exit), counting(DeviceEvent::Memory, device::THREAD)];
@@ -484,6 +520,7 @@ fn patches_have_a_function_for_each_place_that_has_handlers() {
         handlers.push(counting(DeviceEvent::Entry, word));
     }
     handlers.extend([counting(DeviceEvent::Exit, device::SMID), counting(DeviceEvent::Barrier, device::THREAD)]);
+    handlers.extend([counting(DeviceEvent::Call, device::CALLEE), counting(DeviceEvent::Call, device::HAS_CALLEE)]);
     let patches = maker(handlers).patches(90, false).unwrap();
     assert_eq!(patches.points, PatchPoint::ALL);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/patches.ptx");

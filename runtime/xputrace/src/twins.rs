@@ -307,7 +307,7 @@ impl Drop for Twins {
     }
 }
 
-/// Returns the string id of a kernel's name.
+/// Returns the string id of a function's name.
 fn name_of(symbol: &str, running: &mut Running) -> u64 {
     running.state().pipeline.state_mut().names_mut().intern(&xputrace_symbols::demangle(symbol).name).into()
 }
