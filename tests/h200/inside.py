@@ -148,6 +148,42 @@ def barriers():
     return f"{found}"
 
 
+def in_calls(script):
+    """Runs `calls` under a script: its maps and its own account."""
+    objects, done = trace(script, [BIN / "calls", 10])
+    own = account(done)
+    expect("the program's result", (own["wrong"], own["error"]), (0, "no error"))
+    expect("losses", bad(losses(objects), {"kernels_only"}), {})
+    return maps(objects), own
+
+
+@case("calls, by function and line", cases=CASES)
+def calls():
+    found, own = in_calls("""
+        device_call("walks", |t| { @n.count(); @called[t.callee].count(); @by_line[t.callee, t.line].count(); });
+        device_call("walks", |t| if t.callee == "outer" { @outer[t.kernel].count(); });
+        device_call("allocates", |t| @runtime[t.callee].count());
+    """)
+    times = own["launches"]
+    in_loop, outer, threads = (own[it] * times for it in ("in_loop", "outer", "threads"))
+    expect("calls", found["@n"], in_loop + 2 * outer)
+    expect("by function", found["@called"], {"inner": in_loop + outer, "outer": outer})
+    lines = {f"inner,{own['inner_line']}": in_loop, f"outer,{own['outer_line']}": outer}
+    expect("by line", {it: found["@by_line"].get(it) for it in lines}, lines)
+    expect("of `outer`", found["@outer"], {"walks": outer})
+    expect("of the device runtime", found["@runtime"], {"malloc": threads, "free": threads})
+    return f"{found['@by_line']}"
+
+
+@case("calls that are kept in registers", cases=CASES)
+def kept_calls():
+    # Those of the kernel alone are kept; `outer` is no kernel.
+    found, own = in_calls('device_call("walks", |t| @n.count()); device_call("walks", #{per: "warp"}, |t| @warps.sum(t.active));')
+    wanted = (own["in_loop"] + 2 * own["outer"]) * own["launches"]
+    expect("calls, and threads of warps that call", (found["@n"], found["@warps"]), (wanted, wanted))
+    return f"{found}"
+
+
 def in_clusters(script, check=True):
     """Runs `clusters` under a script: its maps, its own account, and what the run said."""
     objects, done = trace(script, [BIN / "clusters", 5], check=check)
@@ -276,6 +312,20 @@ def patched():
     # ptxas may do the last steps without one, and others with more: those of the machine code.
     assert found["@barriers"] >= own["barriers"] * times, found
     return f"{n}, {found['@barriers']} barriers"
+
+
+@case("patches: calls", cases=CASES)
+def patched_calls():
+    # ptxas inlines neither function, and its code for these has no other calls.
+    found, own = in_calls("""
+        device_call("walks", #{via: "patch"}, |t| { @n.count(); @by[t.kernel].count(); if t.callee == () { @unnamed.count(); } });
+        device_call("walks", #{via: "patch", per: "warp"}, |t| @warps.sum(t.active));
+    """)
+    wanted = (own["in_loop"] + 2 * own["outer"]) * own["launches"]
+    expect("calls", found["@n"], wanted)
+    expect("by kernel, and without a name", (found["@by"], found["@unnamed"]), ({"walks": wanted}, wanted))
+    expect("threads of warps that call", found["@warps"], wanted)
+    return f"{found['@n']}"
 
 
 TORCH = """

@@ -73,10 +73,14 @@ fn the_tables_are_those_of_the_code() {
     let mut written = text.clone();
     let calls = HostEvent::ALL.iter().map(|it| (format!("fields: {}", it.name()), fields(it.fields())));
     let of_threads = Event::Device(DeviceEvent::Entry).fields();
-    let device_mem: Vec<Field> =
-        Event::Device(DeviceEvent::Memory).fields().iter().filter(|it| !of_threads.contains(it)).copied().collect();
-    let device =
-        [("fields: device".to_owned(), fields(of_threads)), ("fields: device_mem".to_owned(), fields(&device_mem))];
+    let own = |place| -> Vec<Field> {
+        Event::Device(place).fields().iter().filter(|it| !of_threads.contains(it)).copied().collect()
+    };
+    let device = [
+        ("fields: device".to_owned(), fields(of_threads)),
+        ("fields: device_mem".to_owned(), fields(&own(DeviceEvent::Memory))),
+        ("fields: device_call".to_owned(), fields(&own(DeviceEvent::Call))),
+    ];
     for (name, table) in
         activities.chain(calls).chain(device).chain(others.map(|(name, table)| (name.to_owned(), table)))
     {
