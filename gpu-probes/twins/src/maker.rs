@@ -522,7 +522,8 @@ impl<'a> Kernels<'a> {
     pub(crate) fn spot<'s>(&'s self, kernel: &str, site: &'s Site<'s>) -> Spot<'s> {
         let parameters = self.parameters.get(kernel).filter(|_| kernel == site.function);
         let kernel = self.wanted.keys().position(|it| it == kernel).unwrap_or(0);
-        let callee = self.callee(site).and_then(|it| self.callees.binary_search_by(|known| known.as_str().cmp(it)).ok());
+        let callee =
+            self.callee(site).and_then(|it| self.callees.binary_search_by(|known| known.as_str().cmp(it)).ok());
         let callee = callee.map(|it| self.wanted.len() + it);
         Spot { kernel, callee, site: Some(site), parameters: parameters.map_or(&[], Vec::as_slice) }
     }

@@ -454,9 +454,8 @@ fn what_is_known_of_accesses_and_barriers_and_parameters() {
 
 #[test]
 fn functions_that_are_called_are_known_by_their_names() {
-    let handlers = || {
-        [device::CALLEE, device::HAS_CALLEE, device::LINE].map(|it| counting(DeviceEvent::Call, it)).into()
-    };
+    let handlers =
+        || [device::CALLEE, device::HAS_CALLEE, device::LINE].map(|it| counting(DeviceEvent::Call, it)).into();
     let twin = twin(handlers(), FIRST, "first").unwrap().unwrap();
     assert_eq!(twin.names, ["first", "_Z5weighf", "vprintf"]);
     golden("calls.ptx", &twin);

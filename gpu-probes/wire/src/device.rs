@@ -996,9 +996,10 @@ mod tests {
         let (kernels, variables) = (vec!["a".into(), "b".into()], vec!["table".into()]);
         let choice = Choice { conditions: [Some(0), Some(31), None], holding: 2 };
         let choices = vec![Choice::default(), choice];
-        let twin = Twin { code: vec![0, 1, 2], kernels, variables, names: vec![7, 8], choices };
+        let twin = Twin { code: vec![0, 1, 2], kernels, variables, names: vec![7, 8, 9], choices };
         let bytes = twin.encode();
         assert_eq!(Twin::decode(&bytes).as_ref(), Some(&twin));
+        assert_eq!(Twin::decode(&Twin { names: vec![7], ..twin.clone() }.encode()), None, "a kernel without a name");
         let both = [twin, Twin::default()];
         let of_both = encode_twins(&both);
         assert_eq!(decode_twins(&of_both).as_deref(), Some(&both[..]));
@@ -1029,7 +1030,7 @@ mod tests {
         assert_eq!(Patches::decode(&bytes), Some(patches));
         (0..bytes.len()).for_each(|it| assert_eq!(Patches::decode(&bytes[..it]), None, "{it}"));
         let mut other = bytes.clone();
-        other[8] |= 0x40;
+        other[11] |= 0x80;
         assert_eq!(Patches::decode(&other), None, "a point that there isn't");
     }
 
@@ -1061,7 +1062,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_patches_or_refused(
-            code in 0u64..40, kernels in 0u32..4, points in 0u32..70, bytes in proptest::collection::vec(0u8..4, 0..120)
+            code in 0u64..40, kernels in 0u32..4, points in 0u32..140, bytes in proptest::collection::vec(0u8..4, 0..120)
         ) {
             let head = PatchesHead { code_bytes: code, points, kernels };
             let bytes = [head.as_bytes(), &bytes].concat();

@@ -155,6 +155,7 @@ fn objects_refuse_what_they_would_show_as_another_number() {
     }
     said("device_entry(\"*\", |t| if t.kernel == \"k\" { @a.count() });", "the handler reads `kernel`");
     said("device_mem(\"*\", |t| if t.access == \"load\" { @a.count() });", "the handler reads `access`");
+    said("device_call(\"*\", |t| if t.callee == \"f\" { @a.count() });", "the handler reads `callee`");
     said("device_entry(\"*\", |t| @a[t.launch.tid].count());", "the handler reads `launch.tid`");
     said("device_entry(\"*\", |t| @a[\"x\"].count());", "the key of `@a` has a name");
     said("device_entry(\"*\", |t| print(t.smid));", "the handler calls `print`");
