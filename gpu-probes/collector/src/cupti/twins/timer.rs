@@ -134,8 +134,8 @@ impl GpuTimer {
         (self.offset_nanos, self.error_nanos)
     }
 
-    /// Measures it in the current context, if it is time to, and writes what handlers add from now on if that changes. `written_nanos` is
-    /// what they add so far, `was_read` says whether handlers may have read it already.
+    /// Measures it in the current context, if it is time to, and has `write` tell handlers what they add from now on, if that
+    /// changes. `was_read` says whether they may have read what they add so far.
     ///
     /// Without an answer of the GPU, or where writing fails, handlers add what they did, and the error counts that.
     pub(crate) fn bring_up_to_date(
