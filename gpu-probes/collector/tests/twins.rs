@@ -224,7 +224,10 @@ impl Run {
 
     /// Waits until the collector tells of a context for programs, and answers with these.
     fn send_programs(&self, programs: &Programs) {
-        let (number, _) = self.asked_for_programs();
+        self.answer_with_programs(self.asked_for_programs().0, programs);
+    }
+
+    fn answer_with_programs(&self, number: u64, programs: &Programs) {
         let bytes = programs.encode();
         let memory = memory(bytes.len(), true);
         unsafe { libc::pwrite(memory.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
@@ -737,6 +740,33 @@ fn programs_end_with_their_context() {
     assert_eq!(run.programs(), (ProgramsState::CutOff as u32, 1, 0));
     run.end();
     assert_eq!(code::MISUSES.load(SeqCst), 0);
+}
+
+/// Their code may take long to compile, and programs make contexts for a moment.
+#[test]
+fn programs_whose_context_ended_before_they_came_run_in_the_next_one() {
+    for has_next in [true, false] {
+        let _alone = alone();
+        let mut run = Run::of_programs(0);
+        cupti::fire_resource(CONTEXT_CREATED, CONTEXT);
+        let (number, _) = run.asked_for_programs();
+        cupti::fire_resource(2, CONTEXT);
+        code::end(CONTEXT);
+        run.answer_with_programs(number, &programs(&[("first", 32)]));
+        run.read_device();
+        assert_eq!(run.programs(), (ProgramsState::Waiting as u32, 0, 0));
+        if has_next {
+            cupti::fire_resource(CONTEXT_CREATED, CONTEXT + 1);
+            run.until_programs_are(ProgramsState::Running);
+            run.read_device();
+        }
+        run.end();
+        let launched_in: Vec<_> = code::LAUNCHED.lock().unwrap().iter().map(|it| it.context).collect();
+        let expected =
+            if has_next { (ProgramsState::Done, vec![CONTEXT + 1]) } else { (ProgramsState::Waiting, vec![]) };
+        assert_eq!((run.programs().0, launched_in), (expected.0 as u32, expected.1));
+        assert_eq!(code::MISUSES.load(SeqCst), 0);
+    }
 }
 
 /// The driver loads code when it is first needed, which is in a call of ours then.

@@ -10,7 +10,6 @@
 
 use super::super::{CuptiBackend, Handle};
 use super::code::{Answer, Failure};
-use super::work::INVALID;
 use super::{Images, Twins};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -82,7 +81,7 @@ impl<'a> Lease<'a> {
     /// Runs something with the context current.
     pub(super) fn run<T>(&self, backend: &CuptiBackend, run: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let code = &backend.driver.code;
-        let context = self.context().ok_or(INVALID)?;
+        let context = self.context().ok_or(GONE)?;
         // SAFETY: a context that is alive.
         self.call(|| unsafe { code.enter(context) })?;
         let result = run();

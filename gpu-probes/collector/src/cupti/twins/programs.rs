@@ -4,6 +4,9 @@
 //! a context is created ─▶ worker: block ─▶ tracer ─▶ worker: loads the kernels, launches them in a stream of ours
 //! with each copy of the blocks ─▶ worker: have they ended?
 //! ```
+//! They may take long to compile. Where their context ends meanwhile, they run in the next one; where there is none, the tracer
+//! is told nothing, and runs them itself.
+//!
 //! Nobody waits for them but the end of the context and of the program, for a while, and who asks for it
 //! ([`Agent::wait_for_programs`]).
 
@@ -15,7 +18,7 @@ use super::work::INVALID;
 use crate::agent::{Agent, Context};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use xputrace_wire::device::{ImageOutcome, MOST_CONTEXTS, ProgramLaunch, Programs, ProgramsState};
@@ -37,13 +40,15 @@ pub(super) struct OwnPrograms {
     attempts: AtomicU32,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Phase {
     /// There was no context so far that they could run in.
     #[default]
     Unasked,
     /// The tracer was told of one.
     Asked,
+    /// The tracer has sent them. None was launched so far.
+    Sent(Arc<Programs>),
     /// They were launched in the context of this slot.
     Running(Launched),
     /// They have run, or do so elsewhere.
@@ -72,7 +77,7 @@ impl Ending {
     const DONE: Ending = Ending { state: ProgramsState::Done, failure: 0 };
     const CUT_OFF: Ending = Ending { state: ProgramsState::CutOff, failure: 0 };
 
-    /// Of what has failed so, unless its context is gone.
+    /// Of what has failed so after a launch, unless its context is gone.
     fn of(state: ProgramsState, failure: Failure) -> Self {
         if failure == GONE { Ending::CUT_OFF } else { Ending { state, failure } }
     }
@@ -97,8 +102,8 @@ impl Run {
 }
 
 impl Twins {
-    /// Prepares a context for programs, and tells the tracer of it. The first will do. Returns whether none is left to be tried.
-    fn offer_contexts(&'static self, backend: &'static CuptiBackend, agent: &'static Agent) -> bool {
+    /// Prepares a context for programs, and uses it, by its slot. The first will do. Returns whether none is left to be tried.
+    fn with_context(&self, backend: &CuptiBackend, agent: &Agent, use_it: impl FnOnce(usize)) -> bool {
         let mut slots = (0..MOST_CONTEXTS).filter(|it| self.may_be_prepared(*it)).peekable();
         if slots.peek().is_none() {
             return true;
@@ -109,8 +114,7 @@ impl Twins {
         };
         match slots.find(prepare) {
             Some(slot) => {
-                *self.programs.phase() = Phase::Asked;
-                agent.ask_for_programs(move |answer| self.take_programs(backend, agent, slot, answer));
+                use_it(slot);
                 false
             }
             None => self.programs.attempts.fetch_add(1, Ordering::Relaxed) >= MOST_ATTEMPTS,
@@ -123,29 +127,40 @@ impl Twins {
         state.handle().is_some() && state.prepared.load(Ordering::Acquire) != u32::MAX
     }
 
-    /// Runs what the tracer has sent.
-    fn take_programs(
-        &self,
-        backend: &CuptiBackend,
-        agent: &Agent,
-        slot: usize,
-        answer: Result<Programs, ImageOutcome>,
-    ) {
+    /// Tells the tracer that there is a context.
+    fn ask_for_programs(&'static self, backend: &'static CuptiBackend, agent: &'static Agent) {
+        *self.programs.phase() = Phase::Asked;
+        agent.ask_for_programs(move |answer| self.take_programs(backend, agent, answer));
+    }
+
+    /// Runs what the tracer has sent, in the context that it was told of or, if that is gone, in another one.
+    fn take_programs(&self, backend: &CuptiBackend, agent: &Agent, answer: Result<Programs, ImageOutcome>) {
         // The run may be over.
         if *self.programs.phase() != Phase::Asked {
             return;
         }
         let Ok(programs) = answer else { return *self.programs.phase() = Phase::Over };
-        match self.launch_programs(backend, agent, slot, &programs) {
+        let programs = Arc::new(programs);
+        *self.programs.phase() = Phase::Sent(Arc::clone(&programs));
+        self.with_context(backend, agent, |slot| self.run_programs(backend, agent, slot, &programs));
+    }
+
+    /// Runs programs in a context. If it is gone before one was launched, they stay for another one.
+    fn run_programs(&self, backend: &CuptiBackend, agent: &Agent, slot: usize, programs: &Programs) {
+        match self.launch_programs(backend, agent, slot, programs) {
             Ok(launched) => {
                 agent.tell_of_programs(ProgramsState::Running, 0);
                 *self.programs.phase() = Phase::Running(launched);
             }
-            Err(failure) => self.end_programs(agent, Ending::of(ProgramsState::NotLoaded, failure)),
+            Err(GONE) => {}
+            Err(failure) => self.end_programs(agent, Ending { state: ProgramsState::NotLoaded, failure }),
         }
     }
 
-    /// Launches them one after another, up to one that CUDA refuses.
+    /// Launches programs one after another, up to one that CUDA refuses.
+    ///
+    /// # Errors
+    /// Their code was not loaded, or the context is gone and none was launched.
     fn launch_programs(
         &self,
         backend: &CuptiBackend,
@@ -156,17 +171,26 @@ impl Twins {
         let lease = Lease::new(self).in_context(slot);
         let load = || self.load_programs(backend, lease, slot, programs);
         let (stream, functions) = lease.run(backend, load)?;
+        let mut n_launched = 0;
         let launch = || {
             for (ProgramLaunch { grid, block, .. }, function) in programs.launches.iter().zip(functions) {
                 let shape = GridShape { grid: *grid, block: *block };
-                // SAFETY: our own kernel, which has no parameters, and stream; in the context.
-                lease.call(|| unsafe { backend.driver.code.launch(function, shape, &mut [], stream) })?;
-                agent.count_program(slot);
+                lease.call(|| {
+                    // SAFETY: our own kernel, which has no parameters, and stream; in the context.
+                    unsafe { backend.driver.code.launch(function, shape, &mut [], stream) }?;
+                    // The context may be about to end: it was launched all the same.
+                    agent.count_program(slot);
+                    n_launched += 1;
+                    Ok(())
+                })?;
             }
             Ok(())
         };
-        let refused = lease.run(backend, launch).err();
-        let ending = refused.map_or(Ending::DONE, |failure| Ending::of(ProgramsState::NotLaunched, failure));
+        let ending = match lease.run(backend, launch) {
+            Ok(()) => Ending::DONE,
+            Err(GONE) if n_launched == 0 => return Err(GONE),
+            Err(failure) => Ending::of(ProgramsState::NotLaunched, failure),
+        };
         Ok(Launched { slot, stream, ending })
     }
 
@@ -208,10 +232,14 @@ impl Twins {
         backend: &'static CuptiBackend,
         agent: &'static Agent,
     ) -> bool {
-        let phase = *self.programs.phase();
+        let phase = self.programs.phase().clone();
         match phase {
-            Phase::Unasked => !agent.has_programs() || self.offer_contexts(backend, agent),
+            Phase::Unasked if !agent.has_programs() => true,
+            Phase::Unasked => self.with_context(backend, agent, |_| self.ask_for_programs(backend, agent)),
             Phase::Asked => false,
+            Phase::Sent(programs) => {
+                self.with_context(backend, agent, |slot| self.run_programs(backend, agent, slot, &programs))
+            }
             Phase::Running(launched) => self.have_ended(backend, agent, launched),
             Phase::Over => true,
         }
@@ -226,8 +254,6 @@ impl Twins {
         let ending = match has_ended {
             Ok(false) => return false,
             Ok(true) => ending,
-            // As where the context is gone.
-            Err(INVALID) => Ending::CUT_OFF,
             Err(failure) => Ending::of(ProgramsState::Failed, failure),
         };
         self.end_programs(agent, ending);

@@ -488,8 +488,7 @@ impl Twins {
         make: impl FnOnce() -> Answer<Handle>,
     ) -> Answer<(Handle, u32)> {
         let stream = lease.call(make)?;
-        let context =
-            Context { id: self.contexts.id(slot), handle: self.contexts.state(slot).handle().ok_or(INVALID)? };
+        let context = Context { id: self.contexts.id(slot), handle: self.contexts.state(slot).handle().ok_or(GONE)? };
         let id =
             lease.call(|| Ok(backend.stream_of(context, Stream { handle: stream as usize, per_thread: false })))?;
         Ok((stream, id.unwrap_or(UNKNOWN)))
