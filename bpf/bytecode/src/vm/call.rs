@@ -4,7 +4,7 @@ use super::FaultReason;
 use super::env::{Change, E2BIG, EAGAIN, EFAULT, EINVAL, EPERM, Env, GpuThread};
 use super::map::{Found, Map, Store};
 use super::memory::Memory;
-use super::pointer::{self, MAPS, VALUES};
+use super::pointer::{self, MAPS, STACK, VALUES};
 use super::printk;
 use crate::helper as id;
 use crate::id::BpfMapId;
@@ -202,15 +202,7 @@ impl<E: Env> Call<'_, '_, E> {
     pub(super) fn lookup(&mut self) -> Answer {
         let at = self.map()?;
         let (map, key) = self.map_and_key(at)?;
-        match map.find(key) {
-            Found::Value(slot) => {
-                let offset = u64::from(slot) << map.shift;
-                Ok(pointer::make(VALUES + at as u64, offset))
-            }
-            Found::Map(inner) => Ok(pointer::make(MAPS, inner as u64)),
-            Found::Nothing => Ok(0),
-            Found::TooMany => Err(FaultReason::TooManyRemoteValues),
-        }
+        look_up(map, at, key)
     }
 
     #[inline(always)]
@@ -398,6 +390,31 @@ impl<E: Env> Call<'_, '_, E> {
             id::MATCH_END => text.ends_with(wanted),
             _ => wanted.is_empty() || text.windows(wanted.len()).any(|it| it == wanted.as_slice()),
         }
+    }
+}
+
+/// Looks up the key at a place of the stack in a map, whose address this is.
+#[inline(always)]
+pub(super) fn lookup_on_stack(memory: &mut Memory<'_>, map: u64, place: usize) -> Answer {
+    let at = pointer::offset(map) as usize;
+    let found = memory.maps.get_mut(at).ok_or(FaultReason::NoMap { address: map })?;
+    let len = found.key_size;
+    let key = memory.local.stack.get(place..).and_then(|it| it.get(..len));
+    let bad = || FaultReason::BadAccess { address: pointer::make(STACK, place as u64), len, write: false };
+    look_up(found, at, key.ok_or_else(bad)?)
+}
+
+/// Looks up a key in the map with this position.
+#[inline(always)]
+fn look_up(map: &mut Map, at: usize, key: &[u8]) -> Answer {
+    match map.find(key) {
+        Found::Value(slot) => {
+            let offset = u64::from(slot) << map.shift;
+            Ok(pointer::make(VALUES + at as u64, offset))
+        }
+        Found::Map(inner) => Ok(pointer::make(MAPS, inner as u64)),
+        Found::Nothing => Ok(0),
+        Found::TooMany => Err(FaultReason::TooManyRemoteValues),
     }
 }
 

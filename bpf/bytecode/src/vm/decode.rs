@@ -24,6 +24,20 @@ pub(super) struct Decoded {
     pub(super) imm: u64,
 }
 
+impl Decoded {
+    /// Returns the index of the destination, which needs no check.
+    #[inline(always)]
+    pub(super) fn dst(&self) -> usize {
+        usize::from(self.dst & 15)
+    }
+
+    /// Returns the index of the source, likewise.
+    #[inline(always)]
+    pub(super) fn src(&self) -> usize {
+        usize::from(self.src & 15)
+    }
+}
+
 /// What an instruction does. `I` takes the immediate, `R` the source register.
 #[rustfmt::skip]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +62,7 @@ pub(super) enum Op {
     Store8I, Store16I, Store32I, Store64I, Store8R, Store16R, Store32R, Store64R,
     StackStore8I, StackStore16I, StackStore32I, StackStore64I,
     StackStore8R, StackStore16R, StackStore32R, StackStore64R,
-    Atomic32, Atomic64,
+    Atomic32, Atomic64, AtomicAdd64,
     LdImm64,
     Lookup, Call,
     /// Rows of the above: `fuse`.
@@ -121,7 +135,7 @@ impl Decoder<'_> {
         }
         self.ends(&code)?;
         self.targets(&code)?;
-        fuse(&mut code);
+        fuse(&mut code, !self.has_calls);
         Ok(code)
     }
 
@@ -290,6 +304,8 @@ fn store(insn: &Insn, from_register: bool, stack_is_fixed: bool) -> Checked<Deco
 fn atomic(insn: &Insn) -> Checked<Decoded> {
     let op = match size_of(insn.code) {
         4 => Op::Atomic32,
+        // By far the most frequent one.
+        8 if insn.imm == atomic::ADD => Op::AtomicAdd64,
         8 => Op::Atomic64,
         _ => return Err(unknown(insn)),
     };

@@ -3,11 +3,14 @@
 //! The first of a row does the work of all. The others stay where they are, for jumps to them.
 
 use super::decode::{Decoded, Op};
+use super::memory::STACK_BYTES;
+use super::pointer::{self, MAPS};
 
-/// Replaces the first instruction of each known row.
-pub(super) fn fuse(code: &mut [Decoded]) {
+/// Replaces the first instruction of each known row. The stack is fixed if the frame pointer is the same everywhere.
+pub(super) fn fuse(code: &mut [Decoded], stack_is_fixed: bool) {
     for at in 0..code.len() {
-        if let Some(it) = copy_to_stack(&code[at..]).or_else(|| lookup_on_stack(&code[at..])) {
+        let lookup = || lookup_on_stack(&code[at..]).filter(|_| stack_is_fixed);
+        if let Some(it) = copy_to_stack(&code[at..]).or_else(lookup) {
             code[at] = it;
         }
     }
@@ -26,12 +29,13 @@ fn copy_to_stack(code: &[Decoded]) -> Option<Decoded> {
 /// Slots of a [`Op::StackLookup`].
 pub(super) const LOOKUP_SLOTS: usize = 5;
 
-/// A map, its key's address relative to the frame pointer, and the look-up.
+/// A map, its key's place on the stack, and the look-up.
 fn lookup_on_stack(code: &[Decoded]) -> Option<Decoded> {
     let [map, half, copy, add, lookup, ..] = code else { return None };
     let ops = [map.op, half.op, copy.op, add.op, lookup.op];
     let is_row = ops == [Op::LdImm64, Op::Half, Op::Mov64R, Op::Add64I, Op::Lookup];
     let are_arguments = (map.dst, copy.dst, copy.src, add.dst) == (1, 2, 10, 2);
-    let off = i32::try_from(add.imm as i64).ok()?;
-    (is_row && are_arguments).then_some(Decoded { op: Op::StackLookup, off, ..*map })
+    let place = i32::try_from((STACK_BYTES as i64).checked_add(add.imm as i64)?).ok()?;
+    let are_places = pointer::region(map.imm) == MAPS && (0..STACK_BYTES as i32).contains(&place);
+    (is_row && are_arguments && are_places).then_some(Decoded { op: Op::StackLookup, off: place, ..*map })
 }

@@ -38,7 +38,8 @@ pub(super) struct Map {
     pub(super) store: Store,
 }
 
-/// How a map stores its values.
+/// How a map stores its values. One byte says which it is, which is read at each access.
+#[repr(u8)]
 pub(super) enum Store {
     Array,
     PerThread(Threads),

@@ -127,6 +127,7 @@ struct Record {
 }
 
 impl Records {
+    #[inline]
     pub(super) fn forget(&mut self) {
         self.list.iter_mut().for_each(|it| it.map = None);
     }

@@ -1,6 +1,6 @@
 //! The inner loop.
 
-use super::call::{Call, Scratch};
+use super::call::{Call, Scratch, lookup_on_stack};
 use super::decode::{Decoded, Op};
 use super::env::{Atomic, Env};
 use super::fuse::{COPY_SLOTS, LOOKUP_SLOTS};
@@ -31,6 +31,7 @@ pub(super) fn run<E: Env>(
     let mut r: Registers = [0; 16];
     r[1] = pointer::make(CTX, 0);
     r[10] = pointer::make(STACK, STACK_BYTES as u64);
+    let ctx = memory.local.ctx;
     let mut pc = 0;
     let mut callers: Vec<Caller> = Vec::new();
     // Between two backward jumps a program only runs forward, so it is enough to charge those.
@@ -55,37 +56,37 @@ pub(super) fn run<E: Env>(
     }
 
     loop {
-        let Some(&Decoded { op, dst, src, off, imm }) = code.get(pc) else {
+        // Each operation reads the parts that it needs.
+        let Some(insn) = code.get(pc) else {
             return Err(Fault { insn: pc, reason: FaultReason::NoProgram });
         };
         pc += 1;
-        let (dst, src) = (usize::from(dst & 15), usize::from(src & 15));
 
         macro_rules! wide {
             ($rhs:expr, $f:expr) => {{
                 let f: fn(u64, u64) -> u64 = $f;
-                r[dst] = f(r[dst], $rhs);
+                r[insn.dst()] = f(r[insn.dst()], $rhs);
             }};
         }
         macro_rules! narrow {
             ($rhs:expr, $f:expr) => {{
                 let f: fn(u32, u32) -> u32 = $f;
-                r[dst] = u64::from(f(r[dst] as u32, $rhs as u32));
+                r[insn.dst()] = u64::from(f(r[insn.dst()] as u32, $rhs as u32));
             }};
         }
         macro_rules! branch {
             ($rhs:expr, $type:ty, $test:expr) => {{
                 let test: fn($type, $type) -> bool = $test;
-                if test(r[dst] as $type, $rhs as $type) {
-                    jump!(off);
+                if test(r[insn.dst()] as $type, $rhs as $type) {
+                    jump!(insn.off);
                 }
             }};
         }
         macro_rules! load {
             ($type:ty, $wider:ty) => {{
-                let address = r[src].wrapping_add(imm);
+                let address = r[insn.src()].wrapping_add(insn.imm);
                 match memory.load(address) {
-                    Some(bytes) => r[dst] = <$type>::from_le_bytes(bytes) as $wider as u64,
+                    Some(bytes) => r[insn.dst()] = <$type>::from_le_bytes(bytes) as $wider as u64,
                     None => {
                         let len = size_of::<$type>();
                         fail!(FaultReason::BadAccess { address, len, write: false })
@@ -95,7 +96,7 @@ pub(super) fn run<E: Env>(
         }
         macro_rules! store {
             ($type:ty, $value:expr) => {{
-                let address = r[dst].wrapping_add(off as i64 as u64);
+                let address = r[insn.dst()].wrapping_add(insn.off as i64 as u64);
                 if memory.store(address, ($value as $type).to_le_bytes()).is_none() {
                     let len = size_of::<$type>();
                     fail!(FaultReason::BadAccess { address, len, write: true })
@@ -104,23 +105,27 @@ pub(super) fn run<E: Env>(
         }
         macro_rules! stack {
             ($type:ty) => {
-                memory.local.stack.get_mut(off as usize..).and_then(|it| it.first_chunk_mut::<{ size_of::<$type>() }>())
+                memory
+                    .local
+                    .stack
+                    .get_mut(insn.off as usize..)
+                    .and_then(|it| it.first_chunk_mut::<{ size_of::<$type>() }>())
             };
         }
         macro_rules! stack_load {
             ($type:ty) => {
                 match stack!($type) {
-                    Some(bytes) => r[dst] = u64::from(<$type>::from_le_bytes(*bytes)),
-                    None => fail!(bad_stack(off, false)),
+                    Some(bytes) => r[insn.dst()] = u64::from(<$type>::from_le_bytes(*bytes)),
+                    None => fail!(bad_stack(insn.off, false)),
                 }
             };
         }
         macro_rules! context_load {
             ($type:ty) => {
-                match memory.local.ctx.get(imm as usize..).and_then(|it| it.first_chunk()) {
-                    Some(bytes) => r[dst] = u64::from(<$type>::from_le_bytes(*bytes)),
+                match ctx.get(insn.imm as usize..).and_then(|it| it.first_chunk()) {
+                    Some(bytes) => r[insn.dst()] = u64::from(<$type>::from_le_bytes(*bytes)),
                     None => {
-                        let (address, len) = (r[src].wrapping_add(imm), size_of::<$type>());
+                        let (address, len) = (r[insn.src()].wrapping_add(insn.imm), size_of::<$type>());
                         fail!(FaultReason::BadAccess { address, len, write: false })
                     }
                 }
@@ -130,9 +135,17 @@ pub(super) fn run<E: Env>(
             ($type:ty, $value:expr) => {
                 match stack!($type) {
                     Some(bytes) => *bytes = ($value as $type).to_le_bytes(),
-                    None => fail!(bad_stack(off, true)),
+                    None => fail!(bad_stack(insn.off, true)),
                 }
             };
+        }
+        macro_rules! atomic {
+            ($method:ident, $op:expr, $len:expr) => {{
+                let address = r[insn.dst()].wrapping_add(insn.off as i64 as u64);
+                if $method(memory, address, $op, &mut r, insn.src()).is_none() {
+                    fail!(FaultReason::BadAccess { address, len: $len, write: true })
+                }
+            }};
         }
         macro_rules! call {
             ($method:ident $(, $helper:expr)?) => {{
@@ -145,123 +158,123 @@ pub(super) fn run<E: Env>(
             }};
         }
 
-        match op {
-            Op::Add64I => wide!(imm, |a, b| a.wrapping_add(b)),
-            Op::Add64R => wide!(r[src], |a, b| a.wrapping_add(b)),
-            Op::Sub64I => wide!(imm, |a, b| a.wrapping_sub(b)),
-            Op::Sub64R => wide!(r[src], |a, b| a.wrapping_sub(b)),
-            Op::Mul64I => wide!(imm, |a, b| a.wrapping_mul(b)),
-            Op::Mul64R => wide!(r[src], |a, b| a.wrapping_mul(b)),
-            Op::Div64I => wide!(imm, |a, b| a.checked_div(b).unwrap_or(0)),
-            Op::Div64R => wide!(r[src], |a, b| a.checked_div(b).unwrap_or(0)),
-            Op::SDiv64I => wide!(imm, signed_div),
-            Op::SDiv64R => wide!(r[src], signed_div),
-            Op::Mod64I => wide!(imm, |a, b| a.checked_rem(b).unwrap_or(a)),
-            Op::Mod64R => wide!(r[src], |a, b| a.checked_rem(b).unwrap_or(a)),
-            Op::SMod64I => wide!(imm, signed_mod),
-            Op::SMod64R => wide!(r[src], signed_mod),
-            Op::Or64I => wide!(imm, |a, b| a | b),
-            Op::Or64R => wide!(r[src], |a, b| a | b),
-            Op::And64I => wide!(imm, |a, b| a & b),
-            Op::And64R => wide!(r[src], |a, b| a & b),
-            Op::Xor64I => wide!(imm, |a, b| a ^ b),
-            Op::Xor64R => wide!(r[src], |a, b| a ^ b),
-            Op::Lsh64I => wide!(imm, |a, b| a.wrapping_shl(b as u32)),
-            Op::Lsh64R => wide!(r[src], |a, b| a.wrapping_shl(b as u32)),
-            Op::Rsh64I => wide!(imm, |a, b| a.wrapping_shr(b as u32)),
-            Op::Rsh64R => wide!(r[src], |a, b| a.wrapping_shr(b as u32)),
-            Op::Arsh64I => wide!(imm, |a, b| (a as i64).wrapping_shr(b as u32) as u64),
-            Op::Arsh64R => wide!(r[src], |a, b| (a as i64).wrapping_shr(b as u32) as u64),
-            Op::Mov64I | Op::Mov32I => r[dst] = imm,
-            Op::Mov64R => r[dst] = r[src],
-            Op::Neg64 => r[dst] = r[dst].wrapping_neg(),
+        match insn.op {
+            Op::Add64I => wide!(insn.imm, |a, b| a.wrapping_add(b)),
+            Op::Add64R => wide!(r[insn.src()], |a, b| a.wrapping_add(b)),
+            Op::Sub64I => wide!(insn.imm, |a, b| a.wrapping_sub(b)),
+            Op::Sub64R => wide!(r[insn.src()], |a, b| a.wrapping_sub(b)),
+            Op::Mul64I => wide!(insn.imm, |a, b| a.wrapping_mul(b)),
+            Op::Mul64R => wide!(r[insn.src()], |a, b| a.wrapping_mul(b)),
+            Op::Div64I => wide!(insn.imm, |a, b| a.checked_div(b).unwrap_or(0)),
+            Op::Div64R => wide!(r[insn.src()], |a, b| a.checked_div(b).unwrap_or(0)),
+            Op::SDiv64I => wide!(insn.imm, signed_div),
+            Op::SDiv64R => wide!(r[insn.src()], signed_div),
+            Op::Mod64I => wide!(insn.imm, |a, b| a.checked_rem(b).unwrap_or(a)),
+            Op::Mod64R => wide!(r[insn.src()], |a, b| a.checked_rem(b).unwrap_or(a)),
+            Op::SMod64I => wide!(insn.imm, signed_mod),
+            Op::SMod64R => wide!(r[insn.src()], signed_mod),
+            Op::Or64I => wide!(insn.imm, |a, b| a | b),
+            Op::Or64R => wide!(r[insn.src()], |a, b| a | b),
+            Op::And64I => wide!(insn.imm, |a, b| a & b),
+            Op::And64R => wide!(r[insn.src()], |a, b| a & b),
+            Op::Xor64I => wide!(insn.imm, |a, b| a ^ b),
+            Op::Xor64R => wide!(r[insn.src()], |a, b| a ^ b),
+            Op::Lsh64I => wide!(insn.imm, |a, b| a.wrapping_shl(b as u32)),
+            Op::Lsh64R => wide!(r[insn.src()], |a, b| a.wrapping_shl(b as u32)),
+            Op::Rsh64I => wide!(insn.imm, |a, b| a.wrapping_shr(b as u32)),
+            Op::Rsh64R => wide!(r[insn.src()], |a, b| a.wrapping_shr(b as u32)),
+            Op::Arsh64I => wide!(insn.imm, |a, b| (a as i64).wrapping_shr(b as u32) as u64),
+            Op::Arsh64R => wide!(r[insn.src()], |a, b| (a as i64).wrapping_shr(b as u32) as u64),
+            Op::Mov64I | Op::Mov32I => r[insn.dst()] = insn.imm,
+            Op::Mov64R => r[insn.dst()] = r[insn.src()],
+            Op::Neg64 => r[insn.dst()] = r[insn.dst()].wrapping_neg(),
 
-            Op::Add32I => narrow!(imm, |a, b| a.wrapping_add(b)),
-            Op::Add32R => narrow!(r[src], |a, b| a.wrapping_add(b)),
-            Op::Sub32I => narrow!(imm, |a, b| a.wrapping_sub(b)),
-            Op::Sub32R => narrow!(r[src], |a, b| a.wrapping_sub(b)),
-            Op::Mul32I => narrow!(imm, |a, b| a.wrapping_mul(b)),
-            Op::Mul32R => narrow!(r[src], |a, b| a.wrapping_mul(b)),
-            Op::Div32I => narrow!(imm, |a, b| a.checked_div(b).unwrap_or(0)),
-            Op::Div32R => narrow!(r[src], |a, b| a.checked_div(b).unwrap_or(0)),
-            Op::SDiv32I => narrow!(imm, signed_div_32),
-            Op::SDiv32R => narrow!(r[src], signed_div_32),
-            Op::Mod32I => narrow!(imm, |a, b| a.checked_rem(b).unwrap_or(a)),
-            Op::Mod32R => narrow!(r[src], |a, b| a.checked_rem(b).unwrap_or(a)),
-            Op::SMod32I => narrow!(imm, signed_mod_32),
-            Op::SMod32R => narrow!(r[src], signed_mod_32),
-            Op::Or32I => narrow!(imm, |a, b| a | b),
-            Op::Or32R => narrow!(r[src], |a, b| a | b),
-            Op::And32I => narrow!(imm, |a, b| a & b),
-            Op::And32R => narrow!(r[src], |a, b| a & b),
-            Op::Xor32I => narrow!(imm, |a, b| a ^ b),
-            Op::Xor32R => narrow!(r[src], |a, b| a ^ b),
-            Op::Lsh32I => narrow!(imm, |a, b| a.wrapping_shl(b)),
-            Op::Lsh32R => narrow!(r[src], |a, b| a.wrapping_shl(b)),
-            Op::Rsh32I => narrow!(imm, |a, b| a.wrapping_shr(b)),
-            Op::Rsh32R => narrow!(r[src], |a, b| a.wrapping_shr(b)),
-            Op::Arsh32I => narrow!(imm, |a, b| (a as i32).wrapping_shr(b) as u32),
-            Op::Arsh32R => narrow!(r[src], |a, b| (a as i32).wrapping_shr(b) as u32),
-            Op::Mov32R => r[dst] = u64::from(r[src] as u32),
-            Op::Neg32 => r[dst] = u64::from((r[dst] as u32).wrapping_neg()),
+            Op::Add32I => narrow!(insn.imm, |a, b| a.wrapping_add(b)),
+            Op::Add32R => narrow!(r[insn.src()], |a, b| a.wrapping_add(b)),
+            Op::Sub32I => narrow!(insn.imm, |a, b| a.wrapping_sub(b)),
+            Op::Sub32R => narrow!(r[insn.src()], |a, b| a.wrapping_sub(b)),
+            Op::Mul32I => narrow!(insn.imm, |a, b| a.wrapping_mul(b)),
+            Op::Mul32R => narrow!(r[insn.src()], |a, b| a.wrapping_mul(b)),
+            Op::Div32I => narrow!(insn.imm, |a, b| a.checked_div(b).unwrap_or(0)),
+            Op::Div32R => narrow!(r[insn.src()], |a, b| a.checked_div(b).unwrap_or(0)),
+            Op::SDiv32I => narrow!(insn.imm, signed_div_32),
+            Op::SDiv32R => narrow!(r[insn.src()], signed_div_32),
+            Op::Mod32I => narrow!(insn.imm, |a, b| a.checked_rem(b).unwrap_or(a)),
+            Op::Mod32R => narrow!(r[insn.src()], |a, b| a.checked_rem(b).unwrap_or(a)),
+            Op::SMod32I => narrow!(insn.imm, signed_mod_32),
+            Op::SMod32R => narrow!(r[insn.src()], signed_mod_32),
+            Op::Or32I => narrow!(insn.imm, |a, b| a | b),
+            Op::Or32R => narrow!(r[insn.src()], |a, b| a | b),
+            Op::And32I => narrow!(insn.imm, |a, b| a & b),
+            Op::And32R => narrow!(r[insn.src()], |a, b| a & b),
+            Op::Xor32I => narrow!(insn.imm, |a, b| a ^ b),
+            Op::Xor32R => narrow!(r[insn.src()], |a, b| a ^ b),
+            Op::Lsh32I => narrow!(insn.imm, |a, b| a.wrapping_shl(b)),
+            Op::Lsh32R => narrow!(r[insn.src()], |a, b| a.wrapping_shl(b)),
+            Op::Rsh32I => narrow!(insn.imm, |a, b| a.wrapping_shr(b)),
+            Op::Rsh32R => narrow!(r[insn.src()], |a, b| a.wrapping_shr(b)),
+            Op::Arsh32I => narrow!(insn.imm, |a, b| (a as i32).wrapping_shr(b) as u32),
+            Op::Arsh32R => narrow!(r[insn.src()], |a, b| (a as i32).wrapping_shr(b) as u32),
+            Op::Mov32R => r[insn.dst()] = u64::from(r[insn.src()] as u32),
+            Op::Neg32 => r[insn.dst()] = u64::from((r[insn.dst()] as u32).wrapping_neg()),
 
-            Op::MovS8To64 => r[dst] = r[src] as i8 as u64,
-            Op::MovS16To64 => r[dst] = r[src] as i16 as u64,
-            Op::MovS32To64 => r[dst] = r[src] as i32 as u64,
-            Op::MovS8To32 => r[dst] = u64::from(r[src] as i8 as u32),
-            Op::MovS16To32 => r[dst] = u64::from(r[src] as i16 as u32),
-            Op::Low16 => r[dst] = u64::from(r[dst] as u16),
-            Op::Low32 => r[dst] = u64::from(r[dst] as u32),
+            Op::MovS8To64 => r[insn.dst()] = r[insn.src()] as i8 as u64,
+            Op::MovS16To64 => r[insn.dst()] = r[insn.src()] as i16 as u64,
+            Op::MovS32To64 => r[insn.dst()] = r[insn.src()] as i32 as u64,
+            Op::MovS8To32 => r[insn.dst()] = u64::from(r[insn.src()] as i8 as u32),
+            Op::MovS16To32 => r[insn.dst()] = u64::from(r[insn.src()] as i16 as u32),
+            Op::Low16 => r[insn.dst()] = u64::from(r[insn.dst()] as u16),
+            Op::Low32 => r[insn.dst()] = u64::from(r[insn.dst()] as u32),
             Op::Low64 => {}
-            Op::Swap16 => r[dst] = u64::from((r[dst] as u16).swap_bytes()),
-            Op::Swap32 => r[dst] = u64::from((r[dst] as u32).swap_bytes()),
-            Op::Swap64 => r[dst] = r[dst].swap_bytes(),
+            Op::Swap16 => r[insn.dst()] = u64::from((r[insn.dst()] as u16).swap_bytes()),
+            Op::Swap32 => r[insn.dst()] = u64::from((r[insn.dst()] as u32).swap_bytes()),
+            Op::Swap64 => r[insn.dst()] = r[insn.dst()].swap_bytes(),
 
-            Op::Ja => jump!(off),
-            Op::Jeq64I => branch!(imm, u64, |a, b| a == b),
-            Op::Jeq64R => branch!(r[src], u64, |a, b| a == b),
-            Op::Jne64I => branch!(imm, u64, |a, b| a != b),
-            Op::Jne64R => branch!(r[src], u64, |a, b| a != b),
-            Op::Jgt64I => branch!(imm, u64, |a, b| a > b),
-            Op::Jgt64R => branch!(r[src], u64, |a, b| a > b),
-            Op::Jge64I => branch!(imm, u64, |a, b| a >= b),
-            Op::Jge64R => branch!(r[src], u64, |a, b| a >= b),
-            Op::Jlt64I => branch!(imm, u64, |a, b| a < b),
-            Op::Jlt64R => branch!(r[src], u64, |a, b| a < b),
-            Op::Jle64I => branch!(imm, u64, |a, b| a <= b),
-            Op::Jle64R => branch!(r[src], u64, |a, b| a <= b),
-            Op::Jset64I => branch!(imm, u64, |a, b| a & b != 0),
-            Op::Jset64R => branch!(r[src], u64, |a, b| a & b != 0),
-            Op::Jsgt64I => branch!(imm, i64, |a, b| a > b),
-            Op::Jsgt64R => branch!(r[src], i64, |a, b| a > b),
-            Op::Jsge64I => branch!(imm, i64, |a, b| a >= b),
-            Op::Jsge64R => branch!(r[src], i64, |a, b| a >= b),
-            Op::Jslt64I => branch!(imm, i64, |a, b| a < b),
-            Op::Jslt64R => branch!(r[src], i64, |a, b| a < b),
-            Op::Jsle64I => branch!(imm, i64, |a, b| a <= b),
-            Op::Jsle64R => branch!(r[src], i64, |a, b| a <= b),
-            Op::Jeq32I => branch!(imm, u32, |a, b| a == b),
-            Op::Jeq32R => branch!(r[src], u32, |a, b| a == b),
-            Op::Jne32I => branch!(imm, u32, |a, b| a != b),
-            Op::Jne32R => branch!(r[src], u32, |a, b| a != b),
-            Op::Jgt32I => branch!(imm, u32, |a, b| a > b),
-            Op::Jgt32R => branch!(r[src], u32, |a, b| a > b),
-            Op::Jge32I => branch!(imm, u32, |a, b| a >= b),
-            Op::Jge32R => branch!(r[src], u32, |a, b| a >= b),
-            Op::Jlt32I => branch!(imm, u32, |a, b| a < b),
-            Op::Jlt32R => branch!(r[src], u32, |a, b| a < b),
-            Op::Jle32I => branch!(imm, u32, |a, b| a <= b),
-            Op::Jle32R => branch!(r[src], u32, |a, b| a <= b),
-            Op::Jset32I => branch!(imm, u32, |a, b| a & b != 0),
-            Op::Jset32R => branch!(r[src], u32, |a, b| a & b != 0),
-            Op::Jsgt32I => branch!(imm, i32, |a, b| a > b),
-            Op::Jsgt32R => branch!(r[src], i32, |a, b| a > b),
-            Op::Jsge32I => branch!(imm, i32, |a, b| a >= b),
-            Op::Jsge32R => branch!(r[src], i32, |a, b| a >= b),
-            Op::Jslt32I => branch!(imm, i32, |a, b| a < b),
-            Op::Jslt32R => branch!(r[src], i32, |a, b| a < b),
-            Op::Jsle32I => branch!(imm, i32, |a, b| a <= b),
-            Op::Jsle32R => branch!(r[src], i32, |a, b| a <= b),
+            Op::Ja => jump!(insn.off),
+            Op::Jeq64I => branch!(insn.imm, u64, |a, b| a == b),
+            Op::Jeq64R => branch!(r[insn.src()], u64, |a, b| a == b),
+            Op::Jne64I => branch!(insn.imm, u64, |a, b| a != b),
+            Op::Jne64R => branch!(r[insn.src()], u64, |a, b| a != b),
+            Op::Jgt64I => branch!(insn.imm, u64, |a, b| a > b),
+            Op::Jgt64R => branch!(r[insn.src()], u64, |a, b| a > b),
+            Op::Jge64I => branch!(insn.imm, u64, |a, b| a >= b),
+            Op::Jge64R => branch!(r[insn.src()], u64, |a, b| a >= b),
+            Op::Jlt64I => branch!(insn.imm, u64, |a, b| a < b),
+            Op::Jlt64R => branch!(r[insn.src()], u64, |a, b| a < b),
+            Op::Jle64I => branch!(insn.imm, u64, |a, b| a <= b),
+            Op::Jle64R => branch!(r[insn.src()], u64, |a, b| a <= b),
+            Op::Jset64I => branch!(insn.imm, u64, |a, b| a & b != 0),
+            Op::Jset64R => branch!(r[insn.src()], u64, |a, b| a & b != 0),
+            Op::Jsgt64I => branch!(insn.imm, i64, |a, b| a > b),
+            Op::Jsgt64R => branch!(r[insn.src()], i64, |a, b| a > b),
+            Op::Jsge64I => branch!(insn.imm, i64, |a, b| a >= b),
+            Op::Jsge64R => branch!(r[insn.src()], i64, |a, b| a >= b),
+            Op::Jslt64I => branch!(insn.imm, i64, |a, b| a < b),
+            Op::Jslt64R => branch!(r[insn.src()], i64, |a, b| a < b),
+            Op::Jsle64I => branch!(insn.imm, i64, |a, b| a <= b),
+            Op::Jsle64R => branch!(r[insn.src()], i64, |a, b| a <= b),
+            Op::Jeq32I => branch!(insn.imm, u32, |a, b| a == b),
+            Op::Jeq32R => branch!(r[insn.src()], u32, |a, b| a == b),
+            Op::Jne32I => branch!(insn.imm, u32, |a, b| a != b),
+            Op::Jne32R => branch!(r[insn.src()], u32, |a, b| a != b),
+            Op::Jgt32I => branch!(insn.imm, u32, |a, b| a > b),
+            Op::Jgt32R => branch!(r[insn.src()], u32, |a, b| a > b),
+            Op::Jge32I => branch!(insn.imm, u32, |a, b| a >= b),
+            Op::Jge32R => branch!(r[insn.src()], u32, |a, b| a >= b),
+            Op::Jlt32I => branch!(insn.imm, u32, |a, b| a < b),
+            Op::Jlt32R => branch!(r[insn.src()], u32, |a, b| a < b),
+            Op::Jle32I => branch!(insn.imm, u32, |a, b| a <= b),
+            Op::Jle32R => branch!(r[insn.src()], u32, |a, b| a <= b),
+            Op::Jset32I => branch!(insn.imm, u32, |a, b| a & b != 0),
+            Op::Jset32R => branch!(r[insn.src()], u32, |a, b| a & b != 0),
+            Op::Jsgt32I => branch!(insn.imm, i32, |a, b| a > b),
+            Op::Jsgt32R => branch!(r[insn.src()], i32, |a, b| a > b),
+            Op::Jsge32I => branch!(insn.imm, i32, |a, b| a >= b),
+            Op::Jsge32R => branch!(r[insn.src()], i32, |a, b| a >= b),
+            Op::Jslt32I => branch!(insn.imm, i32, |a, b| a < b),
+            Op::Jslt32R => branch!(r[insn.src()], i32, |a, b| a < b),
+            Op::Jsle32I => branch!(insn.imm, i32, |a, b| a <= b),
+            Op::Jsle32R => branch!(r[insn.src()], i32, |a, b| a <= b),
 
             Op::Load8 => load!(u8, u8),
             Op::Load16 => load!(u16, u16),
@@ -278,52 +291,47 @@ pub(super) fn run<E: Env>(
             Op::ContextLoad16 => context_load!(u16),
             Op::ContextLoad32 => context_load!(u32),
             Op::ContextLoad64 => context_load!(u64),
-            Op::Store8I => store!(u8, imm),
-            Op::Store16I => store!(u16, imm),
-            Op::Store32I => store!(u32, imm),
-            Op::Store64I => store!(u64, imm),
-            Op::Store8R => store!(u8, r[src]),
-            Op::Store16R => store!(u16, r[src]),
-            Op::Store32R => store!(u32, r[src]),
-            Op::Store64R => store!(u64, r[src]),
-            Op::StackStore8I => stack_store!(u8, imm),
-            Op::StackStore16I => stack_store!(u16, imm),
-            Op::StackStore32I => stack_store!(u32, imm),
-            Op::StackStore64I => stack_store!(u64, imm),
-            Op::StackStore8R => stack_store!(u8, r[src]),
-            Op::StackStore16R => stack_store!(u16, r[src]),
-            Op::StackStore32R => stack_store!(u32, r[src]),
-            Op::StackStore64R => stack_store!(u64, r[src]),
+            Op::Store8I => store!(u8, insn.imm),
+            Op::Store16I => store!(u16, insn.imm),
+            Op::Store32I => store!(u32, insn.imm),
+            Op::Store64I => store!(u64, insn.imm),
+            Op::Store8R => store!(u8, r[insn.src()]),
+            Op::Store16R => store!(u16, r[insn.src()]),
+            Op::Store32R => store!(u32, r[insn.src()]),
+            Op::Store64R => store!(u64, r[insn.src()]),
+            Op::StackStore8I => stack_store!(u8, insn.imm),
+            Op::StackStore16I => stack_store!(u16, insn.imm),
+            Op::StackStore32I => stack_store!(u32, insn.imm),
+            Op::StackStore64I => stack_store!(u64, insn.imm),
+            Op::StackStore8R => stack_store!(u8, r[insn.src()]),
+            Op::StackStore16R => stack_store!(u16, r[insn.src()]),
+            Op::StackStore32R => stack_store!(u32, r[insn.src()]),
+            Op::StackStore64R => stack_store!(u64, r[insn.src()]),
 
-            Op::Atomic64 | Op::Atomic32 => {
-                let address = r[dst].wrapping_add(off as i64 as u64);
-                let done = match op {
-                    Op::Atomic64 => atomic_64(memory, address, imm as i32, &mut r, src),
-                    _ => atomic_32(memory, address, imm as i32, &mut r, src),
-                };
-                if done.is_none() {
-                    let len = if op == Op::Atomic64 { 8 } else { 4 };
-                    fail!(FaultReason::BadAccess { address, len, write: true })
-                }
-            }
+            Op::AtomicAdd64 => atomic!(atomic_64, atomic::ADD, 8),
+            Op::Atomic64 => atomic!(atomic_64, insn.imm as i32, 8),
+            Op::Atomic32 => atomic!(atomic_32, insn.imm as i32, 4),
             Op::LdImm64 => {
-                r[dst] = imm;
+                r[insn.dst()] = insn.imm;
                 pc += 1;
             }
             Op::Lookup => call!(lookup),
             Op::CopyToStack64 => {
                 context_load!(u64);
-                stack_store!(u64, r[dst]);
+                stack_store!(u64, r[insn.dst()]);
                 pc += COPY_SLOTS - 1;
             }
             Op::StackLookup => {
-                (r[1], r[2]) = (imm, r[10].wrapping_add(off as i64 as u64));
+                (r[1], r[2]) = (insn.imm, pointer::make(STACK, insn.off as u64));
                 pc += LOOKUP_SLOTS - 1;
-                call!(lookup);
+                match lookup_on_stack(memory, insn.imm, insn.off as usize) {
+                    Ok(answer) => r[0] = answer,
+                    Err(reason) => fail!(reason),
+                }
             }
-            Op::Call => call!(run, imm as i32),
+            Op::Call => call!(run, insn.imm as i32),
             Op::CallLocal => match enter(&mut callers, memory, &mut r, pc) {
-                Some(()) => jump!(off),
+                Some(()) => jump!(insn.off),
                 None => fail!(FaultReason::TooManyFrames),
             },
             Op::Exit => match leave(&mut callers, memory, &mut r) {
