@@ -21,12 +21,14 @@ pub(crate) struct BusyGpus {
 
 impl BusyGpus {
     /// Adds a kernel that ran on a GPU from `start` to `end`.
+    #[inline]
     pub(crate) fn add(&mut self, gpu: u64, start: u64, end: u64) {
         self.kernels += 1;
         self.nanos = self.nanos.saturating_add(end.saturating_sub(start));
-        match self.by_gpu.iter().position(|it| it.0 == gpu) {
-            Some(at) => self.by_gpu[at].1.add(start, end),
-            None if self.by_gpu.len() < MOST_DEVICES => {
+        let n_gpus = self.by_gpu.len();
+        match self.by_gpu.iter_mut().find(|it| it.0 == gpu) {
+            Some((_, busy)) => busy.add(start, end),
+            None if n_gpus < MOST_DEVICES => {
                 let open = if start < end { vec![(start, end)] } else { Vec::new() };
                 self.by_gpu.push((gpu, BusyTime { open, ..BusyTime::default() }));
             }

@@ -19,6 +19,8 @@ pub(crate) struct Span {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClockOffset {
     bounds: Option<(i64, i64)>,
+    /// The middle between them; 0 before the first reading.
+    middle: i64,
 }
 
 impl ClockOffset {
@@ -29,13 +31,12 @@ impl ClockOffset {
         if low > high {
             return false;
         }
-        let before = self.bounds.replace((low, high));
-        let Some((old_low, old_high)) = before else { return false };
+        let (old_low, old_high) = self.bounds.unwrap_or((low, high));
         let (both_low, both_high) = (low.max(old_low), high.min(old_high));
         let stepped = both_low > both_high;
-        if !stepped {
-            self.bounds = Some((both_low, both_high));
-        }
+        let (low, high) = if stepped { (low, high) } else { (both_low, both_high) };
+        self.bounds = Some((low, high));
+        self.middle = low.wrapping_add(high.wrapping_sub(low) / 2);
         stepped
     }
 
@@ -50,9 +51,7 @@ impl ClockOffset {
 
     #[inline]
     fn to_monotonic(self, Realtime(nanos): Realtime) -> u64 {
-        let (low, high) = self.bounds.unwrap_or((0, 0));
-        let offset = low.wrapping_add(high.wrapping_sub(low) / 2);
-        nanos.wrapping_sub(offset as u64)
+        nanos.wrapping_sub(self.middle as u64)
     }
 }
 

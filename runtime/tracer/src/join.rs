@@ -10,10 +10,10 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use xputrace_wire::record::Launch;
 
-/// Start of slab entries that do not hold back the watermark.
-const NOT_WAITING: u64 = u64::MAX;
 /// Start of slab entries that are free.
 const GONE: u64 = u64::MAX;
+/// Start of those that do not hold back the watermark. Launches that do begin earlier.
+const NOT_WAITING: u64 = GONE - 1;
 const FIRST_SLOTS: usize = 1 << 10;
 const MOST_SLOTS: usize = 1 << 18;
 const EMPTY: u32 = u32::MAX;
@@ -54,11 +54,10 @@ impl Pending {
         self.n_waiting
     }
 
-    /// Inserts a launch; returns it to be marked. One that is not `expected` may have no recorded activity, so nothing
-    /// waits for it.
+    /// Inserts a launch. One that is not `expected` may have no recorded activity, so nothing waits for it.
     #[inline]
-    pub(crate) fn insert(&mut self, launch: &Launch, expected: bool) -> &mut Launch {
-        let index = self.slab.insert(*launch);
+    pub(crate) fn insert(&mut self, launch: &Launch, expected: bool) {
+        let index = self.slab.insert(|| *launch);
         self.waiting_since.set(index, launch.start.min(NOT_WAITING - 1));
         self.n_waiting += 1;
         self.place(launch.correlation, index);
@@ -68,25 +67,21 @@ impl Pending {
         if self.overflow.len() * 8 > self.slots.len() && self.slots.len() < MOST_SLOTS {
             self.grow();
         }
-        &mut self.slab[index]
     }
 
     /// Returns the launch that caused an activity, and whether this is the first activity that was
     /// waited for.
     #[inline]
-    pub(crate) fn join(&mut self, correlation: u32, context: u32) -> Option<(Launch, bool)> {
+    pub(crate) fn join(&mut self, correlation: u32, context: u32) -> Option<(&mut Launch, bool)> {
         let index = self.find(correlation, context)?;
-        let launch = self.slab[index];
-        let first = self.waiting_since.of(index) != NOT_WAITING;
+        let launch = &self.slab[index];
+        let first = self.waiting_since.of(index) < NOT_WAITING;
         if launch.is_single() {
-            self.remove(index);
+            self.remove(index, correlation);
         } else if first {
             self.retain(index, launch.start);
-        } else if launch.launch_kind != Launch::GRAPH {
-            // One record shows that they came here. Those of a graph may be divided.
-            self.slab[index].flags &= !Launch::YIELDED;
         }
-        Some((launch, first))
+        Some((&mut self.slab[index], first))
     }
 
     /// Returns the oldest waiting launch that `withholds` accepts.
@@ -120,12 +115,12 @@ impl Pending {
 
     /// Iterates over start and slab index of the waiting launches.
     fn waiting(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        self.waiting_since.iter().filter(|(start, _)| *start != NOT_WAITING)
+        self.waiting_since.iter().filter(|(start, _)| *start < NOT_WAITING)
     }
 
     fn take(&mut self, index: u32) -> Launch {
         let launch = self.slab[index];
-        self.remove(index);
+        self.remove(index, launch.correlation);
         launch
     }
 
@@ -136,8 +131,13 @@ impl Pending {
         if *slot == EMPTY {
             *slot = index;
         } else {
-            self.overflow.entry(correlation).or_default().push(index);
+            self.place_elsewhere(correlation, index);
         }
+    }
+
+    #[cold]
+    fn place_elsewhere(&mut self, correlation: u32, index: u32) {
+        self.overflow.entry(correlation).or_default().push(index);
     }
 
     #[inline]
@@ -157,28 +157,31 @@ impl Pending {
     }
 
     #[inline]
-    fn remove(&mut self, index: u32) {
-        let launch = &mut self.slab[index];
-        launch.start = GONE;
-        let correlation = launch.correlation;
+    fn remove(&mut self, index: u32, correlation: u32) {
         let mask = self.slots.len() - 1;
         let slot = &mut self.slots[correlation as usize & mask];
         if *slot == index {
             *slot = EMPTY;
-        } else if let Some(others) = self.overflow.get_mut(&correlation) {
-            others.retain(|it| *it != index);
-            if others.is_empty() {
-                self.overflow.remove(&correlation);
-            }
+        } else {
+            self.remove_elsewhere(correlation, index);
         }
-        if self.waiting_since.end(index) {
+        if self.waiting_since.end(index, GONE) {
             self.n_waiting -= 1;
         }
         self.slab.remove(index);
     }
 
+    #[cold]
+    fn remove_elsewhere(&mut self, correlation: u32, index: u32) {
+        let Some(others) = self.overflow.get_mut(&correlation) else { return };
+        others.retain(|it| *it != index);
+        if others.is_empty() {
+            self.overflow.remove(&correlation);
+        }
+    }
+
     fn retain(&mut self, index: u32, start: u64) {
-        self.waiting_since.end(index);
+        self.waiting_since.end(index, NOT_WAITING);
         self.n_waiting -= 1;
         let is_copy = self.slab[index].launch_kind == Launch::MEMCPY;
         let retained = if is_copy { &mut self.retained_copies } else { &mut self.retained };
@@ -187,7 +190,7 @@ impl Pending {
             && let Some((oldest, start)) = retained.pop_front()
             && self.is_retained(oldest, start)
         {
-            self.remove(oldest);
+            self.remove(oldest, self.slab[oldest].correlation);
         }
     }
 
@@ -196,11 +199,11 @@ impl Pending {
         self.waiting_since.of(index) == NOT_WAITING && self.slab[index].start == start
     }
 
+    #[cold]
     fn grow(&mut self) {
         let slots = self.slots.len() * 4;
         let mut live: Vec<u32> = self.slots.iter().copied().filter(|it| *it != EMPTY).collect();
         live.extend(self.overflow.drain().flat_map(|(_, indices)| indices));
-        live.sort_unstable_by_key(|it| self.slab[*it].start);
         self.slots = vec![EMPTY; slots];
         for index in live {
             self.place(self.slab[index].correlation, index);
@@ -208,7 +211,7 @@ impl Pending {
     }
 }
 
-/// Start of each slab entry that waits for its first activity; [`NOT_WAITING`] for others.
+/// Start of each slab entry that waits for its first activity; [`NOT_WAITING`] or [`GONE`] for others.
 #[derive(Debug, Default)]
 struct Starts {
     all: Vec<u64>,
@@ -240,10 +243,10 @@ impl Starts {
         *block = start.min(*block);
     }
 
-    /// Ends the wait of an entry; returns whether it did wait.
+    /// Ends the wait of an entry, which becomes [`NOT_WAITING`] or [`GONE`]; returns whether it did wait.
     #[inline]
-    fn end(&mut self, index: u32) -> bool {
-        std::mem::replace(&mut self.all[index as usize], NOT_WAITING) != NOT_WAITING
+    fn end(&mut self, index: u32, start: u64) -> bool {
+        std::mem::replace(&mut self.all[index as usize], start) < NOT_WAITING
     }
 
     fn iter(&self) -> impl Iterator<Item = (u64, u32)> + '_ {

@@ -22,18 +22,19 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Adds an element; returns its place.
+    /// Adds the element that `make` returns, which is large, so it is made where it stays; returns its place.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, element: T) -> u32 {
+    pub(crate) fn insert(&mut self, make: impl FnOnce() -> T) -> u32 {
         match self.free.pop() {
             Some(place) => {
-                self[place] = element;
+                self[place] = make();
                 place
             }
-            None => self.push(element),
+            None => self.push(make()),
         }
     }
 
+    #[inline(never)]
     fn push(&mut self, element: T) -> u32 {
         if self.chunks.last().is_none_or(|it| it.len() == CHUNK) {
             self.chunks.push(Vec::with_capacity(CHUNK));
@@ -86,10 +87,10 @@ mod tests {
     #[test]
     fn elements_stay_and_free_places_are_taken_first() {
         let mut slab = Slab::default();
-        let places: Vec<u32> = (0..3 * CHUNK as u64).map(|n| slab.insert(n)).collect();
+        let places: Vec<u32> = (0..3 * CHUNK as u64).map(|n| slab.insert(|| n)).collect();
         assert!(places.iter().zip(0..).all(|(place, n)| slab[*place] == n));
         slab.remove(places[7]);
-        assert_eq!((slab.insert(1 << 40), slab[places[7]], slab[places[8]]), (places[7], 1 << 40, 8));
+        assert_eq!((slab.insert(|| 1 << 40), slab[places[7]], slab[places[8]]), (places[7], 1 << 40, 8));
         assert_eq!((slab.get(3 * CHUNK as u32), slab.room()), (None, 3 * CHUNK));
     }
 }

@@ -66,7 +66,7 @@ pub(super) enum Op {
     LdImm64,
     Lookup, Call,
     /// Rows of the above: `fuse`.
-    CopyToStack64, StackLookup,
+    CopyToStack64, StackLookup, Return,
     /// Calls a function of the program.
     CallLocal,
     Exit,

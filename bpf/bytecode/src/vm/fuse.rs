@@ -10,7 +10,7 @@ use super::pointer::{self, MAPS};
 pub(super) fn fuse(code: &mut [Decoded], stack_is_fixed: bool) {
     for at in 0..code.len() {
         let lookup = || lookup_on_stack(&code[at..]).filter(|_| stack_is_fixed);
-        if let Some(it) = copy_to_stack(&code[at..]).or_else(lookup) {
+        if let Some(it) = copy_to_stack(&code[at..]).or_else(lookup).or_else(|| answer(&code[at..])) {
             code[at] = it;
         }
     }
@@ -38,4 +38,14 @@ fn lookup_on_stack(code: &[Decoded]) -> Option<Decoded> {
     let place = i32::try_from((STACK_BYTES as i64).checked_add(add.imm as i64)?).ok()?;
     let are_places = pointer::region(map.imm) == MAPS && (0..STACK_BYTES as i32).contains(&place);
     (is_row && are_arguments && are_places).then_some(Decoded { op: Op::StackLookup, off: place, ..*map })
+}
+
+/// Slots of a [`Op::Return`].
+pub(super) const RETURN_SLOTS: usize = 2;
+
+/// A number that is returned.
+fn answer(code: &[Decoded]) -> Option<Decoded> {
+    let [number, exit, ..] = code else { return None };
+    let is_it = matches!(number.op, Op::Mov64I | Op::Mov32I) && number.dst == 0 && exit.op == Op::Exit;
+    is_it.then_some(Decoded { op: Op::Return, ..*number })
 }

@@ -3,7 +3,7 @@
 use super::call::{Call, Scratch, lookup_on_stack};
 use super::decode::{Decoded, Op};
 use super::env::{Atomic, Env};
-use super::fuse::{COPY_SLOTS, LOOKUP_SLOTS};
+use super::fuse::{COPY_SLOTS, LOOKUP_SLOTS, RETURN_SLOTS};
 use super::memory::{Memory, STACK_BYTES};
 use super::pointer::{self, CTX, STACK};
 use super::{Fault, FaultReason};
@@ -146,6 +146,14 @@ pub(super) fn run<E: Env>(
                     fail!(FaultReason::BadAccess { address, len: $len, write: true })
                 }
             }};
+        }
+        macro_rules! exit {
+            () => {
+                match leave(&mut callers, memory, &mut r) {
+                    Some(back) => jump!(back),
+                    None => return Ok(r[0]),
+                }
+            };
         }
         macro_rules! call {
             ($method:ident $(, $helper:expr)?) => {{
@@ -334,10 +342,12 @@ pub(super) fn run<E: Env>(
                 Some(()) => jump!(insn.off),
                 None => fail!(FaultReason::TooManyFrames),
             },
-            Op::Exit => match leave(&mut callers, memory, &mut r) {
-                Some(back) => jump!(back),
-                None => return Ok(r[0]),
-            },
+            Op::Exit => exit!(),
+            Op::Return => {
+                r[0] = insn.imm;
+                pc += RETURN_SLOTS - 1;
+                exit!();
+            }
             Op::Half => fail!(FaultReason::NoProgram),
         }
     }

@@ -77,7 +77,7 @@ impl Intake<'_> {
     #[inline]
     fn take_cause(&mut self, frame: &Frame<'_>, has_others: &mut bool) -> bool {
         match frame.header.kind {
-            kind::LAUNCH => frame.read().map(|it| self.take_launch(&it)).is_some(),
+            kind::LAUNCH => frame.read().map(|mut it| self.take_launch(&mut it)).is_some(),
             // Their times need the clock that precedes them.
             OVERHEAD | MIGRATION => {
                 *has_others = true;
@@ -178,7 +178,7 @@ impl Intake<'_> {
     }
 
     #[inline]
-    fn take_launch(&mut self, launch: &Launch) {
+    fn take_launch(&mut self, launch: &mut Launch) {
         let wanted = &self.handlers.wanted;
         let Some(call) = launch.call() else { return self.ledger.losses.add(Loss::Malformed, 1) };
         if !wanted.calls.contains(call) {
@@ -213,7 +213,7 @@ impl Intake<'_> {
                 process.launches.insert(launch, false);
             }
             if !self.handlers.of_call(call).is_empty() {
-                process.calls.push(*launch);
+                process.calls.push(launch.end, || *launch);
             }
             return;
         }
@@ -222,18 +222,18 @@ impl Intake<'_> {
             balance.failed += 1;
         } else {
             balance.without_work += u64::from(has_no_record);
-            let is_yielded = !has_no_record && wanted.records(call) && process.gaps.concern(launch);
+            let is_yielded = !has_no_record && process.gaps.concern(launch) && wanted.records(call);
             if is_yielded {
                 self.ledger.yielded(call);
             }
             if wanted.joins_with(call) {
                 let mark = if is_yielded { Launch::YIELDED } else { 0 };
-                let kept = process.launches.insert(launch, is_waited_for && !is_yielded);
-                kept.flags = launch.flags & !Launch::YIELDED | mark;
+                launch.flags = launch.flags & !Launch::YIELDED | mark;
+                process.launches.insert(launch, is_waited_for && !is_yielded);
             }
         }
         if !self.handlers.of_call(call).is_empty() {
-            process.calls.push(*launch);
+            process.calls.push(launch.end, || *launch);
         }
     }
 
@@ -260,7 +260,7 @@ impl Intake<'_> {
         self.strings.learn_payload(record, self.names);
         self.process.counts.host_events[record.kind().index()] += 1;
         self.ledger.account.host_event_mut(record.kind()).handled += 1;
-        self.process.host_events.push(*record);
+        self.process.host_events.push(common.end, || *record);
     }
 
     /// Takes an event with CUPTI's times, of which it has `timed` with ours.
@@ -366,7 +366,7 @@ impl Intake<'_> {
     #[inline]
     fn handle_record(&mut self, record: &ActivityRecord, span: Option<Span>) {
         if !self.handlers.wanted.joined.contains(record.activity()) {
-            queue(&mut self.process.activities, span, record, None);
+            queue(&mut self.process.activities, span, record, || None);
         } else if !join(self.process, self.ledger, record, span) {
             self.process.orphans.push(*record, span);
         }
@@ -409,7 +409,7 @@ impl Intake<'_> {
     fn handle_alone(&mut self, orphans: Vec<Orphan>) {
         for Orphan { span, activity, .. } in orphans {
             self.ledger.losses.add(self.process.loss_of(&activity), 1);
-            queue(&mut self.process.activities, span, &activity, None);
+            queue(&mut self.process.activities, span, &activity, || None);
         }
     }
 
@@ -454,22 +454,30 @@ fn join(process: &mut Process, ledger: &mut Ledger, activity: &ActivityRecord, s
     }
     match launch.call() {
         // It counts as outside.
-        Some(call) if !expects(&launch, call) => {}
+        Some(call) if !expects(launch, call) => {}
         Some(call) if first => ledger.account.call_mut(call).joined += 1,
-        // A graph may have more records, of which others went elsewhere.
-        Some(call) if launch.flags & Launch::YIELDED != 0 && call != Call::Graph => ledger.regained(call),
+        // One record shows that they came here. Those of a graph may be divided.
+        Some(call) if launch.flags & Launch::YIELDED != 0 && call != Call::Graph => {
+            launch.flags &= !Launch::YIELDED;
+            ledger.regained(call);
+        }
         _ => {}
     }
-    process.watermark.joined(&launch);
-    queue(&mut process.activities, span, activity, Some(launch));
+    process.watermark.joined(launch);
+    queue(&mut process.activities, span, activity, || Some(*launch));
     true
 }
 
 /// Queues an activity; one without times is counted and not handled.
 #[inline]
-fn queue(queue: &mut Queue<Joined>, span: Option<Span>, activity: &ActivityRecord, launch: Option<Launch>) {
+fn queue(
+    queue: &mut Queue<Joined>,
+    span: Option<Span>,
+    activity: &ActivityRecord,
+    launch: impl FnOnce() -> Option<Launch>,
+) {
     if let Some(span) = span {
-        queue.push(Joined { span, activity: *activity, launch });
+        queue.push(span.end, || Joined { span, activity: *activity, launch: launch() });
     }
 }
 

@@ -472,7 +472,9 @@ impl Pipeline {
                 break;
             }
             event.handle(self, process, &mut ctx, sink);
-            self.ledger.losses.add(Loss::OutOfOrder, u64::from(end < handled_until && event.is_in_order()));
+            if end < handled_until && event.is_in_order() {
+                self.ledger.losses.add(Loss::OutOfOrder, 1);
+            }
             handled_until = end.max(handled_until);
             n_handled += 1;
         }

@@ -297,6 +297,7 @@ impl Facts {
         }
     }
 
+    #[inline]
     fn thread(&self, tid_in_target: u32) -> Identity {
         let tid = self.thread_ids.get(&tid_in_target).copied().unwrap_or(tid_in_target);
         let comm = self.threads.get(&tid_in_target).copied().unwrap_or(self.comm);
@@ -310,7 +311,9 @@ impl Facts {
         match &event.launch {
             None => context::clear_launch(ctx),
             Some(launch) => {
-                identity.tid = self.fill_launch_words(ctx, launch, strings, parts).tid;
+                let thread = self.thread(launch.tid);
+                identity.tid = thread.tid;
+                self.fill_launch_words(ctx, (launch, thread), strings, parts);
                 if launch.stream == UNKNOWN {
                     ctx[word::LAUNCH_STREAM] = event.activity.stream().into();
                 }
@@ -335,7 +338,8 @@ impl Facts {
 
     pub(super) fn fill_launch_event(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings) {
         context::clear_activity(ctx);
-        let thread = self.fill_launch_words(ctx, launch, strings, Parts::ALL);
+        let thread = self.thread(launch.tid);
+        self.fill_launch_words(ctx, (launch, thread), strings, Parts::ALL);
         context::fill_identity(ctx, launch.start, thread);
     }
 
@@ -403,8 +407,13 @@ impl Facts {
     }
 
     #[inline]
-    fn fill_launch_words(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings, parts: Parts) -> Identity {
-        let thread = self.thread(launch.tid);
+    fn fill_launch_words(
+        &self,
+        ctx: &mut GpuContext,
+        (launch, thread): (&Launch, Identity),
+        strings: &Strings,
+        parts: Parts,
+    ) {
         if parts.launch_record {
             launch.put_words(ctx, strings);
         }
@@ -417,7 +426,6 @@ impl Facts {
             let stream = (launch.context, launch.stream);
             self.fill_stream(ctx, stream, (word::LAUNCH_STREAM_KIND, word::LAUNCH_STREAM_PRIORITY));
         }
-        thread
     }
 
     #[inline]

@@ -168,11 +168,11 @@ pub(super) struct Batch<E> {
 }
 
 impl<E: Queued> Queue<E> {
+    /// Adds the event that `make` returns, which ends at this time.
     #[inline(always)]
-    pub(super) fn push(&mut self, event: E) {
-        let end = event.end();
+    pub(super) fn push(&mut self, end: u64, make: impl FnOnce() -> E) {
         self.first_end = self.first_end.min(end);
-        self.unsorted.push((end, self.events.insert(event)));
+        self.unsorted.push((end, self.events.insert(make)));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -237,7 +237,7 @@ mod tests {
     fn room_for_events_grows_no_further_than_by_a_quarter() {
         let mut queue = Queue::default();
         for n in 0..50_000u64 {
-            queue.push(Launch { start: n, end: n, ..Launch::default() });
+            queue.push(n, || Launch { start: n, end: n, ..Launch::default() });
             let (len, room) = (queue.len(), queue.events.room());
             assert!(room <= len + len / 4 + 1024, "room for {room} where there are {len}");
         }
