@@ -70,12 +70,7 @@ pub(crate) const ALWAYS_FILLED: [usize; 16] = [
 
 /// Fills the words of an activity that are not in its record as they are.
 #[inline]
-pub(crate) fn fill_activity(
-    ctx: &mut GpuContext,
-    (activity, span): (&ActivityRecord, Span),
-    symbol: Symbol,
-    identity: Identity,
-) {
+pub(crate) fn fill_activity(ctx: &mut GpuContext, span: Span, symbol: Symbol, identity: Identity) {
     fill_identity(ctx, span.start, identity);
     ctx[word::NAME] = symbol.name;
     ctx[word::SHORT_NAME] = symbol.short_name;
@@ -83,9 +78,14 @@ pub(crate) fn fill_activity(
     ctx[word::START] = span.start;
     ctx[word::END] = span.end;
     ctx[word::DURATION] = span.end.wrapping_sub(span.start);
+}
+
+/// Fills the times of an activity before its start.
+#[inline]
+pub(crate) fn fill_earlier_times(ctx: &mut GpuContext, activity: &ActivityRecord, start: u64) {
     if let ActivityRecord::Kernel(it) = activity {
         let on_clock =
-            |time: Realtime| if time.0 == 0 { 0 } else { span.start.wrapping_sub(it.start.0.wrapping_sub(time.0)) };
+            |time: Realtime| if time.0 == 0 { 0 } else { start.wrapping_sub(it.start.0.wrapping_sub(time.0)) };
         (ctx[word::QUEUED], ctx[word::SUBMITTED]) = (on_clock(it.queued), on_clock(it.submitted));
     }
 }

@@ -55,7 +55,7 @@ impl Pending {
     }
 
     /// Inserts a launch. One that is not `expected` may have no recorded activity, so nothing waits for it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, launch: &Launch, expected: bool) {
         let index = self.slab.insert(|| *launch);
         self.waiting_since.set(index, launch.start.min(NOT_WAITING - 1));
@@ -315,7 +315,7 @@ mod tests {
     fn colliding_slots_are_told_apart_and_the_table_grows() {
         let mut pending = Pending::new(8);
         let ids: Vec<u32> = (0..3000).map(|n| n * FIRST_SLOTS as u32).collect();
-        ids.iter().for_each(|id| _ = pending.insert(&launch(*id, 1, u64::from(*id)), true));
+        ids.iter().for_each(|id| pending.insert(&launch(*id, 1, u64::from(*id)), true));
         assert_eq!(pending.n_waiting(), 3000);
         for id in ids.iter().rev() {
             assert_eq!(pending.join(*id, 1).map(|(it, first)| (it.correlation, first)), Some((*id, true)));
@@ -343,7 +343,7 @@ mod tests {
         pending.insert(&launch(1, 1, 10), false);
         assert!(pending.join(1, 1).is_some());
         pending.insert(&launch(2, 1, 20), true);
-        (3..=5).for_each(|id| _ = pending.insert(&launch(id, 1, 10 * u64::from(id)), false));
+        (3..=5).for_each(|id| pending.insert(&launch(id, 1, 10 * u64::from(id)), false));
         assert_eq!(pending.join(2, 1).map(|it| it.1), Some(true), "it has the entry that the first one had");
         pending.insert(&launch(6, 1, 60), true);
         pending.insert(&launch(7, 1, 70), true);
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn the_oldest_are_evicted_first() {
         let mut pending = Pending::new(8);
-        (1..=10).for_each(|id| _ = pending.insert(&launch(id, 1, 100 - u64::from(id)), true));
+        (1..=10).for_each(|id| pending.insert(&launch(id, 1, 100 - u64::from(id)), true));
         assert_eq!(pending.oldest(|_| true).map(|it| it.correlation), Some(10));
         let gone: Vec<u32> = pending.evict(3).iter().map(|it| it.correlation).collect();
         assert_eq!(gone, [10, 9, 8]);

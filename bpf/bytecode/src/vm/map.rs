@@ -595,7 +595,15 @@ impl HashIndex {
 
     #[inline(always)]
     fn find(&self, key: &[u8]) -> Option<u32> {
-        self.bucket(key, hash(key)).1
+        let find = |key: &[u8]| self.bucket(key, hash(key)).1;
+        // Where the compiler knows the length, it needs no loops over words.
+        match key.len() {
+            8 => find(&key[..8]),
+            16 => find(&key[..16]),
+            24 => find(&key[..24]),
+            32 => find(&key[..32]),
+            _ => find(key),
+        }
     }
 
     #[inline(always)]

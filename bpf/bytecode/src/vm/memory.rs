@@ -16,10 +16,33 @@ pub(super) struct Memory<'a> {
 /// The memory outside maps: separate, so that it can be read while a map changes.
 pub(super) struct Local<'a> {
     pub(super) stack: [u8; STACK_BYTES],
-    /// Stacks of the functions that are being called, the outermost first. They follow `stack` in the address space.
-    pub(super) called: Vec<u8>,
+    pub(super) calls: &'a mut Calls,
     pub(super) ctx: &'a [u8],
     pub(super) records: &'a mut Records,
+}
+
+/// Calls of functions that have not returned, the outermost first.
+#[derive(Default)]
+pub(super) struct Calls {
+    pub(super) callers: Vec<Caller>,
+    /// Stacks of the called functions. They follow the outermost one's in the address space.
+    pub(super) stacks: Vec<u8>,
+}
+
+/// What a called function gives back to its caller.
+pub(super) struct Caller {
+    /// R6 to R10.
+    pub(super) saved: [u64; 5],
+    pub(super) pc: usize,
+}
+
+impl Calls {
+    /// Forgets calls of a run that did not end well.
+    #[inline]
+    pub(super) fn forget(&mut self) {
+        self.callers.clear();
+        self.stacks.clear();
+    }
 }
 
 impl Memory<'_> {
@@ -68,7 +91,7 @@ impl Local<'_> {
         let offset = pointer::offset(address) as usize;
         match pointer::region(address) {
             STACK => match self.stack.get(offset..offset.checked_add(len)?) {
-                None => self.called.get(in_called(offset, len)?),
+                None => self.calls.stacks.get(in_called(offset, len)?),
                 own => own,
             },
             CTX => self.ctx.get(offset..offset.checked_add(len)?),
@@ -82,7 +105,7 @@ impl Local<'_> {
         let offset = pointer::offset(address) as usize;
         match pointer::region(address) {
             STACK => match self.stack.get_mut(offset..offset.checked_add(len)?) {
-                None => self.called.get_mut(in_called(offset, len)?),
+                None => self.calls.stacks.get_mut(in_called(offset, len)?),
                 own => own,
             },
             RECORDS => self.records.bytes_mut(offset, len),

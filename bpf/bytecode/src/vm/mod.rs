@@ -30,7 +30,7 @@ use zerocopy::IntoBytes as _;
 use self::call::Scratch;
 use self::decode::Decoded;
 use self::map::{Map, Store};
-use self::memory::{Local, Memory, Records, STACK_BYTES};
+use self::memory::{Calls, Local, Memory, Records, STACK_BYTES};
 pub use env::{Atomic, Change, Env, GpuThread, Number, RemoteMap};
 pub use printk::line as printed_line;
 pub use reads::context_reads;
@@ -106,6 +106,7 @@ pub struct Engine {
     /// Maps with a value per GPU thread.
     per_thread: Vec<usize>,
     records: Records,
+    calls: Calls,
     scratch: Scratch,
     instruction_limit: u64,
 }
@@ -127,6 +128,7 @@ impl Engine {
             addressed: Vec::new(),
             per_thread: Vec::new(),
             records: Records::default(),
+            calls: Calls::default(),
             scratch: Scratch::default(),
             instruction_limit: DEFAULT_INSTRUCTION_LIMIT,
         };
@@ -217,9 +219,10 @@ impl Engine {
             self.maps[*at].find(&0_u32.to_le_bytes());
         }
         self.records.forget();
+        self.calls.forget();
         // Build it in place: building the stack separately would copy it.
         let mut memory = Memory {
-            local: Local { stack: [0; STACK_BYTES], called: Vec::new(), ctx, records: &mut self.records },
+            local: Local { stack: [0; STACK_BYTES], calls: &mut self.calls, ctx, records: &mut self.records },
             maps: &mut self.maps,
         };
         let answer = run::run(code, &mut memory, &mut self.scratch, env, self.instruction_limit);

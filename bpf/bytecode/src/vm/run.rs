@@ -4,20 +4,13 @@ use super::call::{Call, Scratch, lookup_on_stack};
 use super::decode::{Decoded, Op};
 use super::env::{Atomic, Env};
 use super::fuse::{COPY_SLOTS, LOOKUP_SLOTS, RETURN_SLOTS};
-use super::memory::{Memory, STACK_BYTES};
+use super::memory::{Caller, Calls, Memory, STACK_BYTES};
 use super::pointer::{self, CTX, STACK};
 use super::{Fault, FaultReason};
 use crate::insn::{MAX_FRAMES, atomic};
 
 /// Registers; five more than exist, so that no 4-bit index needs a check.
 type Registers = [u64; 16];
-
-/// What a called function gives back to its caller.
-struct Caller {
-    /// R6 to R10.
-    saved: [u64; 5],
-    pc: usize,
-}
 
 /// Runs a decoded program to its `exit`; returns R0.
 #[expect(clippy::redundant_closure_call, reason = "the macros take each operation as a closure")]
@@ -33,7 +26,6 @@ pub(super) fn run<E: Env>(
     r[10] = pointer::make(STACK, STACK_BYTES as u64);
     let ctx = memory.local.ctx;
     let mut pc = 0;
-    let mut callers: Vec<Caller> = Vec::new();
     // Between two backward jumps a program only runs forward, so it is enough to charge those.
     let mut budget = instruction_limit;
 
@@ -149,7 +141,7 @@ pub(super) fn run<E: Env>(
         }
         macro_rules! exit {
             () => {
-                match leave(&mut callers, memory, &mut r) {
+                match leave(memory, &mut r) {
                     Some(back) => jump!(back),
                     None => return Ok(r[0]),
                 }
@@ -338,7 +330,7 @@ pub(super) fn run<E: Env>(
                 }
             }
             Op::Call => call!(run, insn.imm as i32),
-            Op::CallLocal => match enter(&mut callers, memory, &mut r, pc) {
+            Op::CallLocal => match enter(memory, &mut r, pc) {
                 Some(()) => jump!(insn.off),
                 None => fail!(FaultReason::TooManyFrames),
             },
@@ -355,22 +347,24 @@ pub(super) fn run<E: Env>(
 
 /// Begins a function; `None` if too many are inside each other.
 #[cold]
-fn enter(callers: &mut Vec<Caller>, memory: &mut Memory<'_>, r: &mut Registers, pc: usize) -> Option<()> {
+fn enter(memory: &mut Memory<'_>, r: &mut Registers, pc: usize) -> Option<()> {
+    let Calls { callers, stacks } = &mut *memory.local.calls;
     if callers.len() + 1 >= MAX_FRAMES {
         return None;
     }
     callers.push(Caller { saved: [r[6], r[7], r[8], r[9], r[10]], pc });
     let depth = callers.len();
-    memory.local.called.resize(depth * STACK_BYTES, 0);
+    stacks.resize(depth * STACK_BYTES, 0);
     r[10] = pointer::make(STACK, ((depth + 1) * STACK_BYTES) as u64);
     Some(())
 }
 
 /// Ends a function; returns where its caller goes on.
 #[inline(always)]
-fn leave(callers: &mut Vec<Caller>, memory: &mut Memory<'_>, r: &mut Registers) -> Option<usize> {
+fn leave(memory: &mut Memory<'_>, r: &mut Registers) -> Option<usize> {
+    let Calls { callers, stacks } = &mut *memory.local.calls;
     let Caller { saved, pc } = callers.pop()?;
-    memory.local.called.truncate(callers.len() * STACK_BYTES);
+    stacks.truncate(callers.len() * STACK_BYTES);
     r[6..=10].copy_from_slice(&saved);
     Some(pc)
 }

@@ -363,7 +363,7 @@ impl Intake<'_> {
     }
 
     /// Joins a record with its launch, if that is wanted, and queues it.
-    #[inline]
+    #[inline(always)]
     fn handle_record(&mut self, record: &ActivityRecord, span: Option<Span>) {
         if !self.handlers.wanted.joined.contains(record.activity()) {
             queue(&mut self.process.activities, span, record, || None);

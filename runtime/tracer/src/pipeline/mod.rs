@@ -483,7 +483,7 @@ impl Pipeline {
         queue.put_back(batch, n_handled);
     }
 
-    #[inline]
+    #[inline(always)]
     fn run(state: &mut State, handlers: &[Handler], origin: Origin, ctx: &GpuContext, sink: &mut dyn Sink) {
         for handler in handlers {
             if handler.switch.is_some_and(|it| !state.lets_run(handler.probe, it.id, it.needs, origin)) {

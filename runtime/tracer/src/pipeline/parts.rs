@@ -5,13 +5,12 @@ use crate::context::ALWAYS_FILLED;
 use xputrace_bytecode::vm::context_reads;
 use xputrace_model::context::WORDS;
 use xputrace_model::plan::{Activity, Plan};
-use xputrace_wire::events::column::How;
 use xputrace_wire::events::{Column, Launch};
 
 /// The parts of an event that may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parts {
-    /// What the activity's record says, except its times.
+    /// What the activity's record says, except its start and end.
     pub(super) record: bool,
     /// What the launch's record says.
     pub(super) launch_record: bool,
@@ -27,9 +26,10 @@ impl Parts {
         let of_handler = |it: &Handler| Words::read_by(plan, it);
         let read = handlers.map(of_handler).try_fold(Words::default(), |all, it| Some(all.with(it?)));
         let Some(read) = read else { return Parts::ALL };
+        let read = read.without(Words::of(ALWAYS_FILLED.iter().copied()));
         let records = Words::of_columns(Activity::ALL.iter().flat_map(|it| it.columns()));
         let launch = Words::of_columns(Launch::COLUMNS.iter());
-        let others = read.without(Words::of(ALWAYS_FILLED.iter().copied())).without(records).without(launch);
+        let others = read.without(records).without(launch);
         Parts {
             record: read.meets(records),
             launch_record: read.meets(launch),
@@ -52,8 +52,7 @@ impl Words {
     /// Returns those that columns fill.
     fn of_columns<'a>(columns: impl Iterator<Item = &'a Column>) -> Words {
         let meanings = columns.filter_map(|it| Some((it.count, it.meaning?)));
-        let filled = meanings.filter(|(_, it)| it.how != How::Converted);
-        Words::of(filled.filter_map(|(count, it)| Some(it.from.word()?..it.from.word()? + count)).flatten())
+        Words::of(meanings.filter_map(|(count, it)| Some(it.from.word()?..it.from.word()? + count)).flatten())
     }
 
     /// Returns those that a handler reads; `None` if it may read all.

@@ -332,8 +332,9 @@ impl Facts {
         let symbol = self.symbol(event.activity.symbol());
         if parts.record {
             event.activity.put_words(ctx, strings);
+            context::fill_earlier_times(ctx, &event.activity, event.span.start);
         }
-        context::fill_activity(ctx, (&event.activity, event.span), symbol, identity);
+        context::fill_activity(ctx, event.span, symbol, identity);
     }
 
     pub(super) fn fill_launch_event(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings) {
@@ -406,7 +407,7 @@ impl Facts {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn fill_launch_words(
         &self,
         ctx: &mut GpuContext,
