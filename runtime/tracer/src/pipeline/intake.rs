@@ -366,7 +366,7 @@ impl Intake<'_> {
     #[inline(always)]
     fn handle_record(&mut self, record: &ActivityRecord, span: Option<Span>) {
         if !self.handlers.wanted.joined.contains(record.activity()) {
-            queue(&mut self.process.activities, span, record, || None);
+            queue(&mut self.process.activities, span, record, None);
         } else if !join(self.process, self.ledger, record, span) {
             self.process.orphans.push(*record, span);
         }
@@ -409,7 +409,7 @@ impl Intake<'_> {
     fn handle_alone(&mut self, orphans: Vec<Orphan>) {
         for Orphan { span, activity, .. } in orphans {
             self.ledger.losses.add(self.process.loss_of(&activity), 1);
-            queue(&mut self.process.activities, span, &activity, || None);
+            queue(&mut self.process.activities, span, &activity, None);
         }
     }
 
@@ -464,20 +464,15 @@ fn join(process: &mut Process, ledger: &mut Ledger, activity: &ActivityRecord, s
         _ => {}
     }
     process.watermark.joined(launch);
-    queue(&mut process.activities, span, activity, || Some(*launch));
+    queue(&mut process.activities, span, activity, Some(launch));
     true
 }
 
 /// Queues an activity; one without times is counted and not handled.
 #[inline]
-fn queue(
-    queue: &mut Queue<Joined>,
-    span: Option<Span>,
-    activity: &ActivityRecord,
-    launch: impl FnOnce() -> Option<Launch>,
-) {
+fn queue(queue: &mut Queue<Joined>, span: Option<Span>, activity: &ActivityRecord, launch: Option<&Launch>) {
     if let Some(span) = span {
-        queue.push(span.end, || Joined { span, activity: *activity, launch: launch() });
+        queue.push(span.end, || Joined { span, activity: *activity, launch: launch.copied() });
     }
 }
 
