@@ -72,11 +72,11 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Returns the cookie of a place where something is entered, or called.
-    fn cookie(&mut self, place: &Place, way: ReturnSite) -> Result<u64, AttachError> {
+    /// Returns the cookie of a place where something is entered, or called, whose handler reads these arguments of a USDT probe.
+    fn cookie(&mut self, place: &Place, way: ReturnSite, read: &[usize]) -> Result<u64, AttachError> {
         let name = self.names.intern(&place.function);
         Ok(match &place.usdt {
-            Some(details) => cookie_of_usdt(name, self.rules.number(details)?),
+            Some(details) => cookie_of_usdt(name, self.rules.number(details, read)?),
             None => cookie::of(name, way),
         })
     }
@@ -242,7 +242,7 @@ impl FunctionProbe {
         for (place, exits) in places {
             // The entry's program asks how the return is detected, not where.
             let way = if exits.is_some() { ReturnSite::Ret } else { ReturnSite::Trampoline };
-            let cookie = known.cookie(place, way)?;
+            let cookie = known.cookie(place, way, &self.arguments)?;
             match &place.usdt {
                 Some(details) => file.entries.add_counted(place.file_offset, cookie, details.semaphore),
                 None => file.entries.add(place.file_offset, cookie),

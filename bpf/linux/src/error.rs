@@ -132,6 +132,7 @@ impl AttachError {
                 | SeveralProviders { .. }
                 | BrokenUsdt { .. }
                 | UnreadableArgument { .. }
+                | TooManyRules { .. }
         )
     }
 

@@ -892,6 +892,7 @@ fn print_the_cost_of_a_launch() {
     let changing = Program { stacks: 170, kernels: 60, bytes: 512 << 10 };
     for (what, wanted, program) in [
         ("without stacks", demand::LAUNCHES, constant),
+        ("joined, without stacks", demand::LAUNCHES | demand::OUTERMOST, constant),
         ("without stacks, with ends", demand::LAUNCHES | demand::ENDS, constant),
         ("with one stack", demand::LAUNCHES | demand::STACKS, constant),
         ("with stream ids", demand::LAUNCHES | demand::STREAMS, constant),

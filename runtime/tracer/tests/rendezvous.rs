@@ -472,6 +472,7 @@ fn a_process_that_still_waits_at_the_end_stays_dormant() {
     assert_eq!([hear(&collector).0.kind, hear(&collector).0.kind], [message::COMING, message::COMING]);
     acceptor.stop();
     assert_eq!(hear(&collector).0.kind, message::DORMANT);
+    assert!(matches!(&arrivals(&acceptor, 1)[..], [Arrival::Missed(it)] if it.why == Why::Undecided));
 }
 
 #[test]

@@ -5,8 +5,9 @@ use crate::compiled::{Compiled, compile_named};
 use crate::console;
 use crate::status::MISTAKE;
 use anyhow::{Context, Result, bail};
-use std::fs;
-use std::io;
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use xputrace_bytecode::object::{self, Loaders, LossSlot, Place};
@@ -80,9 +81,21 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     // A link stays one.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut draft = path.clone().into_os_string();
-    draft.push(".part");
-    fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, &path)).inspect_err(|_| _ = fs::remove_file(&draft))
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // As for any new file, the umask decides.
+    let mode = fs::metadata(&path).map_or_else(|_| Permissions::from_mode(0o666), |it| it.permissions());
+    match tempfile::Builder::new().permissions(mode.clone()).tempfile_in(directory) {
+        Ok(mut draft) => {
+            draft.write_all(bytes)?;
+            if path.exists() {
+                draft.as_file().set_permissions(mode)?;
+            }
+            draft.persist(&path).map(drop).map_err(|it| it.error)
+        }
+        // The file alone may be writable.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fs::write(&path, bytes),
+        Err(error) => Err(error),
+    }
 }
 
 fn place(probe: &Probe) -> Option<Place> {
@@ -108,5 +121,41 @@ fn default_object(script: Option<&Script>) -> PathBuf {
             PathBuf::from(Path::new(name).file_stem().unwrap_or_default()).with_extension("bpf.o")
         }
         _ => PathBuf::from("script.bpf.o"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(file: &Path) -> u32 {
+        fs::metadata(file).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_file_keeps_its_mode_and_its_neighbours() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str| directory.path().join(name);
+        fs::write(file("x.bpf.o.part"), "a neighbour").unwrap();
+        fs::write(file("x.bpf.o"), "old").unwrap();
+        fs::set_permissions(file("x.bpf.o"), Permissions::from_mode(0o640)).unwrap();
+        write_whole(&file("x.bpf.o"), b"new").unwrap();
+        assert_eq!(fs::read_to_string(file("x.bpf.o")).unwrap(), "new");
+        assert_eq!(mode(&file("x.bpf.o")), 0o640);
+        assert_eq!(fs::read_to_string(file("x.bpf.o.part")).unwrap(), "a neighbour");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_new_file_has_the_mode_of_any_new_file_and_a_link_stays_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str| directory.path().join(name);
+        fs::write(file("plain"), "").unwrap();
+        write_whole(&file("x.bpf.o"), b"1").unwrap();
+        assert_eq!(mode(&file("x.bpf.o")), mode(&file("plain")));
+        std::os::unix::fs::symlink("x.bpf.o", file("link")).unwrap();
+        write_whole(&file("link"), b"2").unwrap();
+        assert!(fs::symlink_metadata(file("link")).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(file("x.bpf.o")).unwrap(), "2");
     }
 }

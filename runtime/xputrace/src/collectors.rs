@@ -638,6 +638,7 @@ fn miss(missed: &Missed, running: &mut Running) {
         Why::OtherUser => "belongs to another user and is not a child of the command".to_owned(),
         Why::Silent => "connected and then sent nothing for 10 s".to_owned(),
         Why::Left => "left before it could be armed: it was killed, or refuses this user".to_owned(),
+        Why::Undecided => "was not armed: the run ended while the way into its kernels was chosen".to_owned(),
         Why::Failed(reason) => format!("was not armed: cannot {reason}"),
     };
     untraced(&format!("process {pid} ({}, user {uid}) {reason}", shown_text(comm)), running);

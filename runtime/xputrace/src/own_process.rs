@@ -6,7 +6,7 @@
 //! The collector comes into it as into any command, and does the rest.
 
 use crate::cli::Run;
-use crate::machine;
+use crate::run::programs::Turn;
 use anyhow::{Context, Result};
 use std::ffi::{OsStr, OsString, c_int, c_void};
 use std::process::ExitCode;
@@ -51,9 +51,8 @@ impl Failure {
 /// # Errors
 /// The system does not say where xputrace is.
 pub fn command(run: &Run, plan: &Plan) -> Result<Option<Vec<OsString>>> {
-    let launches = plan.object.as_ref().is_some_and(|it| !it.launches.is_empty());
     let is_all = plan.probes.iter().all(|it| it.event == Event::Begin);
-    if !launches || !is_all || run.has_target() || !machine::has_gpu() {
+    if !is_all || run.has_target() || Turn::with_a_command(plan) != Turn::Awaited {
         return Ok(None);
     }
     let own = std::env::current_exe().context("finding xputrace's own file, to start it as a CUDA program")?;

@@ -47,9 +47,9 @@ impl Details {
         self.arguments.iter().enumerate().map(|(n, it)| (format!("arg{n}"), text(it))).collect()
     }
 
-    /// Returns where the arguments are. Those that cannot be read are left out.
-    fn rule(&self) -> Rule {
-        std::array::from_fn(|n| self.arguments.get(n).cloned()?.ok())
+    /// Returns where the arguments are that are read. Places that differ in others alone share a rule.
+    fn rule(&self, read: &[usize]) -> Rule {
+        std::array::from_fn(|n| self.arguments.get(n).filter(|_| read.contains(&n)).cloned()?.ok())
     }
 }
 
@@ -167,10 +167,11 @@ impl Rules {
         Rules { map, numbers: HashMap::new() }
     }
 
-    /// Returns the number by which programs find where a place's arguments are.
-    pub(crate) fn number(&mut self, details: &Details) -> Result<u32, AttachError> {
-        let Some(map) = &self.map else { return Ok(0) };
-        let rule = details.rule();
+    /// Returns the number by which a program finds where a place has the arguments that it reads. One that reads none never
+    /// looks.
+    pub(crate) fn number(&mut self, details: &Details, read: &[usize]) -> Result<u32, AttachError> {
+        let Some(map) = self.map.as_ref().filter(|_| !read.is_empty()) else { return Ok(0) };
+        let rule = details.rule(read);
         if let Some(known) = self.numbers.get(&rule) {
             return Ok(*known);
         }
@@ -186,5 +187,19 @@ impl Rules {
         })?;
         self.numbers.insert(rule, number);
         Ok(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_differ_in_arguments_that_nobody_reads_share_a_rule() {
+        let at = |text: &str| Details { semaphore: None, arguments: argument::all(text, &|_| Ok(0)) };
+        let (first, second) = (at("8@%rdi -4@%esi"), at("8@%rdi -4@8(%rsp)"));
+        assert_eq!(first.rule(&[0]), second.rule(&[0]));
+        assert_ne!(first.rule(&[0, 1]), second.rule(&[0, 1]));
+        assert!(first.rule(&[0])[1].is_none());
     }
 }

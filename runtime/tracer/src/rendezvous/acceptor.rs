@@ -100,6 +100,8 @@ pub enum Why {
     Left,
     /// It cannot be traced: it has no CUPTI, or another version of the collector.
     Refused(String),
+    /// The run ended while the way into its kernels was chosen.
+    Undecided,
     /// Something failed in the tracer.
     Failed(String),
 }
@@ -225,7 +227,11 @@ impl Work {
     /// reported.
     fn close(&mut self) {
         self.accept();
-        self.choosing.rest().for_each(Target::leave_dormant);
+        for target in self.choosing.rest().collect::<Vec<_>>() {
+            let peer = target.peer;
+            target.leave_dormant();
+            self.miss(peer, Why::Undecided);
+        }
         for Silent { connection, is_target } in std::mem::take(&mut self.silent) {
             let peer = connection.peer();
             match connection.hear() {

@@ -64,7 +64,9 @@ impl Prepared {
             bail!(LATENCIES_REFUSED);
         }
         open_files::make_room(&plan)?;
-        let mut launch = Launch::new(run.options.as_root)?;
+        let is_own = own_process::is_own(&run.command);
+        // The user who calls sudo may not reach xputrace's own file.
+        let mut launch = Launch::new(run.options.as_root || is_own)?;
         let turn = Turn::first(run, &plan);
         let is_wanted = plan.demand.gpu() || run.options.window.range.is_some() || turn == Turn::Awaited;
         let collectors = match (is_wanted, run.command.is_empty()) {
@@ -79,7 +81,7 @@ impl Prepared {
             true => Target::Processes(processes),
             false => {
                 let child = StoppedChild::spawn(&run.command, &launch.environment, launch.identity.as_ref())?;
-                Target::Command(Command::new(child, own_process::is_own(&run.command)))
+                Target::Command(Command::new(child, is_own))
             }
         };
         let scope = match &target {

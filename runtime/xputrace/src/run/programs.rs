@@ -70,15 +70,25 @@ impl fmt::Display for Why {
 impl Turn {
     /// Returns whose turn it is when a run begins.
     pub fn first(run: &Run, plan: &Plan) -> Self {
-        match plan.object.as_ref().is_some_and(|it| !it.launches.is_empty()) {
-            false => Turn::Over,
-            true if run.options.replay.is_some() => Turn::Here(Why::Recording),
-            true if !machine::has_gpu() => Turn::Here(Why::NoGpu),
-            true if run.command.is_empty() => Turn::Here(Why::NoCommand),
-            true => match twins::refusal(plan) {
-                Some(what) => Turn::Here(Why::Said(format!("a real GPU can't run {what}"))),
-                None => Turn::Awaited,
-            },
+        match Turn::with_a_command(plan) {
+            Turn::Over => Turn::Over,
+            _ if run.options.replay.is_some() => Turn::Here(Why::Recording),
+            Turn::Awaited if run.command.is_empty() => Turn::Here(Why::NoCommand),
+            turn => turn,
+        }
+    }
+
+    /// Returns whose turn it is where a command may make a context.
+    pub fn with_a_command(plan: &Plan) -> Self {
+        if plan.object.as_ref().is_none_or(|it| it.launches.is_empty()) {
+            return Turn::Over;
+        }
+        if !machine::has_gpu() {
+            return Turn::Here(Why::NoGpu);
+        }
+        match twins::refusal(plan) {
+            Some(what) => Turn::Here(Why::Said(format!("a real GPU can't run {what}"))),
+            None => Turn::Awaited,
         }
     }
 }
@@ -93,7 +103,8 @@ pub fn explain(plan: &Plan) -> String {
 /// Where programs run that no kernel has.
 const WHERE: &str = concat!(
     "  each in a kernel of its own on the GPU: in the first process of the command\n",
-    "  that makes a CUDA context, or without a command in a process of xputrace's;\n",
+    "  that makes a CUDA context, or where there is nothing to trace in a process of\n",
+    "  xputrace's; with -p or -a, without a command but with programs in Linux, and\n",
     "  where there is no GPU, in xputrace's engine\n",
 );
 
