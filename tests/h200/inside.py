@@ -733,8 +733,9 @@ def loaded_before():
         with_twin, rest = divmod(found["@entries"], own["threads"])
         early = unprobed(said, "before their twin was ready") + unprobed(said, "their kernels were loaded before xputrace attached")
         kernels = found["@kernels"]["grow"]
-        # Launches as tracing begins and ends may be in one count alone.
-        assert rest == 0 and with_twin > 0 and abs(with_twin + early - kernels) <= 5, (with_twin, rest, early, kernels)
+        # Launches of the milliseconds in which tracing begins and ends may be in one count alone.
+        missing = abs(with_twin + early - kernels)
+        assert rest == 0 and with_twin > 0 and missing <= kernels / 100, (with_twin, rest, early, kernels)
         counts.append((with_twin, early, kernels))
     return f"launches with the twin, before it was ready, and kernels: {counts}"
 
