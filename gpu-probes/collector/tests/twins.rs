@@ -1663,6 +1663,36 @@ fn a_node_in_clusters_is_made_of_a_twin_that_fits() {
     run.end();
 }
 
+#[test]
+fn a_node_that_gets_its_original_back_counts_as_one_without_handlers() {
+    let _alone = alone();
+    let mut run = Run::new(0);
+    let twin = twins_library(0x10_0000) + 0x10;
+    code::set(twin, code::REGISTERS, 32);
+    let (library, twins) = run.load_twins(&twins_for(&["scale"], [3]));
+    let original = library + 0x10;
+    assert_eq!(twin, twins[0] + 0x10);
+    let blocks = 32 * code::SMS as u64;
+    let of = |kernel: u64| [0, 1 << 32 | blocks, 64 << 32 | 1, 1 << 32 | 1, 0, 0, 0, kernel, 0];
+    let (node, description) = (0x77, of(original));
+    code::set_node(node, description, [0; 3]);
+    both(691, c"cuGraphKernelNodeSetParams", &[node, description.as_ptr() as u64, 0]);
+    assert_eq!((run.swapped(), run.counts(0), run.counts(1)), (1, [1, 1, 0], [1, 1, 0]));
+    // No such cluster of the twin's fits.
+    code::set_node(node, of(twin), [128, 1, 1]);
+    for _ in 0..2 {
+        both(571, c"cuGraphKernelNodeSetAttribute", &[node, 4, 0]);
+        assert_eq!(code::node(node), of(original));
+        assert_eq!((run.swapped(), run.unprobed(Unprobed::MayNotFit)), (0, 1));
+        assert_eq!((run.counts(0), run.counts(1)), ([1, 1, 1], [1, 1, 1]));
+    }
+    // A clone of it.
+    code::set_node(node, of(twin), [128, 1, 1]);
+    both(571, c"cuGraphKernelNodeSetAttribute", &[node, 4, 0]);
+    assert_eq!((run.swapped(), run.unprobed(Unprobed::MayNotFit)), (0, 2));
+    run.end();
+}
+
 /// The program's own structures stay as they are, and it is told of its own kernels.
 #[test]
 fn nodes_of_graphs_are_made_of_twins() {

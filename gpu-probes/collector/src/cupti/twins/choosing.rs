@@ -68,11 +68,17 @@ impl Kernels {
         counters.conditions.store(Choice { holding: 0, ..choice }.word(), Ordering::Release);
     }
 
+    /// Returns a kernel's conditions, of which these hold.
+    pub(crate) fn choice(&self, number: KernelNumber, holding: u8) -> Choice {
+        let conditions = number.checked_sub(1).map(|at| &self.all[at as usize].conditions);
+        let of_kernel = conditions.and_then(|it| Choice::of_word(it.load(Ordering::Acquire))).unwrap_or_default();
+        Choice { holding, ..of_kernel }
+    }
+
     /// Returns which conditions hold for all launches at this moment, and which of the others may hold for one: those with `every`,
     /// a tag or a stream.
     pub(crate) fn always(&self, number: KernelNumber, control: &Control) -> (Choice, Choice) {
-        let conditions = number.checked_sub(1).map(|at| &self.all[at as usize].conditions);
-        let of_kernel = conditions.and_then(|it| Choice::of_word(it.load(Ordering::Acquire))).unwrap_or_default();
+        let of_kernel = self.choice(number, 0);
         let (mut always, mut sometimes) = (of_kernel, of_kernel);
         for (at, number) in of_kernel.conditions.into_iter().enumerate() {
             let Some(condition) = number.and_then(|it| control.conditions.get(usize::from(it))) else { continue };

@@ -11,6 +11,8 @@ use crate::cupti::launches::context;
 use crate::cupti::{CallbackData, Run};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+use xputrace_wire::device::Unprobed;
 
 thread_local! {
     /// What a kernel node is to be, in place of the program's own structure; used until the call returns.
@@ -72,8 +74,9 @@ impl Run {
             named => twins.contexts.find_handle(named as _),
         };
         let Some(slot) = slot else { return };
-        let of_choices = (0..CHOICES).filter_map(|it| twins.twins.find(Key::new(original, slot)?.holding(it)));
-        let Some((twin, entry)) = of_choices.into_iter().find(|it| it.0 == made_of.handle) else { return };
+        let with_holding = |it: u8| Some((it, twins.twins.find(Key::new(original, slot)?.holding(it))?));
+        let found = (0..CHOICES).filter_map(with_holding).find(|it| it.1.0 == made_of.handle);
+        let Some((holding, (twin, entry))) = found else { return };
         let is_current = current.is_some_and(|it| twins.contexts.find(it.id) == Some(slot));
         let found = Found { twin, entry, slot, is_current };
         let Err(why) = self.check(twins, &found, &Kernel { handle: original, node, ..made_of }) else { return };
@@ -81,8 +84,19 @@ impl Run {
         unsafe { at.add(place).cast::<u64>().write_unaligned(original) };
         // SAFETY: the caller's promise.
         if unseen(|| unsafe { code.set_node(node, &params) }).is_ok() {
-            why.into_iter().for_each(|it| self.agent.count_unprobed(it, 1));
+            self.count_original_again(twins, &found, holding, why);
         }
+    }
+
+    /// Counts a node that is made of the original again: it counted as one of the twin, for which these conditions held.
+    fn count_original_again(&self, twins: &Twins, found: &Found<'_>, holding: u8, why: Option<Unprobed>) {
+        let Some(region) = self.agent.device_region() else { return };
+        let (control, kernel) = (region.control(), found.entry.kernel.load(Ordering::Relaxed));
+        // A clone of a node was not counted.
+        let less = |n: u64| n.checked_sub(1);
+        let _ = control.slots[found.slot].swapped.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let choice = twins.kernels.choice(kernel, holding);
+        why.into_iter().for_each(|it| self.count_unprobed(control, choice, it));
     }
 
     /// Returns how the node that a call changes groups its blocks into clusters.
