@@ -212,12 +212,12 @@ impl Agent {
 
     /// Waits until a job is done; returns whether it is.
     pub fn wait_for_work(&'static self, job: Job) -> bool {
-        self.device.worker.wait_for(job, Instant::now() + TWIN_WITHIN, || self.may_wait())
+        self.device.worker.wait_for(job, TWIN_WITHIN, || self.may_wait())
     }
 
     /// Likewise where the run or the program ends.
     pub fn wait_for_last_work(&'static self, job: Job) -> bool {
-        self.device.worker.wait_for(job, Instant::now() + LAST_COPY_WITHIN, || true)
+        self.device.worker.wait_for(job, LAST_COPY_WITHIN, || true)
     }
 
     /// Does something with a twin that can be given up: `work` gets a flag that is set when nobody waits for it any more. Returns
@@ -227,7 +227,7 @@ impl Agent {
         let is_given_up = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&is_given_up);
         let job = self.work_later(move || work(&flag));
-        let is_done = self.device.worker.wait_for(job, until, || self.may_wait());
+        let is_done = self.device.worker.wait_for(job, until.saturating_duration_since(began), || self.may_wait());
         self.device.exchange.has_waited(began.elapsed(), !is_done);
         is_given_up.store(!is_done, Ordering::Release);
         is_done

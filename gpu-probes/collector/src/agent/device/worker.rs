@@ -5,7 +5,7 @@ use super::exchange::LOOKS_EVERY;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(super) type Work = Box<dyn FnOnce() + Send>;
 
@@ -25,8 +25,8 @@ struct Jobs {
     /// Number of jobs that were added, and that are done.
     added: u64,
     done: u64,
-    /// Whether somebody has waited in vain for the job that is being done: nobody else waits then.
-    is_stuck: bool,
+    /// How long somebody has waited in vain for the job that is being done, at most: who would wait no longer does not wait then.
+    waited_in_vain: Option<Duration>,
     is_closed: bool,
 }
 
@@ -49,15 +49,16 @@ impl Worker {
         Job(jobs.added)
     }
 
-    /// Waits until a job is done; returns whether it is.
-    pub(super) fn wait_for(&self, job: Job, until: Instant, may_wait: impl Fn() -> bool) -> bool {
+    /// Waits until a job is done, so long at most; returns whether it is.
+    pub(super) fn wait_for(&self, job: Job, within: Duration, may_wait: impl Fn() -> bool) -> bool {
+        let until = Instant::now() + within;
         let mut jobs = self.jobs();
         while jobs.done < job.0 {
-            if jobs.is_stuck || jobs.is_closed || !may_wait() {
+            if jobs.waited_in_vain >= Some(within) || jobs.is_closed || !may_wait() {
                 return false;
             }
             if Instant::now() >= until {
-                jobs.is_stuck = true;
+                jobs.waited_in_vain = Some(within);
                 return false;
             }
             jobs = self.changed.wait_timeout(jobs, LOOKS_EVERY).unwrap_or_else(PoisonError::into_inner).0;
@@ -71,7 +72,7 @@ impl Worker {
             with(work);
             let mut jobs = self.jobs();
             jobs.done += 1;
-            jobs.is_stuck = false;
+            jobs.waited_in_vain = None;
             self.changed.notify_all();
         }
     }
@@ -97,30 +98,49 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
-    use std::time::Duration;
+    use std::sync::mpsc::{Sender, channel};
 
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(60)
-    }
+    const LONG: Duration = Duration::from_secs(60);
 
-    #[test]
-    fn nobody_else_waits_for_a_job_that_is_stuck() {
+    /// A worker with a job that is stuck until something is sent.
+    fn with_stuck_job(test: impl FnOnce(&Worker, Job, Sender<()>)) {
         let worker = Worker::default();
         std::thread::scope(|scope| {
             scope.spawn(|| worker.run(|work| work()));
             let (frees, waits) = channel::<()>();
             let stuck = worker.add(Box::new(move || waits.recv().unwrap()));
-            assert!(!worker.wait_for(stuck, Instant::now(), || true));
-            let behind = worker.add(Box::new(|| ()));
-            assert!(!worker.wait_for(behind, soon(), || true), "at once");
-            frees.send(()).unwrap();
-            while !worker.wait_for(behind, soon(), || true) {
-                std::thread::yield_now();
-            }
-            assert!(worker.wait_for(stuck, Instant::now(), || false), "it is done");
+            test(&worker, stuck, frees);
             worker.close();
-            assert!(!worker.wait_for(worker.add(Box::new(|| ())), soon(), || true));
+        });
+    }
+
+    #[test]
+    fn nobody_else_waits_as_long_for_a_job_that_is_stuck() {
+        with_stuck_job(|worker, stuck, frees| {
+            let short = Duration::from_millis(1);
+            assert!(!worker.wait_for(stuck, short, || true));
+            let behind = worker.add(Box::new(|| ()));
+            let at_once = || panic!("it waits");
+            assert!(!worker.wait_for(behind, short, at_once) && !worker.wait_for(behind, Duration::ZERO, at_once));
+            // Who would wait for longer does so.
+            frees.send(()).unwrap();
+            assert!(worker.wait_for(behind, LONG, || true));
+            assert!(worker.wait_for(stuck, Duration::ZERO, || false), "it is done");
+            worker.close();
+            assert!(!worker.wait_for(worker.add(Box::new(|| ())), LONG, || true));
+        });
+    }
+
+    #[test]
+    fn a_short_wait_in_vain_makes_a_long_one_no_shorter() {
+        with_stuck_job(|worker, stuck, frees| {
+            assert!(!worker.wait_for(stuck, Duration::ZERO, || true));
+            // It is freed by whoever waits.
+            let free = || {
+                let _ = frees.send(());
+                true
+            };
+            assert!(worker.wait_for(stuck, LONG, free));
         });
     }
 }
