@@ -43,6 +43,8 @@ pub const TWIN_WITHIN: Duration = Duration::from_secs(10);
 /// How long the end of a run, of the program or of a context waits for the last copy of its blocks.
 pub const LAST_COPY_WITHIN: Duration = Duration::from_secs(2);
 /// How often the courier tries to send where the tracer does not read.
+/// How often it is looked what has become of programs, where somebody waits for them.
+const LOOKS_AT_PROGRAMS_EVERY: Duration = Duration::from_millis(20);
 const SENDS_EVERY: Duration = Duration::from_millis(1);
 /// The driver compiles PTX on the worker.
 const WORKERS_STACK_BYTES: usize = 8 << 20;
@@ -190,7 +192,8 @@ impl Agent {
             while !self.wait_for_work(job) && self.may_wait() {
                 sleep(LOOKS_EVERY);
             }
-            sleep(SENDS_EVERY);
+            // A job behind it may be what runs or ends them.
+            self.device.worker.wait_for_another(job, LOOKS_AT_PROGRAMS_EVERY);
         }
     }
 

@@ -66,6 +66,12 @@ impl Worker {
         true
     }
 
+    /// Waits until a job behind this one is done, so long at most.
+    pub(super) fn wait_for_another(&self, job: Job, within: Duration) {
+        let is_last = |jobs: &mut Jobs| jobs.done <= job.0 && !jobs.is_closed;
+        drop(self.changed.wait_timeout_while(self.jobs(), within, is_last));
+    }
+
     /// Does the jobs by `with`, until it is closed.
     pub(super) fn run(&self, with: impl Fn(Work)) {
         while let Some(work) = self.next() {
@@ -141,6 +147,17 @@ mod tests {
                 true
             };
             assert!(worker.wait_for(stuck, LONG, free));
+        });
+    }
+
+    #[test]
+    fn a_job_that_is_done_tells_who_waits_for_another() {
+        with_stuck_job(|worker, stuck, frees| {
+            worker.wait_for_another(stuck, Duration::ZERO);
+            let next = worker.add(Box::new(|| ()));
+            frees.send(()).unwrap();
+            worker.wait_for_another(stuck, LONG);
+            assert!(worker.wait_for(next, Duration::ZERO, || false), "it was waited for");
         });
     }
 }
