@@ -48,7 +48,9 @@ impl fmt::Debug for Exchange {
 
 /// How long threads wait for twins, all together, once the tracer did not make one in time: a program that loads much code
 /// would hardly get on.
-const MOST_PATIENCE: Duration = Duration::from_secs(10);
+const MOST_PATIENCE: Duration = Duration::from_secs(8);
+/// How long, after that, threads wait for their images to be copied: the tracer makes the twins for the next run.
+const MOST_COPYING: Duration = Duration::from_secs(2);
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +69,26 @@ type Then = Box<dyn FnOnce(Answer) + Send>;
 /// Whoever wants an answer.
 enum Open {
     /// A thread that waits for it.
-    Thread(Option<Answer>),
+    Thread(Waiting),
+    /// A thread that has left.
+    Left,
     Nobody(Then),
+}
+
+/// What is known of an image whose thread waits.
+#[derive(Default)]
+struct Waiting {
+    /// Whether the tracer can be sent it without the thread.
+    is_copied: bool,
+    answer: Option<Answer>,
+}
+
+/// Until when a thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limits {
+    answered: Instant,
+    /// For its image to be copied: no earlier.
+    copied: Instant,
 }
 
 #[derive(Default)]
@@ -83,6 +103,8 @@ struct State {
     open: Vec<(u64, Open)>,
     /// How long threads still wait, all together, if the tracer was late once.
     patience: Option<Duration>,
+    /// How long they have waited for copies alone.
+    copying: Duration,
     is_closed: bool,
 }
 
@@ -95,24 +117,18 @@ impl Exchange {
     pub(super) fn ask(&self, image: CodeAt, until: Instant, may_wait: impl Fn() -> bool) -> Answer {
         let began = Instant::now();
         let mut state = self.state();
-        if state.patience == Some(Duration::ZERO) {
+        if state.has_waited_enough() {
             return Err(ImageOutcome::NoAnswer);
         }
-        let until = state.limited(until, began);
+        let limits = state.limits(until, began);
         let number = state.next_number();
         state.asked.push_back((number, image));
-        state.open.push((number, Open::Thread(None)));
+        state.open.push((number, Open::Thread(Waiting::default())));
         self.changed.notify_all();
         loop {
-            let is_late = Instant::now() >= until;
-            let is_over = is_late || state.is_closed || !may_wait();
-            let at = state.open.iter().position(|it| it.0 == number);
-            if let Some(at) = at.filter(|at| is_over || matches!(state.open[*at].1, Open::Thread(Some(_)))) {
-                // The address means nothing once the thread goes on.
-                state.asked.retain(|it| it.0 != number);
-                let Open::Thread(answer) = state.open.swap_remove(at).1 else { return Err(ImageOutcome::NoAnswer) };
-                state.has_waited(began.elapsed(), is_late && answer.is_none());
-                return answer.unwrap_or(Err(ImageOutcome::NoAnswer));
+            let now = Instant::now();
+            if state.is_over(number, limits, now) || !may_wait() {
+                return state.leave(number, limits, began, now);
             }
             state = self.changed.wait_timeout(state, LOOKS_EVERY).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -152,20 +168,32 @@ impl Exchange {
         None
     }
 
-    /// Hands an answer to the thread that waits for it, if one does, or does what is to be done with it.
-    pub(super) fn answer(&self, number: u64, answer: Answer) {
-        let mut state = self.state();
-        let Some(at) = state.open.iter().position(|it| it.0 == number) else { return };
-        if let Open::Thread(slot) = &mut state.open[at].1 {
-            *slot = Some(answer);
-            return self.changed.notify_all();
+    /// Notes that an image is copied: its thread need not stay for that.
+    pub(super) fn is_copied(&self, number: u64) {
+        if let Some(waiting) = self.state().waiting(number) {
+            waiting.is_copied = true;
         }
-        let (_, open) = state.open.swap_remove(at);
+        self.changed.notify_all();
+    }
+
+    /// Hands an answer to the thread that waits for it, if one does, or does what is to be done with it. Returns it if that
+    /// thread has left.
+    pub(super) fn answer(&self, number: u64, answer: Answer) -> Option<Answer> {
+        let mut state = self.state();
+        if let Some(waiting) = state.waiting(number) {
+            waiting.answer = Some(answer);
+            self.changed.notify_all();
+            return None;
+        }
+        let open = state.close(number)?;
         self.changed.notify_all();
         drop(state);
-        if let Open::Nobody(then) = open {
-            then(answer);
+        match open {
+            Open::Nobody(then) => then(answer),
+            Open::Left => return Some(answer),
+            Open::Thread(_) => {}
         }
+        None
     }
 
     /// Ends all waiting, for good.
@@ -176,6 +204,54 @@ impl Exchange {
 }
 
 impl State {
+    /// Returns what is known of an image, if its thread waits.
+    fn waiting(&mut self, number: u64) -> Option<&mut Waiting> {
+        self.open.iter_mut().find(|it| it.0 == number).and_then(|it| match &mut it.1 {
+            Open::Thread(waiting) => Some(waiting),
+            Open::Left | Open::Nobody(_) => None,
+        })
+    }
+
+    fn close(&mut self, number: u64) -> Option<Open> {
+        let at = self.open.iter().position(|it| it.0 == number)?;
+        Some(self.open.swap_remove(at).1)
+    }
+
+    /// Whether a thread has nothing more to wait for.
+    fn is_over(&mut self, number: u64, limits: Limits, now: Instant) -> bool {
+        let is_closed = self.is_closed;
+        self.waiting(number).is_none_or(|it| {
+            let until = if it.is_copied { limits.answered } else { limits.copied };
+            is_closed || it.answer.is_some() || now >= until
+        })
+    }
+
+    /// Ends a thread's waiting; returns its answer.
+    fn leave(&mut self, number: u64, limits: Limits, began: Instant, now: Instant) -> Answer {
+        // The address means nothing once the thread goes on.
+        self.asked.retain(|it| it.0 != number);
+        let Some(Open::Thread(Waiting { is_copied, answer })) = self.close(number) else {
+            return Err(ImageOutcome::NoAnswer);
+        };
+        self.has_waited(now.min(limits.answered) - began, answer.is_none() && now >= limits.answered);
+        self.copying += now.saturating_duration_since(limits.answered);
+        if answer.is_none() && is_copied {
+            self.open.push((number, Open::Left));
+        }
+        answer.unwrap_or(Err(ImageOutcome::NoAnswer))
+    }
+
+    /// Whether threads wait for nothing any more, not even for copies.
+    fn has_waited_enough(&self) -> bool {
+        self.patience == Some(Duration::ZERO) && self.copying >= MOST_COPYING
+    }
+
+    /// Returns until when a thread waits that would do so until then.
+    fn limits(&self, until: Instant, now: Instant) -> Limits {
+        let answered = self.limited(until, now);
+        Limits { answered, copied: until.min(answered + MOST_COPYING.saturating_sub(self.copying)) }
+    }
+
     fn limited(&self, until: Instant, now: Instant) -> Instant {
         self.patience.map_or(until, |it| until.min(now + it))
     }
@@ -279,11 +355,44 @@ mod tests {
         assert_eq!(exchange.state().patience, Some(MOST_PATIENCE));
         // As if that were over but for a moment.
         exchange.state().patience = Some(Duration::from_nanos(1));
+        exchange.state().copying = MOST_COPYING;
         assert_eq!(exchange.ask(at(2), soon(), || true), Err(ImageOutcome::NoAnswer), "late at once");
         assert_eq!(exchange.ask(at(3), soon(), || true), Err(ImageOutcome::NoAnswer));
-        exchange.answer(1, Ok(Made::Twins(vec![])));
+        assert_eq!(exchange.answer(1, Ok(Made::Twins(vec![]))), None, "it was not copied");
         assert_eq!(exchange.ask(at(4), soon(), || true), Err(ImageOutcome::NoAnswer), "an answer changes nothing");
         assert_eq!(exchange.state().last, 2, "nothing is asked any more");
+    }
+
+    #[test]
+    fn what_nobody_waits_for_any_more_is_sent_all_the_same() {
+        let exchange = Exchange::default();
+        exchange.state().patience = Some(Duration::ZERO);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| exchange.ask(at(5), soon(), || true));
+            assert_eq!(exchange.next(), Some((1, Asked::Image(at(5)))));
+            exchange.is_copied(1);
+            assert_eq!(waiting.join().unwrap(), Err(ImageOutcome::NoAnswer), "no answer is waited for");
+            let loads = || exchange.ask(at(6), soon(), || true);
+            let waiting = scope.spawn(loads);
+            assert_eq!(exchange.next(), Some((2, Asked::Image(at(6)))));
+            exchange.answer(2, Err(ImageOutcome::NoPtx));
+            assert_eq!(waiting.join().unwrap(), Err(ImageOutcome::NoPtx), "there is nothing to send");
+        });
+        let answer = Err(ImageOutcome::NothingToProbe);
+        assert_eq!(exchange.answer(1, answer.clone()), Some(answer.clone()));
+        assert_eq!(exchange.answer(1, answer), None, "once");
+    }
+
+    #[test]
+    fn a_thread_stays_for_its_image_to_be_copied() {
+        let (now, seconds) = (Instant::now(), Duration::from_secs);
+        let limits = |patience, copying| State { patience, copying, ..State::default() }.limits(now + seconds(9), now);
+        let of = |answered, copied| Limits { answered: now + seconds(answered), copied: now + seconds(copied) };
+        assert_eq!(limits(None, seconds(0)), of(9, 9));
+        assert_eq!(limits(Some(seconds(3)), seconds(0)), of(3, 5));
+        assert_eq!(limits(Some(seconds(8)), seconds(0)), of(8, 9));
+        assert_eq!(limits(Some(seconds(0)), seconds(1)), of(0, 1));
+        assert_eq!(limits(Some(seconds(0)), seconds(7)), of(0, 0));
     }
 
     #[test]

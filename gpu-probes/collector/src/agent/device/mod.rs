@@ -7,7 +7,8 @@
 //! program's thread ── job ────▶ worker ───▶ the GPU's driver      (worker)
 //! ```
 //! The courier has the listener's descriptors, the worker the program's. A thread of the program waits for either ten
-//! seconds at most, once one did so in vain all threads together, and holds no lock meanwhile.
+//! seconds at most, once one did so in vain all threads together, and holds no lock meanwhile. After that an image is still
+//! sent, so that its twin is there for the next run, and its thread waits until it is copied.
 
 mod exchange;
 mod files;
@@ -42,9 +43,9 @@ use xputrace_wire::message::{IMAGE, Message, demand};
 pub const TWIN_WITHIN: Duration = Duration::from_secs(10);
 /// How long the end of a run, of the program or of a context waits for the last copy of its blocks.
 pub const LAST_COPY_WITHIN: Duration = Duration::from_secs(2);
-/// How often the courier tries to send where the tracer does not read.
 /// How often it is looked what has become of programs, where somebody waits for them.
 const LOOKS_AT_PROGRAMS_EVERY: Duration = Duration::from_millis(20);
+/// How often the courier tries to send where the tracer does not read.
 const SENDS_EVERY: Duration = Duration::from_millis(1);
 /// The driver compiles PTX on the worker.
 const WORKERS_STACK_BYTES: usize = 8 << 20;
@@ -263,8 +264,17 @@ impl Agent {
                 Asked::Programs => self.carry_text(number, image_kind::PROGRAMS, ""),
             };
             if let Err(outcome) = carried {
-                self.device.exchange.answer(number, Err(outcome));
+                self.take_answer(number, Err(outcome));
             }
+        }
+    }
+
+    /// Hands an answer to whoever wants it. An image whose thread has left has counted as one without an answer.
+    fn take_answer(&self, number: u64, answer: Answer) {
+        if let (Some(Err(outcome)), Some(region)) = (self.device.exchange.answer(number, answer), self.device_region())
+        {
+            region.control().images[ImageOutcome::NoAnswer as usize].fetch_sub(1, Ordering::Relaxed);
+            self.count_image(outcome);
         }
     }
 
@@ -275,8 +285,15 @@ impl Agent {
         self.send_image(number, file, Sent { kind, n_modules: 0, text: String::new() })
     }
 
-    /// Sends the PTX of an image, or the cubin that it is.
+    /// Sends a copy of an image.
     fn carry_image(&self, number: u64, image: CodeAt) -> Result<(), ImageOutcome> {
+        let (file, sent) = self.copy_image(image)?;
+        self.device.exchange.is_copied(number);
+        self.send_image(number, file, sent)
+    }
+
+    /// Copies the PTX of an image, or the cubin that it is.
+    fn copy_image(&self, image: CodeAt) -> Result<(ImageFile, Sent), ImageOutcome> {
         let mut memory = ProgramMemory::new().map_err(|_| ImageOutcome::Unreadable)?;
         let (loaded, address) = match image {
             CodeAt::Memory(address) => (None, address),
@@ -298,7 +315,7 @@ impl Agent {
                 Sent { kind: image_kind::CUBIN, n_modules: 0, text }
             }
         };
-        self.send_image(number, file, sent)
+        Ok((file, sent))
     }
 
     fn send_image(&self, number: u64, file: ImageFile, sent: Sent) -> Result<(), ImageOutcome> {
@@ -320,7 +337,7 @@ impl Agent {
     /// Handles the tracer's answer to an image. Called by the listener.
     pub(super) fn take_twin(&self, message: &Message, descriptors: &[OwnedFd]) {
         let [number, status, bytes, ..] = message.words;
-        self.device.exchange.answer(number, answer_of(status, bytes, descriptors.first()));
+        self.take_answer(number, answer_of(status, bytes, descriptors.first()));
     }
 
     /// Copies so much of the blocks of all contexts. Called by the listener.
