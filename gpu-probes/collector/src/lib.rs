@@ -187,13 +187,8 @@ fn arm_from_system(address: &str, trust: Trust, came: Came) -> Result<(), Dorman
 
 /// Returns why machine code can't be patched in this process, as far as that is known before.
 fn no_patches() -> Option<String> {
-    match seccomp::deadly_call(LOOKING_CALLS) {
-        Some(call) => Some(format!(
-            "a seccomp filter would end the process for calling {}, which looking for NVIDIA's Sanitizer API takes",
-            call.name
-        )),
-        None => SanitizerBackend::is_there().err(),
-    }
+    seccomp::refusal(LOOKING_CALLS, "looking for NVIDIA's Sanitizer API takes")
+        .or_else(|| SanitizerBackend::is_there().err())
 }
 
 fn find_patches() -> Result<Box<dyn Backend>, String> {

@@ -28,6 +28,12 @@ pub(crate) fn deadly_call(calls: &[Call]) -> Option<&'static Call> {
     CALLS.iter().chain(DEVICE_CALLS).chain(LOOKING_CALLS).find(|it| it.number == i64::from(noted))
 }
 
+/// Says which of these calls would end this process; `takes` is who makes it, as in "device handlers take".
+pub(crate) fn refusal(calls: &[Call], takes: &str) -> Option<String> {
+    let call = deadly_call(calls)?;
+    Some(format!("a seccomp filter would end the process for calling {}, which {takes}", call.name))
+}
+
 /// Whether the calling thread has a filter.
 pub(crate) fn is_filtered() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -139,5 +145,17 @@ mod tests {
         assert_eq!(deadly_where_forbidden(libc::SYS_sendmsg), [None, Some("sendmsg")]);
         assert_eq!(deadly_where_forbidden(libc::SYS_connect), [Some("connect"), None]);
         assert_eq!(deadly_where_forbidden(libc::SYS_chroot), [None, None]);
+    }
+
+    /// Else it would end the tests.
+    #[test]
+    fn no_directory_is_listed_for_a_libcupti_where_that_is_forbidden() {
+        let in_thread = || {
+            forbid(libc::SYS_getdents64);
+            crate::cupti::locate::find().map(|it| it.path)
+        };
+        let found = std::thread::spawn(in_thread).join().unwrap();
+        let is_said = |why: &String| why.contains("for calling getdents64, which looking for libcupti takes");
+        assert!(found.as_ref().err().is_none_or(is_said), "{found:?}");
     }
 }

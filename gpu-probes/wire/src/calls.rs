@@ -77,7 +77,7 @@ pub const DEVICE_CALLS: &[Call] = &[
     call("sendmsg", libc::SYS_sendmsg, NO_DESCRIPTOR),
 ];
 
-/// What looking for the library takes that patches machine code: it reads directories.
+/// What looking for a library takes, that which patches machine code or a libcupti that is not mapped: it reads directories.
 pub const LOOKING_CALLS: &[Call] = &[call("getdents64", libc::SYS_getdents64, NO_DESCRIPTOR)];
 
 /// Offset in the collector's file of the page that stands for the first call.

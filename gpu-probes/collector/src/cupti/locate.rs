@@ -2,10 +2,12 @@
 //! compete with it for the subscription, and its version matches the application's CUDA.
 
 use super::Cupti;
+use crate::seccomp;
 use std::ffi::{CStr, CString, OsStr, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use xputrace_unwind::{find_loaded, for_each_loaded};
+use xputrace_wire::calls::LOOKING_CALLS;
 use xputrace_wire::cupti;
 
 /// A loaded libcupti.
@@ -46,10 +48,13 @@ pub(crate) fn find() -> Result<Found, String> {
     {
         return Ok(found);
     }
+    if let Some(why) = seccomp::refusal(LOOKING_CALLS, "looking for libcupti takes") {
+        return by_name().ok_or_else(|| format!("no libcupti is mapped, or in the loader's path, and {why}"));
+    }
     let variable = |name: &str| std::env::var_os(name);
     let (directories, wheels) = (cupti::directories(&mapped, variable), cupti::wheels(variable));
     // In between comes the loader's own search: LD_LIBRARY_PATH and its cache.
-    let found = first_in(&directories).or_else(|| SONAMES.iter().find_map(|name| open(name, 0)));
+    let found = first_in(&directories).or_else(by_name);
     found.or_else(|| first_in(&wheels)).ok_or_else(|| {
         let looked: Vec<_> = directories.iter().chain(&wheels).map(|it| it.display().to_string()).collect();
         let looked = if looked.is_empty() { "a toolkit or wheel".into() } else { looked.join(", ") };
@@ -57,6 +62,11 @@ pub(crate) fn find() -> Result<Found, String> {
             "no libcupti is mapped, in {looked}, or in the loader's path; install the CUDA toolkit's CUPTI or set LD_LIBRARY_PATH to it"
         )
     })
+}
+
+/// Returns the libcupti that the loader finds by itself.
+fn by_name() -> Option<Found> {
+    SONAMES.iter().find_map(|name| open(name, 0))
 }
 
 /// Returns the paths of the libraries that the program has mapped.
