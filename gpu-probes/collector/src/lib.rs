@@ -40,7 +40,7 @@ use cupti::locate::{self, Found};
 use rendezvous::{Received, Socket, Trust};
 use sanitizer::SanitizerBackend;
 use std::ffi::{CStr, c_char, c_int};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::catch_unwind;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -244,86 +244,151 @@ fn wait_for_order(socket: &Socket) -> Result<(Message, Vec<OwnedFd>), Dormant> {
     }
 }
 
-/// Checks the order and maps its memory.
+/// An order, taken apart.
+struct Asked<'a> {
+    demand: u64,
+    first_demand: u64,
+    shape: Shape,
+    flush_period: Duration,
+    window: u64,
+    conflict: Conflict,
+    api: &'a str,
+    gpus: &'a str,
+    first_api: &'a str,
+    blocks: &'a str,
+    arrays: &'a str,
+}
+
+/// The tracer's memory, mapped here.
+struct Mapped {
+    region: Region,
+    tags: Option<Tags>,
+    device: Option<DeviceRegion>,
+}
+
+/// What an order takes of this process.
+struct Prepared {
+    backend: Box<dyn Backend>,
+    memory: Mapped,
+    most: Order,
+    first: Order,
+}
+
+/// Checks the order, finds what is to record, and maps the memory.
 fn prepare(
     order: &Message,
     descriptors: Vec<OwnedFd>,
     world: World,
     socket: Socket,
 ) -> Result<Setup, (Refusal, Socket)> {
-    let [demand, rings, ring_bytes, flush_millis, _, window, conflict, first] = order.words;
-    let mut lines = order.text.split('\n');
-    let mut line = || lines.next().unwrap_or_default();
-    let (api, gpus, first_api, blocks, arrays) = (line(), line(), line(), line(), line());
-    let checked = || {
-        let backend = match world.patches.filter(|_| demand & demand::PATCHES != 0) {
-            Some(find) => find()?,
-            None => world.backend.ok_or(world.library)?,
-        };
-        let beyond = demand & !agent::recordable(backend.as_ref());
-        if beyond != 0 {
-            return Err(format!("the GPU's library cannot record everything requested (demand {beyond:#x})"));
-        }
-        let shape =
-            Shape { rings: u32::try_from(rings).unwrap_or(0), ring_bytes: u32::try_from(ring_bytes).unwrap_or(0) };
-        let memory = descriptors.first().ok_or("the tracer sent no region")?;
-        let region = Region::map(memory.as_fd(), shape)?;
-        let tags = if demand & demand::MARKER != 0 {
-            let array = descriptors.get(1).ok_or("the tracer sent no tag array")?;
-            Some(Tags::map(array.as_fd(), shape.rings)?)
-        } else {
-            None
-        };
-        if demand & demand::DEVICE != 0
-            && let Some(call) = seccomp::deadly_call(DEVICE_CALLS)
-        {
-            return Err(format!(
-                "a seccomp filter would end the process for calling {}, which device handlers take",
-                call.name
-            ));
-        }
-        let device = if demand & demand::DEVICE != 0 {
-            Some(device_region(demand, blocks, arrays, &descriptors)?)
-        } else {
-            None
-        };
-        let functions = |it| Functions::of_text(it).ok_or("the tracer sent a malformed list of functions");
-        let most = Order { demand, api: functions(api)? };
-        let first = Order { demand: first & demand, api: functions(first_api)? };
-        Ok((backend, region, tags, device, most, first))
-    };
-    match checked().map_err(|text: String| Refusal::from(text)) {
-        Ok((backend, region, tags, device, most, first)) => Ok(Setup {
+    let asked = Asked::of(order);
+    match asked.prepare(&descriptors, world) {
+        Ok(Prepared { backend, memory: Mapped { region, tags, device }, most, first }) => Ok(Setup {
             backend,
             most,
             first,
-            flush_period: Duration::from_millis(flush_millis.clamp(1, 60_000)),
-            window,
-            conflict: Conflict::of_word(conflict),
-            selection: agent::Selection::of(gpus),
+            flush_period: asked.flush_period,
+            window: asked.window,
+            conflict: asked.conflict,
+            selection: agent::Selection::of(asked.gpus),
             region,
             tags,
             device,
             socket,
         }),
-        Err(refusal) => Err((refusal, socket)),
+        Err(why) => Err((Refusal::from(why), socket)),
     }
 }
 
-/// Maps the memory with the blocks, which comes behind the others, and the arrays behind that.
-fn device_region(demand: u64, blocks: &str, arrays: &str, descriptors: &[OwnedFd]) -> Result<DeviceRegion, String> {
-    let at = if demand & demand::MARKER != 0 { 2 } else { 1 };
-    let memory = descriptors.get(at).ok_or("the tracer sent no device region")?;
-    let shape =
-        device::Shape::of_text(blocks).ok_or_else(|| format!("the tracer sent \"{blocks}\" as a block's size"))?;
-    let places = device::ArrayPlace::all_of_text(arrays)
-        .ok_or_else(|| format!("the tracer sent \"{arrays}\" as a list of arrays"))?;
-    let fds = descriptors.get(at + 1..).unwrap_or_default();
-    if fds.len() < places.len() {
-        return Err(format!("the tracer sent {} of {} arrays", fds.len(), places.len()));
+impl<'a> Asked<'a> {
+    fn of(order: &'a Message) -> Self {
+        let [demand, rings, ring_bytes, flush_millis, _, window, conflict, first] = order.words;
+        let mut lines = order.text.split('\n');
+        let mut line = || lines.next().unwrap_or_default();
+        Asked {
+            demand,
+            first_demand: first & demand,
+            shape: Shape {
+                rings: u32::try_from(rings).unwrap_or(0),
+                ring_bytes: u32::try_from(ring_bytes).unwrap_or(0),
+            },
+            flush_period: Duration::from_millis(flush_millis.clamp(1, 60_000)),
+            window,
+            conflict: Conflict::of_word(conflict),
+            api: line(),
+            gpus: line(),
+            first_api: line(),
+            blocks: line(),
+            arrays: line(),
+        }
     }
-    let arrays: Vec<_> = places.into_iter().zip(fds.iter().map(AsFd::as_fd)).collect();
-    DeviceRegion::map(memory.as_fd(), shape, &arrays)
+
+    fn wants(&self, what: u64) -> bool {
+        self.demand & what != 0
+    }
+
+    fn prepare(&self, descriptors: &[OwnedFd], world: World) -> Result<Prepared, String> {
+        self.refuse_what_is_deadly(world.no_patches.as_deref())?;
+        let backend = self.find_backend(world)?;
+        let memory = self.map(descriptors)?;
+        let most = order_of(self.demand, self.api)?;
+        let first = order_of(self.first_demand, self.first_api)?;
+        Ok(Prepared { backend, memory, most, first })
+    }
+
+    /// Refuses what may end the process, before any of it is tried.
+    fn refuse_what_is_deadly(&self, no_patches: Option<&str>) -> Result<(), String> {
+        let no_patches = no_patches.filter(|_| self.wants(demand::PATCHES)).map(str::to_owned);
+        let no_device =
+            || self.wants(demand::DEVICE).then(|| seccomp::refusal(DEVICE_CALLS, "device handlers take")).flatten();
+        no_patches.or_else(no_device).map_or(Ok(()), Err)
+    }
+
+    /// Returns what records all that is asked for.
+    fn find_backend(&self, world: World) -> Result<Box<dyn Backend>, String> {
+        let backend = match world.patches.filter(|_| self.wants(demand::PATCHES)) {
+            Some(find) => find()?,
+            None => world.backend.ok_or(world.library)?,
+        };
+        match self.demand & !agent::recordable(backend.as_ref()) {
+            0 => Ok(backend),
+            beyond => Err(format!("the GPU's library cannot record everything requested (demand {beyond:#x})")),
+        }
+    }
+
+    /// Maps the region, the tags behind it where they are asked for, and the device region behind those.
+    fn map(&self, descriptors: &[OwnedFd]) -> Result<Mapped, String> {
+        let mut descriptors = descriptors.iter().map(AsFd::as_fd);
+        let mut next = |what: &str| descriptors.next().ok_or_else(|| format!("the tracer sent no {what}"));
+        let region = Region::map(next("region")?, self.shape)?;
+        let tags = match self.wants(demand::MARKER) {
+            true => Some(Tags::map(next("tag array")?, self.shape.rings)?),
+            false => None,
+        };
+        let device = match self.wants(demand::DEVICE) {
+            true => Some(self.map_device(next("device region")?, descriptors.collect())?),
+            false => None,
+        };
+        Ok(Mapped { region, tags, device })
+    }
+
+    /// Maps the memory with the blocks, and the arrays, which come behind it.
+    fn map_device(&self, memory: BorrowedFd<'_>, arrays: Vec<BorrowedFd<'_>>) -> Result<DeviceRegion, String> {
+        let shape = device::Shape::of_text(self.blocks)
+            .ok_or_else(|| format!("the tracer sent \"{}\" as a block's size", self.blocks))?;
+        let places = device::ArrayPlace::all_of_text(self.arrays)
+            .ok_or_else(|| format!("the tracer sent \"{}\" as a list of arrays", self.arrays))?;
+        if arrays.len() < places.len() {
+            return Err(format!("the tracer sent {} of {} arrays", arrays.len(), places.len()));
+        }
+        let arrays: Vec<_> = places.into_iter().zip(arrays).collect();
+        DeviceRegion::map(memory, shape, &arrays)
+    }
+}
+
+fn order_of(demand: u64, api: &str) -> Result<Order, String> {
+    let api = Functions::of_text(api).ok_or("the tracer sent a malformed list of functions")?;
+    Ok(Order { demand, api })
 }
 
 fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {

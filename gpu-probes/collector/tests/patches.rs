@@ -14,6 +14,7 @@ mod tracer;
 
 use sanitizer::{Kernel, launch_graph, word};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -28,7 +29,7 @@ use xputrace_wire::device::{
 };
 use xputrace_wire::events::Realtime;
 use xputrace_wire::message::{
-    ARM, ARMED, BYE, COMING, DISARM, DORMANT, HELLO, IMAGE, Message, READ_DEVICE, TWIN, demand,
+    ARM, ARMED, BYE, COMING, DISARM, DORMANT, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand,
 };
 use xputrace_wire::record::Launch;
 use xputrace_wire::region::{Lost, PAGE, Shape};
@@ -186,6 +187,27 @@ fn a_process_says_why_it_cannot_be_patched() {
     assert_eq!(armed, Some(Err(Dormant::NotWanted)));
     let hello = tracer.join().unwrap();
     assert_eq!((hello.kind, hello.words[4], hello.text.as_str()), (HELLO, 0, "/fake\nno Sanitizer API"));
+}
+
+/// Looking for it may end the process.
+#[test]
+fn what_patches_is_not_looked_for_where_it_is_known_not_to_be_found() {
+    static WAS_LOOKED_FOR: AtomicBool = AtomicBool::new(false);
+    fn look() -> Result<Box<dyn Backend>, String> {
+        WAS_LOOKED_FOR.store(true, SeqCst);
+        Err("it was looked for".to_owned())
+    }
+    let _alone = alone();
+    let listener = listen();
+    let address = listener.address.clone();
+    let tracer = std::thread::spawn(move || listener.arm(demand::PATCHES, SHAPE).message());
+    let no_patches = || Some("a filter forbids it".to_owned());
+    let world = || World { patches: Some(look), no_patches: no_patches(), ..World::default() };
+    let arm = || xputrace_collector::arm(&address, Trust::RootAndThisUser, world);
+    let armed = std::iter::repeat_with(arm).find(|it| *it != Err(Dormant::AlreadyArmed));
+    let refused = tracer.join().unwrap();
+    assert_eq!((refused.kind, refused.text.as_str()), (REFUSED, "a filter forbids it"));
+    assert!(matches!(armed, Some(Err(Dormant::Refused(_)))) && !WAS_LOOKED_FOR.load(SeqCst), "{armed:?}");
 }
 
 #[test]
