@@ -304,7 +304,7 @@ impl<'a> Asked<'a> {
     fn of(order: &'a Message) -> Self {
         let [demand, rings, ring_bytes, flush_millis, _, window, conflict, first] = order.words;
         let mut lines = order.text.split('\n');
-        let mut line = || lines.next().unwrap_or_default();
+        let [api, gpus, first_api, blocks, arrays] = [(); 5].map(|()| lines.next().unwrap_or_default());
         Asked {
             demand,
             first_demand: first & demand,
@@ -315,11 +315,11 @@ impl<'a> Asked<'a> {
             flush_period: Duration::from_millis(flush_millis.clamp(1, 60_000)),
             window,
             conflict: Conflict::of_word(conflict),
-            api: line(),
-            gpus: line(),
-            first_api: line(),
-            blocks: line(),
-            arrays: line(),
+            api,
+            gpus,
+            first_api,
+            blocks,
+            arrays,
         }
     }
 

@@ -70,7 +70,7 @@ type Then = Box<dyn FnOnce(Answer) + Send>;
 enum Open {
     /// A thread that waits for it.
     Thread(Waiting),
-    /// A thread that has left.
+    /// A thread that has left without it.
     Left,
     Nobody(Then),
 }
@@ -168,8 +168,8 @@ impl Exchange {
         None
     }
 
-    /// Notes that an image is copied: its thread need not stay for that.
-    pub(super) fn is_copied(&self, number: u64) {
+    /// Notes that an image has been copied: its thread need not stay for that.
+    pub(super) fn has_copied(&self, number: u64) {
         if let Some(waiting) = self.state().waiting(number) {
             waiting.is_copied = true;
         }
@@ -185,7 +185,7 @@ impl Exchange {
             self.changed.notify_all();
             return None;
         }
-        let open = state.close(number)?;
+        let open = state.take(number)?;
         self.changed.notify_all();
         drop(state);
         match open {
@@ -212,7 +212,7 @@ impl State {
         })
     }
 
-    fn close(&mut self, number: u64) -> Option<Open> {
+    fn take(&mut self, number: u64) -> Option<Open> {
         let at = self.open.iter().position(|it| it.0 == number)?;
         Some(self.open.swap_remove(at).1)
     }
@@ -230,7 +230,7 @@ impl State {
     fn leave(&mut self, number: u64, limits: Limits, began: Instant, now: Instant) -> Answer {
         // The address means nothing once the thread goes on.
         self.asked.retain(|it| it.0 != number);
-        let Some(Open::Thread(Waiting { is_copied, answer })) = self.close(number) else {
+        let Some(Open::Thread(Waiting { is_copied, answer })) = self.take(number) else {
             return Err(ImageOutcome::NoAnswer);
         };
         self.has_waited(now.min(limits.answered) - began, answer.is_none() && now >= limits.answered);
@@ -370,7 +370,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| exchange.ask(at(5), soon(), || true));
             assert_eq!(exchange.next(), Some((1, Asked::Image(at(5)))));
-            exchange.is_copied(1);
+            exchange.has_copied(1);
             assert_eq!(waiting.join().unwrap(), Err(ImageOutcome::NoAnswer), "no answer is waited for");
             let loads = || exchange.ask(at(6), soon(), || true);
             let waiting = scope.spawn(loads);

@@ -288,7 +288,7 @@ impl Agent {
     /// Sends a copy of an image.
     fn carry_image(&self, number: u64, image: CodeAt) -> Result<(), ImageOutcome> {
         let (file, sent) = self.copy_image(image)?;
-        self.device.exchange.is_copied(number);
+        self.device.exchange.has_copied(number);
         self.send_image(number, file, sent)
     }
 
