@@ -108,6 +108,15 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
+    /// Ends the worker's thread also where a test fails.
+    struct ClosesAtEnd<'a>(&'a Worker);
+
+    impl Drop for ClosesAtEnd<'_> {
+        fn drop(&mut self) {
+            self.0.close();
+        }
+    }
+
     /// A worker with a job that is stuck until something is sent.
     fn with_stuck_job(test: impl FnOnce(&Worker, Job, Sender<()>)) {
         let worker = Worker::default();
@@ -115,8 +124,8 @@ mod tests {
             scope.spawn(|| worker.run(|work| work()));
             let (frees, waits) = channel::<()>();
             let stuck = worker.add(Box::new(move || waits.recv().unwrap()));
+            let _closes = ClosesAtEnd(&worker);
             test(&worker, stuck, frees);
-            worker.close();
         });
     }
 
