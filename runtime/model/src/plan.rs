@@ -534,7 +534,7 @@ pub enum Target {
     /// Calls of these functions: an `api` handler.
     Api(Box<Functions>),
     /// Kernels of these names: a device handler.
-    Kernels(KernelPattern),
+    Kernels(PatternOfHandler),
     /// What a compiled object's section names, such as `fentry/FUNCTION`: libbpf attaches the program.
     Section(String),
     /// Other GPU events, `begin` and `end`.
@@ -576,41 +576,60 @@ impl UsdtPattern {
     }
 }
 
-/// Names of kernels, as a script gives them: `*` stands for any text. Of the patterns of one handler, the first that matches a
-/// kernel is the one that does, so that the handler runs once in each of its threads.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct KernelPattern {
-    /// All patterns of the handler.
-    list: Arc<[String]>,
-    /// Which of them it is.
-    at: usize,
-}
+/// Names of kernels, as a script gives them: `*` stands for any text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KernelPattern(String);
 
 impl KernelPattern {
-    pub fn new(pattern: &str) -> Self {
-        KernelPattern { list: Arc::new([pattern.to_owned()]), at: 0 }
-    }
-
-    /// Returns the patterns of a handler that has several.
-    pub fn each(patterns: impl IntoIterator<Item = String>) -> Vec<Self> {
-        let list: Arc<[String]> = patterns.into_iter().collect();
-        (0..list.len()).map(|at| KernelPattern { list: list.clone(), at }).collect()
+    pub fn new(text: impl Into<String>) -> Self {
+        KernelPattern(text.into())
     }
 
     /// Returns the pattern as the script gives it.
     pub fn text(&self) -> &str {
-        &self.list[self.at]
+        &self.0
     }
 
     /// Whether it matches a kernel that has these names: demangled with and without template arguments, and mangled.
-    pub fn matches<'n>(&self, names: impl IntoIterator<Item = &'n str> + Clone) -> bool {
-        let matches = |pattern: &str| names.clone().into_iter().any(|it| glob(pattern, it));
-        matches(self.text()) && !self.list[..self.at].iter().any(|it| matches(it))
+    pub fn matches<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> bool {
+        names.into_iter().any(|it| glob(&self.0, it))
+    }
+}
+
+/// A pattern of a handler that may have several. The first that matches a kernel has it, so that the handler runs once in each
+/// of its threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatternOfHandler {
+    /// All patterns of the handler.
+    list: Arc<[KernelPattern]>,
+    /// Which of them it is.
+    at: usize,
+}
+
+impl PatternOfHandler {
+    /// Returns that of a handler that has no other.
+    pub fn only(pattern: KernelPattern) -> Self {
+        PatternOfHandler { list: Arc::new([pattern]), at: 0 }
+    }
+
+    /// Returns the patterns of a handler.
+    pub fn each(patterns: impl IntoIterator<Item = KernelPattern>) -> Vec<Self> {
+        let list: Arc<[KernelPattern]> = patterns.into_iter().collect();
+        (0..list.len()).map(|at| PatternOfHandler { list: list.clone(), at }).collect()
+    }
+
+    pub fn pattern(&self) -> &KernelPattern {
+        &self.list[self.at]
+    }
+
+    /// Whether a kernel with these names is this one's: it matches, and none before it does.
+    pub fn has<'n>(&self, names: impl IntoIterator<Item = &'n str> + Clone) -> bool {
+        self.list.iter().position(|it| it.matches(names.clone())) == Some(self.at)
     }
 
     /// Whether a kernel may be left to another pattern of the handler.
     pub fn may_overlap(&self) -> bool {
-        self.list.len() > 1 && self.list.iter().any(|it| it.contains('*'))
+        self.list.len() > 1 && self.list.iter().any(|it| it.text().contains('*'))
     }
 }
 
@@ -621,7 +640,7 @@ pub struct DeviceHandler<'p> {
     /// Where in a kernel.
     pub place: DeviceEvent,
     /// In which kernels.
-    pub kernels: &'p KernelPattern,
+    pub kernels: &'p PatternOfHandler,
     /// `None` if the script has mistakes.
     pub program: Option<ProgramId>,
     /// Without one, it runs at every launch.
@@ -807,12 +826,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_pattern_of_a_handler_matches_a_kernel() {
-        let all = KernelPattern::each(["k", "k*", "k", "*k1"].map(str::to_owned));
-        let matching = |names: [&str; 2]| all.iter().map(|it| it.matches(names)).collect::<Vec<_>>();
-        assert_eq!(matching(["k", "_Z1kv"]), [true, false, false, false]);
-        assert_eq!(matching(["k1", "_Z2k1v"]), [false, true, false, false]);
-        assert_eq!(matching(["a", "_Z3ak1"]), [false, false, false, true]);
-        assert!(all[0].may_overlap() && !KernelPattern::new("k*").may_overlap());
+    fn one_pattern_of_a_handler_has_a_kernel() {
+        let all = PatternOfHandler::each(["k", "k*", "k", "*k1"].map(KernelPattern::new));
+        let having = |names: [&str; 2]| all.iter().map(|it| it.has(names)).collect::<Vec<_>>();
+        assert_eq!(having(["k", "_Z1kv"]), [true, false, false, false]);
+        assert_eq!(having(["k1", "_Z2k1v"]), [false, true, false, false]);
+        assert_eq!(having(["a", "_Z3ak1"]), [false, false, false, true]);
+        assert!(all[0].may_overlap() && !PatternOfHandler::only(KernelPattern::new("k*")).may_overlap());
     }
 }

@@ -10,8 +10,8 @@ use xputrace_model::diagnostic::{FileId, Site, SourceFile, Sources};
 use xputrace_model::loss::Loss;
 use xputrace_model::object::Object;
 use xputrace_model::plan::{
-    Activities, Activity, Demand, DeviceEvent, KernelPattern, LossSite, Place, Plan, Probe, ProbeScope, ReturnWay,
-    Target,
+    Activities, Activity, Demand, DeviceEvent, KernelPattern, LossSite, PatternOfHandler, Place, Plan, Probe,
+    ProbeScope, ReturnWay, Target,
 };
 use xputrace_model::schema::Event;
 
@@ -205,7 +205,8 @@ impl Placed<'_> {
         match event {
             Event::Begin => plan.probes.push(probe(Target::None)),
             _ => {
-                plan.probes.extend(KernelPattern::each(kernels).into_iter().map(|it| probe(Target::Kernels(it))));
+                let patterns = PatternOfHandler::each(kernels.into_iter().map(KernelPattern::new));
+                plan.probes.extend(patterns.into_iter().map(|it| probe(Target::Kernels(it))));
             }
         }
         Ok(())

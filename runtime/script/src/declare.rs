@@ -17,7 +17,8 @@ use xputrace_cuda_calls::{Function as CudaFunction, Functions, functions};
 use xputrace_model::catalog::{cuda_functions, split_function};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::plan::{
-    Call as LaunchCall, Calls, ClosureId, DeviceWay, KernelPattern, ProbeScope, ReturnWay, Target, UsdtPattern,
+    Call as LaunchCall, Calls, ClosureId, DeviceWay, KernelPattern, PatternOfHandler, ProbeScope, ReturnWay, Target,
+    UsdtPattern,
 };
 use xputrace_model::schema::{Activity, DeviceEvent, Event, HostEvent};
 
@@ -429,11 +430,12 @@ fn kernels(call: &Call, event: Event, patterns: Vec<String>) -> Option<Vec<(Targ
     if !patterns.iter().all(|it| is_of_kernels(call, event, it)) {
         return None;
     }
-    let named = |it: KernelPattern| {
-        let name = format!("{}:{}", event.name(), it.text());
+    let named = |it: PatternOfHandler| {
+        let name = format!("{}:{}", event.name(), it.pattern().text());
         (Target::Kernels(it), name)
     };
-    Some(KernelPattern::each(patterns).into_iter().map(named).collect())
+    let patterns = patterns.into_iter().map(KernelPattern::new);
+    Some(PatternOfHandler::each(patterns).into_iter().map(named).collect())
 }
 
 /// Whether a pattern is one of kernels' names; reports one that is not.

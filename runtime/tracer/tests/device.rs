@@ -10,8 +10,8 @@ use xputrace_model::loss::Loss;
 use xputrace_model::object::{DirectLaunch, Object, Shape};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{
-    Activities, Activity, Demand, DeviceEvent, KernelPattern, LaunchFilter, MapAction, Place, Plan, Probe, ProbeId,
-    Switch, SwitchId, Target,
+    Activities, Activity, Demand, DeviceEvent, KernelPattern, LaunchFilter, MapAction, PatternOfHandler, Place, Plan,
+    Probe, ProbeId, Switch, SwitchId, Target,
 };
 use xputrace_model::schema::Event;
 use xputrace_model::table::{Cell, Scalar, Storage, TableDef, TableId, TableKind, Value};
@@ -28,7 +28,7 @@ fn plan(place: DeviceEvent, pattern: &str) -> Plan {
     let table = TableDef { storage: Storage::Gpu(MAP), ..(*table("@n", parts, TableKind::Count, MAP)).clone() };
     let handler = Probe {
         name: format!("{}:{pattern}", place.name()),
-        target: Target::Kernels(KernelPattern::new(pattern)),
+        target: Target::Kernels(PatternOfHandler::only(KernelPattern::new(pattern))),
         ..probe(Event::Device(place), Place::Gpu, Some(ProgramId(0)))
     };
     Plan {
@@ -124,6 +124,17 @@ fn a_pattern_that_no_kernel_matched_is_known_once_there_were_kernels() {
     }
     let pipeline = Pipeline::new(Arc::new(plan(DeviceEvent::Exit, "b")), demangle, &mut |_, _| None).unwrap();
     assert_eq!(pipeline.unmatched_device_probes(), []);
+}
+
+#[test]
+fn a_pattern_has_matched_a_kernel_that_another_of_its_handler_has() {
+    let mut plan = plan(DeviceEvent::Exit, "");
+    let probe = plan.probes.remove(0);
+    let patterns = PatternOfHandler::each(["a", "a*", "b", "a"].map(KernelPattern::new));
+    plan.probes.extend(patterns.into_iter().map(|it| Probe { target: Target::Kernels(it), ..probe.clone() }));
+    let mut ran = ran(plan, GpuKind::Software, shaped([1, 1, 1], [1, 1, 1]));
+    assert_eq!(counts(&mut ran).len(), 1);
+    assert_eq!(ran.unmatched_device_probes(), [ProbeId(2)]);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::kernels::{Kernels, gpus};
 use crate::twins::{cache, no_compiler, unpatchable};
 use looking::{Kept, Search};
 use rule::{Facts, Named};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ pub struct Chooser(Arc<Shared>);
 /// What searches use that outlive their process's wait.
 #[derive(Debug)]
 struct Shared {
-    patterns: Vec<KernelPattern>,
+    patterns: BTreeSet<KernelPattern>,
     unpatchable: Option<String>,
     takes_times: bool,
     is_script: bool,
@@ -54,12 +55,9 @@ pub fn for_files<'k>(plan: &Plan, files: impl IntoIterator<Item = &'k Kernels>) 
     shared.choose(Some(named), gpu, None)
 }
 
-/// Returns the patterns of a script's device handlers, each once.
-fn patterns(plan: &Plan) -> Vec<KernelPattern> {
-    let mut all: Vec<KernelPattern> = plan.device_handlers().map(|it| it.kernels.clone()).collect();
-    all.sort_by(|a, b| a.text().cmp(b.text()));
-    all.dedup();
-    all
+/// Returns the patterns of a script's device handlers.
+pub fn patterns(plan: &Plan) -> BTreeSet<KernelPattern> {
+    plan.device_handlers().map(|it| it.kernels.pattern().clone()).collect()
 }
 
 impl Shared {

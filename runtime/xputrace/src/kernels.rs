@@ -120,11 +120,10 @@ impl Ways {
 /// Whether a kernel matches a pattern.
 pub fn matches(pattern: &KernelPattern, symbol: &str) -> bool {
     // Libraries have so many kernels that demangling them takes long.
-    if pattern.matches([symbol]) {
-        return true;
+    pattern.matches([symbol]) || {
+        let demangled = demangle(symbol);
+        pattern.matches([&*demangled.name, &*demangled.short_name])
     }
-    let demangled = demangle(symbol);
-    pattern.matches([&*demangled.name, &*demangled.short_name])
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! `xputrace explain`: which way device handlers take into the kernels of a program, as far as that is known before it runs.
 
-use crate::choosing;
+use crate::choosing::{self, patterns};
 use crate::cli::Run;
 use crate::kernels::{Kernels, kernels_in, matches, search};
 use crate::twins::files::mapped_programs;
 use crate::twins::unpatchable;
 use anyhow::{Context, Result, bail};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use xputrace_tracer::rendezvous::Chosen;
 /// # Errors
 /// There is no such program, or a process cannot be looked at.
 pub fn explain(plan: &Plan, run: &Run) -> Result<String> {
-    let patterns: BTreeSet<&str> = plan.device_handlers().map(|it| it.kernels.text()).collect();
+    let patterns = patterns(plan);
     if !run.command.is_empty() && !run.options.pids.is_empty() {
         bail!("-p explains what is reached in a running process: leave out the command");
     }
@@ -85,11 +85,10 @@ fn find_program(name: &OsStr) -> Option<PathBuf> {
 }
 
 /// Says which kernels of these files a pattern names, and what they get.
-fn reached(pattern: &str, files: &BTreeMap<PathBuf, Kernels>, plan: &Plan, run: &Run) -> Vec<String> {
-    let pattern = KernelPattern::new(pattern);
+fn reached(pattern: &KernelPattern, files: &BTreeMap<PathBuf, Kernels>, plan: &Plan, run: &Run) -> Vec<String> {
     let mut lines = Vec::new();
     for (path, kernels) in files {
-        let named: Vec<_> = kernels.iter().filter(|it| matches(&pattern, it.0)).collect();
+        let named: Vec<_> = kernels.iter().filter(|it| matches(pattern, it.0)).collect();
         if named.is_empty() {
             continue;
         }

@@ -149,7 +149,7 @@ impl<'a> Build<'a> {
     fn program(&mut self, handler: &Handler, place: Place, checked: &Checked, probe: ProbeId) -> Option<ProgramId> {
         let (engine, kind) = match (place, handler.event, &handler.target) {
             (Place::Gpu, event, Target::Kernels(kernels)) => {
-                let (place, kernels) = (event.name().to_owned(), kernels.text().to_owned());
+                let (place, kernels) = (event.name().to_owned(), kernels.pattern().text().to_owned());
                 (Engine::Gpu, ProgramKind::Device { place, kernels })
             }
             (Place::Tracer | Place::Interpreter, ..) => (Engine::Tracer, ProgramKind::Syscall),

@@ -117,7 +117,7 @@ fn the_plan_lists_the_programs_for_kernels() {
          device_entry([\"a\", \"b*\"], |t| @n.count());
          device_exit(\"c\", |t| @n.count());",
     );
-    let found = plan.device_handlers().map(|it| (it.place, it.kernels.text(), it.site.line, it.program));
+    let found = plan.device_handlers().map(|it| (it.place, it.kernels.pattern().text(), it.site.line, it.program));
     let program = |at: usize| plan.probes[at].program;
     let wanted = [
         (DeviceEvent::Entry, "a", 2, program(1)),

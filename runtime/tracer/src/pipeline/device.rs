@@ -13,9 +13,9 @@ use xputrace_model::context::{DeviceContext, GpuContext, device, word};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::object::DirectLaunch;
-use xputrace_model::plan::{Condition, DeviceEvent, KernelPattern, LaunchFilter, Plan, ProbeId, ProgramId};
+use xputrace_model::plan::{Condition, DeviceEvent, LaunchFilter, PatternOfHandler, Plan, ProbeId, ProgramId};
 
-/// The script's device handlers, by the kernels that they match.
+/// The script's device handlers, by the kernels that they run in.
 pub(super) struct DeviceHandlers {
     all: Vec<DeviceHandler>,
     /// Positions in `all`, by the id of the kernel's mangled name.
@@ -26,7 +26,9 @@ pub(super) struct DeviceHandlers {
 struct DeviceHandler {
     handler: Handler,
     place: DeviceEvent,
-    kernels: KernelPattern,
+    kernels: PatternOfHandler,
+    /// Whether its pattern matched a kernel, which may be another's of the handler.
+    is_matched: bool,
     /// Position in [`Plan::conditions`]; `None` if it runs at every launch.
     condition: Option<usize>,
     site: Site,
@@ -95,6 +97,7 @@ impl DeviceHandlers {
             handler: handler(plan, it.probe, &plan.probes[it.probe.index()]),
             place: it.place,
             kernels: it.kernels.clone(),
+            is_matched: false,
             condition: launches.conditions.iter().position(|known| Some(*known) == it.condition),
             site: it.site,
         });
@@ -117,8 +120,8 @@ impl DeviceHandlers {
 
     /// Returns the probes that no kernel has matched, if there were any kernels.
     fn unmatched(&self) -> impl Iterator<Item = ProbeId> {
-        let is_matched = |at: &usize| self.of_kernel.is_empty() || self.of_kernel.values().flatten().any(|it| it == at);
-        (0..self.all.len()).filter(move |it| !is_matched(it)).map(|it| self.all[it].handler.probe)
+        let had_kernels = !self.of_kernel.is_empty();
+        self.all.iter().filter(move |it| had_kernels && !it.is_matched).map(|it| it.handler.probe)
     }
 
     /// Returns the handlers of a kernel, and what chooses launches.
@@ -128,16 +131,17 @@ impl DeviceHandlers {
         names: &Names,
     ) -> (impl Iterator<Item = &'a DeviceHandler> + use<'a>, &'a mut Launches) {
         let DeviceHandlers { all, of_kernel, launches } = self;
-        let matching = of_kernel.entry(ctx[word::SYMBOL]).or_insert_with(|| matching(all, ctx, names));
-        (matching.iter().map(|it| &all[*it]), launches)
+        let running = of_kernel.entry(ctx[word::SYMBOL]).or_insert_with(|| meet(all, ctx, names));
+        (running.iter().map(|it| &all[*it]), launches)
     }
 }
 
-/// Returns the positions of the handlers that match a kernel by any of its names.
-fn matching(all: &[DeviceHandler], ctx: &GpuContext, names: &Names) -> Vec<usize> {
+/// Returns the positions of the handlers that run in a kernel, by any of its names; notes which patterns match it.
+fn meet(all: &mut [DeviceHandler], ctx: &GpuContext, names: &Names) -> Vec<usize> {
     let text = |at: usize| names.get(ctx[at]).map_or("", |it| it);
     let texts = [word::NAME, word::SHORT_NAME, word::SYMBOL].map(text);
-    (0..all.len()).filter(|it| all[*it].kernels.matches(texts)).collect()
+    all.iter_mut().for_each(|it| it.is_matched |= it.kernels.pattern().matches(texts));
+    (0..all.len()).filter(|it| all[*it].kernels.has(texts)).collect()
 }
 
 impl Pipeline {

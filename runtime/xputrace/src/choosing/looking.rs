@@ -4,7 +4,7 @@ use super::rule::Named;
 use crate::below::open_file;
 use crate::kernels::{FORM, Found, Kernels, found_in, matches, of_text, to_text};
 use crate::twins::files::mapped_programs;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub struct Looked {
 
 impl Looked {
     /// Returns how many kernels handlers name; `None` if not all files were searched.
-    pub fn named(&self, patterns: &[KernelPattern], gpu: Option<u32>) -> Option<Named> {
+    pub fn named(&self, patterns: &BTreeSet<KernelPattern>, gpu: Option<u32>) -> Option<Named> {
         (!self.is_cut).then(|| Named::among(self.files.iter().map(|it| &it.kernels), patterns, gpu))
     }
 }
@@ -39,7 +39,7 @@ impl Named {
     /// Counts the kernels that patterns name, each once: it has PTX if it has it anywhere.
     pub fn among<'k>(
         files: impl IntoIterator<Item = &'k Kernels>,
-        patterns: &[KernelPattern],
+        patterns: &BTreeSet<KernelPattern>,
         gpu: Option<u32>,
     ) -> Self {
         let mut has_ptx: BTreeMap<&str, bool> = BTreeMap::new();
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn files_that_a_process_has_mapped_are_looked_at() {
         // Other tests map what has other kernels.
-        let patterns = [KernelPattern::new("looked_for")];
+        let patterns = [KernelPattern::new("looked_for")].into();
         let named = |search| Kept::default().of_process(std::process::id(), search).named(&patterns, None);
         assert_eq!(named(search(None)), Some(Named::default()));
         let _library = Library::with(&machine_code_of("looked_for"));
@@ -180,7 +180,8 @@ mod tests {
         let with = of_text("twins=sm_90 machine_code= ptx=\n scale\n both\n").unwrap();
         let without = of_text("twins= machine_code=sm_80,sm_90 ptx=\n nvjet_a\n nvjet_b\n both\n").unwrap();
         let named = |pattern: &str, gpu| {
-            let Named { n_with_ptx, n_without } = Named::among([&with, &without], &[KernelPattern::new(pattern)], gpu);
+            let patterns = [KernelPattern::new(pattern)].into();
+            let Named { n_with_ptx, n_without } = Named::among([&with, &without], &patterns, gpu);
             (n_with_ptx, n_without)
         };
         assert_eq!(named("*", Some(90)), (2, 2));

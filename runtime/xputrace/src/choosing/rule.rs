@@ -1,5 +1,6 @@
 //! The rule: which way is chosen by what is known, and how that is said.
 
+use std::collections::BTreeSet;
 use xputrace_model::plan::{DeviceWay, KernelPattern};
 use xputrace_tracer::rendezvous::Chosen;
 
@@ -10,7 +11,7 @@ const MOST_PATTERNS: usize = 3;
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
     /// The kernels that handlers name.
-    pub patterns: &'a [KernelPattern],
+    pub patterns: &'a BTreeSet<KernelPattern>,
     /// How many those are in the files of the process; `None` if the files could not be searched in time.
     pub named: Option<Named>,
     /// The GPUs' compute capability, if it is known.
@@ -145,7 +146,7 @@ mod tests {
     const NO_API: &str =
         "patching kernels needs NVIDIA's Sanitizer API, and libsanitizer-public.so is not in a toolkit or wheel";
 
-    fn facts(patterns: &[KernelPattern]) -> Facts<'_> {
+    fn facts(patterns: &BTreeSet<KernelPattern>) -> Facts<'_> {
         Facts {
             patterns,
             named: None,
@@ -160,8 +161,8 @@ mod tests {
     /// Each case, and what is chosen and said.
     #[test]
     fn the_rule_is_as_it_is_written_down() {
-        let patterns: Vec<KernelPattern> = ["*nvjet*"].map(KernelPattern::new).into();
-        let many: Vec<KernelPattern> = ["a", "b", "c", "d"].map(KernelPattern::new).into();
+        let patterns = ["*nvjet*"].map(KernelPattern::new).into();
+        let many = ["a", "b", "c", "d"].map(KernelPattern::new).into();
         let facts = facts(&patterns);
         let mut text = String::new();
         let mut case = |name: &str, facts: &Facts<'_>| {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use xputrace_cubins::{Account, Compiler, Cubin, Frames, Limit, NoCubin, Order, Purpose};
 use xputrace_model::object::Shape;
-use xputrace_model::plan::{DeviceWay, KernelPattern, Plan};
+use xputrace_model::plan::{DeviceWay, PatternOfHandler, Plan};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{Image, Loaded, Peer};
 use xputrace_twins::{Gpu, ImageTwins, Maker, NoTwin, ProgramKernel, ProgramsText, TwinText, Wanted, kernels_of};
@@ -146,7 +146,7 @@ pub struct Making {
     /// Whether patches take the times of all kernels.
     pub takes_times: bool,
     /// The kernels of each handler; of those that run in kernels of their own, which come last, none.
-    kernels: Vec<KernelPattern>,
+    kernels: Vec<PatternOfHandler>,
     /// What runs in kernels of its own, in this order.
     pub launches: Vec<OwnLaunch>,
     compiler: Compiler,
@@ -159,7 +159,7 @@ pub struct Making {
 }
 
 impl Making {
-    pub fn new(maker: Maker, plan: &Plan, kernels: Vec<KernelPattern>, launches: Vec<OwnLaunch>) -> Self {
+    pub fn new(maker: Maker, plan: &Plan, kernels: Vec<PatternOfHandler>, launches: Vec<OwnLaunch>) -> Self {
         Making {
             maker,
             takes_times: plan.demand.patched_kernels,
@@ -352,7 +352,7 @@ impl Making {
     fn wanted(&self, symbol: &str) -> Option<Wanted> {
         let demangled = xputrace_symbols::demangle(symbol);
         let texts = [&*demangled.name, &*demangled.short_name, symbol];
-        let handlers: Vec<usize> = (0..self.kernels.len()).filter(|it| self.kernels[*it].matches(texts)).collect();
+        let handlers: Vec<usize> = (0..self.kernels.len()).filter(|it| self.kernels[*it].has(texts)).collect();
         (!handlers.is_empty()).then_some(Wanted { handlers })
     }
 
