@@ -253,6 +253,11 @@ impl DeviceEvent {
         matches!(self, DeviceEvent::Entry | DeviceEvent::Exit) || self.is_of_blocks()
     }
 
+    /// Whether patches of machine code know when it happens. Only twins know lines, and which thread of a block ends last.
+    pub const fn can_be_patched(self) -> bool {
+        !matches!(self, DeviceEvent::Line | DeviceEvent::BlockEnd)
+    }
+
     /// Whether it happens once in each block.
     pub const fn is_of_blocks(self) -> bool {
         matches!(self, DeviceEvent::BlockBegin | DeviceEvent::BlockEnd)

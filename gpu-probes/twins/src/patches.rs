@@ -219,3 +219,16 @@ fn words_for_handlers() -> String {
         kernel_words::HANDLERS
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_patched_is_at_a_place() {
+        for event in DeviceEvent::ALL {
+            let is_at_a_place = PatchPoint::ALL.iter().any(|it| events(*it).contains(event));
+            assert_eq!(event.can_be_patched(), is_at_a_place, "{}", event.name());
+        }
+    }
+}

@@ -70,11 +70,10 @@ fn unpatchable<'a>(
 fn unpatchable_handler(staged: &Staged, handler: &Handler) -> Option<Diagnostic> {
     let error = |message: &str| via_error(handler, message.to_owned());
     Some(match handler.event {
-        Event::Device(DeviceEvent::Line) => error("patches of machine code don't know source lines")
-            .help("`device_line` needs a twin: leave `via` out, and compile with `nvcc -lineinfo`"),
-        Event::Device(DeviceEvent::BlockEnd) => {
-            error("patches of machine code don't know which thread of a block ends last")
-                .help("`device_block_end` needs a twin: leave `via` out")
+        Event::Device(place) if !place.can_be_patched() => {
+            let (unknown, what_to_do) = unknown_to_patches(place);
+            error(&format!("patches of machine code don't know {unknown}"))
+                .help(format!("`{}` needs a twin: {what_to_do}", place.name()))
         }
         Event::Device(_) if handler.options.stream.is_some() => {
             error("in which stream a launch is isn't known where kernels are patched")
@@ -92,6 +91,16 @@ fn unpatchable_handler(staged: &Staged, handler: &Handler) -> Option<Diagnostic>
         }
         _ => return None,
     })
+}
+
+/// Returns what patches don't know of an event that they can't have, and what to do.
+fn unknown_to_patches(place: DeviceEvent) -> (&'static str, &'static str) {
+    let without_via = "leave `via` out";
+    match place {
+        DeviceEvent::Line => ("source lines", "leave `via` out, and compile with `nvcc -lineinfo`"),
+        DeviceEvent::BlockEnd => ("which thread of a block ends last", without_via),
+        _ => ("where that is", without_via),
+    }
 }
 
 fn via_error(handler: &Handler, message: String) -> Diagnostic {

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use xputrace_bytecode::{BpfMapId, Insn, MapKind, Program, helper, insn};
 use xputrace_model::diagnostic::{FileId, Site};
 use xputrace_model::object::{Object, ObjectHome, ObjectMap};
-use xputrace_model::plan::{DeviceEvent, DeviceHandler, DeviceWay, DeviceWays, Plan, ProgramId};
+use xputrace_model::plan::{DeviceWay, DeviceWays, Plan, ProgramId};
 use xputrace_tracer::DeviceLayout;
 
 /// Refuses what a real GPU lacks so far.
@@ -38,8 +38,8 @@ fn on_gpu(object: &Object, plan: &Plan) -> Vec<ProgramId> {
 
 /// Returns what an object needs that patches of machine code can't do, if anything.
 pub(super) fn unpatchable(object: &Object, plan: &Plan) -> Option<String> {
-    let is_twins = |it: &DeviceHandler<'_>| matches!(it.place, DeviceEvent::Line | DeviceEvent::BlockEnd);
-    let place = plan.device_handlers().find(is_twins).map(|it| &plan.probes[it.probe.index()].name);
+    let place =
+        plan.device_handlers().find(|it| !it.place.can_be_patched()).map(|it| &plan.probes[it.probe.index()].name);
     let programs = plan.device_handlers().filter_map(|it| it.program).map(|it| &plan.image.programs[it]);
     let maps = programs.flat_map(|it| &it.map_refs).map(|it| &object.maps[it.1.index()]);
     let array = maps.filter(|it| it.home == ObjectHome::Shared).map(|it| &it.name).next();
