@@ -48,9 +48,8 @@ impl Chooser {
 }
 
 /// Returns what would be chosen for a program that has no other files, if it can be patched.
-pub fn for_files<'k>(plan: &Plan, files: impl IntoIterator<Item = &'k Kernels>) -> Chosen {
+pub fn for_files<'k>(plan: &Plan, files: impl IntoIterator<Item = &'k Kernels>, gpu: Option<u32>) -> Chosen {
     let shared = Shared::of(plan);
-    let gpu = gpus::capability();
     let named = Named::among(files, &shared.patterns, gpu);
     shared.choose(Some(named), gpu, None)
 }
@@ -105,5 +104,18 @@ impl ChooseWay for Chooser {
         let no_patches = no_patches.clone().or_else(|| no_compiler(pid, account));
         let Chosen { way, note } = self.0.choose(named, gpu, no_patches.as_deref());
         Chosen { way, note: note.map(|it| format!("process {pid}: {it}")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::twins::bundled::plan;
+
+    #[test]
+    fn patterns_of_several_handlers_are_named_once() {
+        let plan = plan("device_entry([\"b\", \"a*\"], |t| @n.count()); device_exit([\"a*\", \"c\"], |t| @x.count());");
+        let note = for_files(&plan, [], None).note.unwrap();
+        assert!(note.contains("a kernel that matches `a*`, `b`, `c`. "), "{note}");
     }
 }

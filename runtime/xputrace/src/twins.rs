@@ -5,7 +5,7 @@
 //! ```
 
 #[cfg(test)]
-mod bundled;
+pub mod bundled;
 mod clocks;
 pub mod files;
 mod making;

@@ -1,8 +1,9 @@
 //! `xputrace explain`: which way device handlers take into the kernels of a program, as far as that is known before it runs.
 
+use crate::choosing::rule::of_gpu;
 use crate::choosing::{self, patterns};
 use crate::cli::Run;
-use crate::kernels::{Kernels, kernels_in, matches, search};
+use crate::kernels::{Kernels, gpus, kernels_in, matches, search};
 use crate::twins::files::mapped_programs;
 use crate::twins::unpatchable;
 use anyhow::{Context, Result, bail};
@@ -31,16 +32,18 @@ pub fn explain(plan: &Plan, run: &Run) -> Result<String> {
         return Ok(String::new());
     }
     let files = files_of(run)?;
-    let mut lines = vec![way(plan, run, files.as_ref())];
+    // Asked once: all of it is said of the same GPU.
+    let gpu = gpus::capability();
+    let mut lines = vec![way(plan, run, files.as_ref(), gpu)];
     match &files {
         None => lines.push("which kernels that reaches is known with -p PID or -- CMD".into()),
-        Some(files) => lines.extend(patterns.iter().flat_map(|it| reached(it, files, plan, run))),
+        Some(files) => lines.extend(patterns.iter().flat_map(|it| reached(it, files, gpu, plan, run))),
     }
     Ok(lines.iter().fold("\nway into kernels\n".into(), |text, it| format!("{text}  {it}\n")))
 }
 
 /// Says which way it is, or how it is chosen.
-fn way(plan: &Plan, run: &Run, files: Option<&BTreeMap<PathBuf, Kernels>>) -> String {
+fn way(plan: &Plan, run: &Run, files: Option<&BTreeMap<PathBuf, Kernels>>, gpu: Option<u32>) -> String {
     match (&plan.device_ways, files) {
         (DeviceWays::One(DeviceWay::Patch), _) => "patches of machine code".into(),
         (DeviceWays::One(DeviceWay::Twin), _) if !run.starts_programs() => {
@@ -48,7 +51,7 @@ fn way(plan: &Plan, run: &Run, files: Option<&BTreeMap<PathBuf, Kernels>>) -> St
         }
         (DeviceWays::One(DeviceWay::Twin), _) => "twins: copies of kernels, made from their PTX".into(),
         (DeviceWays::Either { .. }, Some(files)) => {
-            let Chosen { note, .. } = choosing::for_files(plan, files.values());
+            let Chosen { note, .. } = choosing::for_files(plan, files.values(), gpu);
             format!("decided when CUDA starts; by the command's file, {}", note.unwrap_or_default())
         }
         (DeviceWays::Either { .. }, None) => match unpatchable(plan) {
@@ -84,19 +87,25 @@ fn find_program(name: &OsStr) -> Option<PathBuf> {
     env::split_paths(&directories).map(|it| it.join(name)).find(|it| it.is_file())
 }
 
-/// Says which kernels of these files a pattern names, and what they get.
-fn reached(pattern: &KernelPattern, files: &BTreeMap<PathBuf, Kernels>, plan: &Plan, run: &Run) -> Vec<String> {
+/// Says which kernels of these files a pattern names, and what they get on GPUs of this compute capability.
+fn reached(
+    pattern: &KernelPattern,
+    files: &BTreeMap<PathBuf, Kernels>,
+    gpu: Option<u32>,
+    plan: &Plan,
+    run: &Run,
+) -> Vec<String> {
     let mut lines = Vec::new();
     for (path, kernels) in files {
         let named: Vec<_> = kernels.iter().filter(|it| matches(pattern, it.0)).collect();
         if named.is_empty() {
             continue;
         }
-        let n_twins = named.iter().filter(|it| it.1.has_twin_on(None)).count();
+        let n_twins = named.iter().filter(|it| it.1.has_twin_on(gpu)).count();
         let (n, path) = (named.len(), path.display());
         let without = match (&plan.device_ways, n - n_twins) {
             (DeviceWays::One(DeviceWay::Patch), _) | (_, 0) => String::new(),
-            (_, n) => format!(", {n} without PTX"),
+            (_, n) => format!(", {n} without PTX{}", of_gpu(gpu)),
         };
         lines.push(format!("{}: {n} in {path}{without}", pattern.text()));
     }
@@ -108,4 +117,29 @@ fn reached(pattern: &KernelPattern, files: &BTreeMap<PathBuf, Kernels>, plan: &P
         lines.push("patches reach only modules that are loaded after xputrace has attached".into());
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::of_text;
+    use crate::twins::bundled::plan;
+
+    #[test]
+    fn what_has_ptx_is_judged_by_the_gpu_as_the_way_is() {
+        let kernels = of_text("twins=sm_80 machine_code=sm_90 ptx=\n scale\n").unwrap();
+        let files = BTreeMap::from([("program".into(), kernels)]);
+        let mut plan = plan("device_entry(\"scale\", |t| @n.count());");
+        plan.device_ways = DeviceWays::Either { unpatchable: None };
+        let run = Run { command: vec!["program".into()], ..Run::default() };
+        let said = |gpu| {
+            (way(&plan, &run, Some(&files), gpu), reached(&KernelPattern::new("scale"), &files, gpu, &plan, &run))
+        };
+        let (way, reached) = said(Some(90));
+        assert!(way.contains("the kernel that matches `scale` has no PTX for sm_90"), "{way}");
+        assert_eq!(reached, ["scale: 1 in program, 1 without PTX for sm_90"]);
+        let (way, reached) = said(Some(80));
+        assert!(way.contains("the kernel that matches `scale` has PTX for sm_80"), "{way}");
+        assert_eq!(reached, ["scale: 1 in program"]);
+    }
 }

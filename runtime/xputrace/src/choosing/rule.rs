@@ -93,7 +93,7 @@ impl Facts<'_> {
 
     fn all_have_ptx(&self, n: usize) -> String {
         let all = if n == 1 { "the kernel that matches".into() } else { format!("each of the {n} kernels that match") };
-        format!("kernels get twins: {all} {} has PTX{}", self.patterns(), self.of_gpu())
+        format!("kernels get twins: {all} {} has PTX{}", self.patterns(), of_gpu(self.gpu))
     }
 
     fn some_have_ptx(&self, Named { n_with_ptx, n_without }: Named) -> String {
@@ -106,7 +106,7 @@ impl Facts<'_> {
             "kernels get twins: {n_with_ptx} of the {n} kernels that match {} have PTX{}. No handler runs in the other \
              {n_without}{others}",
             self.patterns(),
-            self.of_gpu()
+            of_gpu(self.gpu)
         )
     }
 
@@ -120,13 +120,9 @@ impl Facts<'_> {
 
     fn none_has_ptx(&self, n: usize) -> String {
         match n {
-            1 => format!("the kernel that matches {} has no PTX{}", self.patterns(), self.of_gpu()),
-            n => format!("none of the {n} kernels that match {} has PTX{}", self.patterns(), self.of_gpu()),
+            1 => format!("the kernel that matches {} has no PTX{}", self.patterns(), of_gpu(self.gpu)),
+            n => format!("none of the {n} kernels that match {} has PTX{}", self.patterns(), of_gpu(self.gpu)),
         }
-    }
-
-    fn of_gpu(&self) -> String {
-        self.gpu.map_or(String::new(), |it| format!(" for sm_{it}"))
     }
 
     fn patterns(&self) -> String {
@@ -135,6 +131,11 @@ impl Facts<'_> {
         let more = if self.patterns.len() > MOST_PATTERNS { " and others" } else { "" };
         format!("{}{more}", named.join(", "))
     }
+}
+
+/// Says for which GPUs PTX is or is not, behind `PTX`; nothing where that is not known.
+pub fn of_gpu(gpu: Option<u32>) -> String {
+    gpu.map_or(String::new(), |it| format!(" for sm_{it}"))
 }
 
 #[cfg(test)]

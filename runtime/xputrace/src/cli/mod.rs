@@ -48,7 +48,7 @@ pub fn table() -> clap::Command {
 }
 
 /// A script, its arguments, and what to run it on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Run {
     /// `None` without a script.
     pub script: Option<Script>,

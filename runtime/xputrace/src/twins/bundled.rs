@@ -19,7 +19,7 @@ fn bundled(script: &Bundled, arguments: &[String]) -> Plan {
     compile(&loaded.staged, &MiniCatalog, Wishes::default()).0
 }
 
-fn plan(script: &str) -> Plan {
+pub fn plan(script: &str) -> Plan {
     let source = SourceFile { name: "script.rhai".into(), text: script.into() };
     let loaded = load(source, &[], Rc::new(BundledLoader));
     let (plan, diagnostics) = compile(&loaded.staged, &MiniCatalog, Wishes::default());
