@@ -12,13 +12,15 @@ pub mod rule;
 use crate::drivers::is_software_gpu;
 use crate::kernels::{Kernels, gpus};
 use crate::twins::{cache, no_compiler, unpatchable};
+use crate::unfinished::UnderWay;
 use looking::{Kept, Search};
 use rule::{Facts, Named};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
-use xputrace_cubins::Account;
+use xputrace_cubins::{Account, Cache};
 use xputrace_model::plan::{KernelPattern, Plan};
 use xputrace_tracer::rendezvous::{ChooseWay, Chosen, Newcomer};
 
@@ -31,6 +33,21 @@ const SEARCHED_WITHIN: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Chooser(Arc<Shared>);
 
+/// The searches of a run, one for each process.
+#[derive(Debug, Default)]
+struct Searches {
+    n_begun: AtomicUsize,
+    /// Those that go on, and keep what they find.
+    n_under_way: Arc<AtomicUsize>,
+    /// Those after which the next run knows the files.
+    n_kept: AtomicUsize,
+    /// Those whose process no longer waited.
+    n_late: AtomicUsize,
+}
+
+/// What a search tells who waits for it: how many kernels are named, if it came to its end, and the GPUs' compute capability.
+type Told = (Option<Named>, Option<u32>);
+
 /// What searches use that outlive their process's wait.
 #[derive(Debug)]
 struct Shared {
@@ -39,11 +56,60 @@ struct Shared {
     takes_times: bool,
     is_script: bool,
     files: Kept,
+    searches: Searches,
 }
 
 impl Chooser {
     pub fn of(plan: &Plan) -> Self {
         Chooser(Arc::new(Shared::of(plan)))
+    }
+
+    /// Returns how many searches go on, and keep what they find for the next run.
+    pub fn n_searching(&self) -> usize {
+        self.0.searches.n_under_way.load(Ordering::Acquire)
+    }
+
+    /// Says what the next run knows of the files that there was no time to search, if there were any.
+    pub fn outcome(&self) -> Option<&'static str> {
+        let Searches { n_begun, n_kept, n_late, .. } = &self.0.searches;
+        let [n_begun, n_kept, n_late] = [n_begun, n_kept, n_late].map(|it| it.load(Ordering::Acquire));
+        (n_late > 0).then_some(match n_kept == n_begun {
+            true => "the files that there was no time to search are searched by now: the next run knows their kernels",
+            false => {
+                "some files were not searched for kernels to their end, or what they have could not be kept: the next run \
+                 searches them again"
+            }
+        })
+    }
+
+    /// Searches the files of a process for a while; returns nothing if that takes longer.
+    fn search(
+        &self,
+        pid: u32,
+        account: Account,
+        cache: impl FnOnce() -> Option<Cache> + Send + 'static,
+        within: Duration,
+    ) -> Told {
+        let searches = &self.0.searches;
+        searches.n_begun.fetch_add(1, Ordering::AcqRel);
+        let (sender, found) = channel();
+        let (shared, under_way) = (self.0.clone(), UnderWay::new(&searches.n_under_way));
+        let look = move || {
+            let cache = cache();
+            // Of what is not kept, nobody has anything once the process has gone on.
+            let _under_way = cache.is_some().then_some(under_way);
+            let until = Instant::now() + SEARCHED_WITHIN;
+            let gpu = gpus::capability();
+            let looked = shared.files.of_process(pid, Search { gpu, account, cache: cache.as_ref(), until });
+            shared.searches.n_kept.fetch_add(looked.is_kept().into(), Ordering::AcqRel);
+            // Who waited may have given up.
+            let _ = sender.send((looked.named(&shared.patterns, gpu), gpu));
+        };
+        let began = std::thread::Builder::new().name("xputrace-files".into()).spawn(look);
+        began.ok().and_then(|_| found.recv_timeout(within).ok()).unwrap_or_else(|| {
+            searches.n_late.fetch_add(1, Ordering::AcqRel);
+            Told::default()
+        })
     }
 }
 
@@ -67,6 +133,7 @@ impl Shared {
             takes_times: plan.demand.patched_kernels,
             is_script: plan.object.is_none(),
             files: Kept::default(),
+            searches: Searches::default(),
         }
     }
 
@@ -90,17 +157,8 @@ impl ChooseWay for Chooser {
     }
 
     fn by_files(&self, Newcomer { peer, no_patches, .. }: &Newcomer) -> Chosen {
-        let (sender, found) = channel();
-        let (shared, pid, account) = (self.0.clone(), peer.pid, Account { uid: peer.uid, gid: peer.gid });
-        let look = move || {
-            let (gpu, cache) = (gpus::capability(), cache(account).ok());
-            let until = Instant::now() + SEARCHED_WITHIN;
-            let looked = shared.files.of_process(pid, Search { gpu, account, cache: cache.as_ref(), until });
-            // Who waited may have given up.
-            let _ = sender.send((looked.named(&shared.patterns, gpu), gpu));
-        };
-        let began = std::thread::Builder::new().name("xputrace-files".into()).spawn(look);
-        let (named, gpu) = began.ok().and_then(|_| found.recv_timeout(CHOSEN_WITHIN).ok()).unwrap_or_default();
+        let (pid, account) = (peer.pid, Account { uid: peer.uid, gid: peer.gid });
+        let (named, gpu) = self.search(pid, account, move || cache(account).ok(), CHOSEN_WITHIN);
         let no_patches = no_patches.clone().or_else(|| no_compiler(pid, account));
         let Chosen { way, note } = self.0.choose(named, gpu, no_patches.as_deref());
         Chosen { way, note: note.map(|it| format!("process {pid}: {it}")) }
@@ -111,11 +169,57 @@ impl ChooseWay for Chooser {
 mod tests {
     use super::*;
     use crate::twins::bundled::plan;
+    use crate::twins::files::tests::{Library, machine_code_of};
+    use std::sync::mpsc::Sender;
+
+    const OURS: Account = Account { uid: 0, gid: 0 };
 
     #[test]
     fn patterns_of_several_handlers_are_named_once() {
         let plan = plan("device_entry([\"b\", \"a*\"], |t| @n.count()); device_exit([\"a*\", \"c\"], |t| @x.count());");
         let note = for_files(&plan, [], None).note.unwrap();
         assert!(note.contains("a kernel that matches `a*`, `b`, `c`. "), "{note}");
+    }
+
+    /// Has this process searched while nobody waits; its search opens the cache once that is allowed.
+    fn search_late(chooser: &Chooser, cache: Option<Cache>) -> Sender<()> {
+        let (allow, is_allowed) = channel();
+        let open = move || is_allowed.recv().ok().and(cache);
+        let told = chooser.search(std::process::id(), OURS, open, Duration::ZERO);
+        assert_eq!(told, (None, None));
+        allow
+    }
+
+    #[test]
+    fn a_search_that_nobody_waits_for_goes_on_for_the_next_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::open(directory.path(), 1 << 20).unwrap();
+        let _library = Library::with(&machine_code_of("k"));
+        let chooser = Chooser::of(&plan("device_entry(\"k\", |t| @n.count());"));
+        let allow = search_late(&chooser, Some(cache));
+        assert_eq!(chooser.n_searching(), 1);
+        assert!(chooser.outcome().unwrap().ends_with("searches them again"));
+        allow.send(()).unwrap();
+        wait_for(|| chooser.n_searching() == 0);
+        assert!(chooser.outcome().unwrap().ends_with("the next run knows their kernels"));
+    }
+
+    #[test]
+    fn a_search_that_keeps_nothing_is_not_waited_for() {
+        let _library = Library::with(&machine_code_of("k"));
+        let chooser = Chooser::of(&plan("device_entry(\"k\", |t| @n.count());"));
+        let (named, _) = chooser.search(std::process::id(), OURS, || None, SEARCHED_WITHIN);
+        assert!(named.is_some() && chooser.outcome().is_none(), "it was not late");
+        search_late(&chooser, None).send(()).unwrap();
+        wait_for(|| chooser.n_searching() == 0);
+        assert!(chooser.outcome().unwrap().ends_with("searches them again"));
+    }
+
+    fn wait_for(is_so: impl Fn() -> bool) {
+        let until = Instant::now() + SEARCHED_WITHIN;
+        while !is_so() {
+            assert!(Instant::now() < until, "it takes too long");
+            std::thread::yield_now();
+        }
     }
 }

@@ -15,6 +15,7 @@ use crate::run::report::counted;
 use crate::run::sources::{Progress, Source};
 use crate::target::{Launch, Ranges};
 use crate::twins::{self, Asker, Twins};
+use crate::unfinished::Unfinished;
 use anyhow::{Context, Result};
 use attaching::Attaching;
 use reading::Reading;
@@ -83,6 +84,8 @@ pub struct Collectors {
     has_switches: bool,
     /// If the script has device handlers.
     twins: Option<Twins>,
+    /// If it is chosen for each process how they get into kernels.
+    chooser: Option<Arc<Chooser>>,
     /// Totals of processes that have ended.
     totals: Vec<CollectorTotals>,
     rings: Vec<Vec<u8>>,
@@ -144,6 +147,7 @@ impl Collectors {
             demand: Arc::default(),
             has_switches: false,
             twins: None,
+            chooser: None,
             totals: Vec::new(),
             rings: Vec::new(),
         }
@@ -215,12 +219,12 @@ impl Collectors {
     }
 
     /// Returns how device handlers get into kernels.
-    fn ways(&self, plan: &Plan) -> Ways {
+    fn ways(&mut self, plan: &Plan) -> Ways {
         match plan.device_ways {
             DeviceWays::One(way) => Ways::Given(way),
             // An object that real GPUs can't run.
             DeviceWays::Either { .. } if self.twins.is_none() => Ways::Given(DeviceWay::Twin),
-            DeviceWays::Either { .. } => Ways::Chosen(Arc::new(Chooser::of(plan))),
+            DeviceWays::Either { .. } => Ways::Chosen(self.chooser.insert(Arc::new(Chooser::of(plan))).clone()),
         }
     }
 
@@ -424,9 +428,9 @@ impl Collectors {
 }
 
 impl Collectors {
-    /// Accepts nobody any more; returns what makes twins, if anything does.
-    pub fn into_twins(self) -> Option<Twins> {
-        self.twins
+    /// Accepts nobody any more; returns what may still go on.
+    pub fn into_unfinished(self) -> Unfinished {
+        Unfinished { twins: self.twins, chooser: self.chooser }
     }
 
     fn count_unconnected(&self, running: &mut Running) {

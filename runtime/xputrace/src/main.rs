@@ -33,6 +33,7 @@ mod status;
 mod target;
 mod translate;
 mod twins;
+mod unfinished;
 mod ways;
 
 use cli::Invocation;

@@ -19,15 +19,13 @@ pub use making::{Asker, Done, no_compiler};
 pub use toolkit::cache;
 
 use crate::run::Running;
-use crate::run::report::{Report, counted};
+use crate::run::report::counted;
 use anyhow::{Context, Result, anyhow, bail};
 use making::{Code, Made, MadeTwins, Making, Outcome, OwnLaunch, Patched, Task, in_kernel};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 use tally::Tally;
 use workshop::Workshop;
 use xputrace_bytecode::{BpfMapId, Home, MapKind};
@@ -48,11 +46,6 @@ use xputrace_wire::device::{
 
 /// Kernels of an image of which a note says why they have no twin.
 const MOST_REFUSED_SAID: usize = 8;
-
-/// How long compilers may go on behind the end of a run.
-const COMPILERS_END_WITHIN: Duration = Duration::from_secs(30);
-/// How often to look whether they have ended.
-const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
 /// What is made of a script's device handlers.
 pub struct Twins {
@@ -267,23 +260,9 @@ impl Twins {
         Woven::Twins(made.into_iter().map(twin).collect())
     }
 
-    /// Waits, if compilers are at work, until they have kept what they make: a program that ended sooner would start them anew in each
-    /// run. `is_given_up` says when nobody wants that any more.
-    pub fn let_compilers_end(&self, is_given_up: impl Fn() -> bool, report: &mut Report) {
-        let n = self.making.n_compiling();
-        if n == 0 || is_given_up() {
-            return;
-        }
-        let twins = counted(n as u64, "twin", "twins");
-        report.note(&format!(
-            "ptxas still compiles {twins} of kernels, which the next run will find: xputrace waits for that, {} s at most \
-             (Ctrl-C ends it)",
-            COMPILERS_END_WITHIN.as_secs()
-        ));
-        let until = Instant::now() + COMPILERS_END_WITHIN;
-        while self.making.n_compiling() > 0 && Instant::now() < until && !is_given_up() {
-            sleep(LOOKS_EVERY);
-        }
+    /// Returns how many texts are compiled now. A compiler may go on behind the end of a run.
+    pub fn n_compiling(&self) -> usize {
+        self.making.n_compiling()
     }
 
     /// Adds what is known of the clocks of a process with such handlers.

@@ -18,20 +18,33 @@ use xputrace_model::plan::KernelPattern;
 pub struct Kept(Mutex<HashMap<(String, Account), Searched>>);
 
 /// A file that is searched once, by whoever comes first.
-type Searched = Arc<OnceLock<Arc<Found>>>;
+type Searched = Arc<OnceLock<Arc<InFile>>>;
+
+/// What a file has.
+#[derive(Debug, PartialEq, Eq)]
+struct InFile {
+    found: Found,
+    /// Whether the next run need not search it.
+    is_kept: bool,
+}
 
 /// What the files of a process have.
 #[derive(Debug, Default)]
 pub struct Looked {
-    files: Vec<Arc<Found>>,
+    files: Vec<Arc<InFile>>,
     /// Whether something could not be looked at.
     is_cut: bool,
 }
 
 impl Looked {
+    /// Whether the next run finds all of it without a search that takes long.
+    pub fn is_kept(&self) -> bool {
+        !self.is_cut && self.files.iter().all(|it| it.is_kept)
+    }
+
     /// Returns how many kernels handlers name; `None` if not all files were searched.
     pub fn named(&self, patterns: &BTreeSet<KernelPattern>, gpu: Option<u32>) -> Option<Named> {
-        (!self.is_cut).then(|| Named::among(self.files.iter().map(|it| &it.kernels), patterns, gpu))
+        (!self.is_cut).then(|| Named::among(self.files.iter().map(|it| &it.found.kernels), patterns, gpu))
     }
 }
 
@@ -79,13 +92,13 @@ impl Kept {
             let Some(identity) = search.identity(&path, &file) else { continue };
             let found = self.cell(&identity, search.account);
             let found = found.get_or_init(|| Arc::new(search.kept_or_found(&identity, &file)));
-            looked.is_cut |= found.is_cut;
+            looked.is_cut |= found.found.is_cut;
             looked.files.push(found.clone());
         }
         looked
     }
 
-    fn cell(&self, identity: &str, account: Account) -> Arc<OnceLock<Arc<Found>>> {
+    fn cell(&self, identity: &str, account: Account) -> Searched {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.entry((identity.to_owned(), account)).or_default().clone()
     }
@@ -100,21 +113,16 @@ impl Search<'_> {
         Some(format!("{}\n{inode} {bytes} {}.{:09} {gpu}", path.to_str()?, modified.0, modified.1))
     }
 
-    fn kept_or_found(&self, identity: &str, file: &File) -> Found {
+    fn kept_or_found(&self, identity: &str, file: &File) -> InFile {
         let words = [FORM, identity];
         if let Some(kernels) = self.cache.and_then(|it| it.text(&words)).and_then(|it| of_text(&it)) {
-            return Found { kernels, is_cut: false };
+            return InFile { found: Found { kernels, is_cut: false }, is_kept: true };
         }
         let found = found_in(file, self.gpu, &|| Instant::now() < self.until);
+        let keep = || self.cache?.keep_text(&words, to_text(&found.kernels)?).ok();
         // Most files have none, and say so at once.
-        if !found.is_cut
-            && !found.kernels.is_empty()
-            && let Some((cache, text)) = self.cache.zip(to_text(&found.kernels))
-        {
-            // The next run searches it again.
-            let _ = cache.keep_text(&words, text);
-        }
-        found
+        let is_kept = !found.is_cut && (found.kernels.is_empty() || keep().is_some());
+        InFile { found, is_kept }
     }
 }
 
@@ -150,9 +158,11 @@ mod tests {
         let cache = Cache::open(&directory.path().join("cache"), 1 << 20).unwrap();
         let (file, identity) = library(directory.path());
         let found = search(Some(&cache)).kept_or_found(&identity, &file);
-        assert!(found.kernels.contains_key("scale") && !found.is_cut);
+        assert!(found.found.kernels.contains_key("scale") && !found.found.is_cut && found.is_kept);
         assert_eq!(over(Some(&cache)).kept_or_found(&identity, &file), found);
-        assert!(over(None).kept_or_found(&identity, &file).is_cut);
+        let over = over(None).kept_or_found(&identity, &file);
+        assert!(over.found.is_cut && !over.is_kept);
+        assert!(!search(None).kept_or_found(&identity, &file).is_kept, "there is no place for it");
     }
 
     #[test]
@@ -161,7 +171,7 @@ mod tests {
         let cache = Cache::open(&directory.path().join("cache"), 1 << 20).unwrap();
         let (file, identity) = library(directory.path());
         cache.keep_text(&[FORM, &identity], " nonsense\n".into()).unwrap();
-        assert!(search(Some(&cache)).kept_or_found(&identity, &file).kernels.contains_key("scale"));
+        assert!(search(Some(&cache)).kept_or_found(&identity, &file).found.kernels.contains_key("scale"));
     }
 
     #[test]

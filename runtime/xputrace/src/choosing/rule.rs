@@ -58,8 +58,7 @@ impl Facts<'_> {
 
     fn not_searched(&self) -> String {
         format!(
-            "kernels get twins: there was no time to search all of its files for kernels that match {}. What was searched is \
-             known to the next run{}",
+            "kernels get twins: there was no time to search all of its files for kernels that match {}{}",
             self.patterns(),
             self.insisting("; ", "takes patches")
         )

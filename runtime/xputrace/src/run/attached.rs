@@ -103,13 +103,13 @@ impl Attached {
         self.report_pending();
         self.running.report().note_children();
         // Programs that the command starts from now on must neither wait for us nor be followed.
-        let twins = self.sources.collectors.take().and_then(Collectors::into_twins);
+        let unfinished = self.sources.collectors.take().map(Collectors::into_unfinished);
         self.running.unload();
         let (why, left_by) = (self.parting(), self.left_by());
         let has_ended = self.sources.target.has_ended();
         let command = self.sources.target.part(why, self.running.report())?;
-        if let Some(twins) = twins.filter(|_| has_ended) {
-            twins.let_compilers_end(interrupts::are_pending, self.running.report());
+        if let Some(unfinished) = unfinished.filter(|_| has_ended) {
+            unfinished.let_end(interrupts::are_pending, self.running.report());
         }
         Ok(Ended { exit: self.running.exit_code(), command, left_by, failed: self.running.report().has_failed() })
     }

@@ -3,9 +3,11 @@
 use super::files::{Elsewhere, ProgramFiles};
 use super::triton::TritonCaches;
 use super::{tally, toolkit};
+use crate::unfinished::UnderWay;
 use anyhow::{Context, Result, anyhow};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use xputrace_cubins::{Account, Compiler, Cubin, Frames, Limit, NoCubin, Order, Purpose};
@@ -153,7 +155,7 @@ pub struct Making {
     triton: TritonCaches,
     files: ProgramFiles,
     /// Texts that are compiled now, or looked for in the cache.
-    n_compiling: AtomicUsize,
+    n_compiling: Arc<AtomicUsize>,
     /// Set when the run is over.
     pub is_over: AtomicBool,
 }
@@ -168,7 +170,7 @@ impl Making {
             compiler: Compiler::default(),
             triton: TritonCaches::default(),
             files: ProgramFiles::default(),
-            n_compiling: AtomicUsize::new(0),
+            n_compiling: Arc::default(),
             is_over: AtomicBool::new(false),
         }
     }
@@ -416,22 +418,6 @@ fn larger_frame<'a>(twin: &'a Frames, original: &Frames) -> Option<(&'a str, u32
     })
 }
 
-/// Counts something while it lives.
-struct UnderWay<'a>(&'a AtomicUsize);
-
-impl<'a> UnderWay<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        UnderWay(count)
-    }
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 /// PTX to compile.
 struct Source<'a> {
     text: &'a str,
@@ -449,19 +435,6 @@ fn plain(text: &[u8]) -> Ptx<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_under_way_is_counted_until_it_ends_or_panics() {
-        let count = AtomicUsize::new(0);
-        let of_panic: Result<(), _> = catch_unwind(AssertUnwindSafe(|| {
-            let _one = UnderWay::new(&count);
-            let _two = UnderWay::new(&count);
-            assert_eq!(count.load(Ordering::Acquire), 2);
-            panic!("as a compiler might");
-        }));
-        assert!(of_panic.is_err());
-        assert_eq!(count.load(Ordering::Acquire), 0);
-    }
 
     #[test]
     fn a_twins_functions_may_take_no_more_stack_than_the_originals() {
