@@ -10,6 +10,7 @@ mod clocks;
 pub mod files;
 mod making;
 mod objects;
+mod prepared;
 mod tally;
 mod toolkit;
 mod triton;
@@ -20,29 +21,24 @@ pub use toolkit::cache;
 
 use crate::run::Running;
 use crate::run::report::counted;
-use anyhow::{Context, Result, anyhow, bail};
-use making::{Code, Made, MadeTwins, Making, Outcome, OwnLaunch, Patched, Task, in_kernel};
+use anyhow::{Context, Result};
+use making::{Code, Made, MadeTwins, Making, Outcome, Patched, Task, in_kernel};
+use prepared::{Prepared, prepared, too_many_for_patches};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tally::Tally;
 use workshop::Workshop;
-use xputrace_bytecode::{BpfMapId, Home, MapKind};
+use xputrace_bytecode::BpfMapId;
 use xputrace_linux::Linux;
-use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::Loss;
-use xputrace_model::object::{DirectLaunch, Object, ObjectHome};
-use xputrace_model::plan::{Condition, DeviceEvent, DeviceHandler, DeviceWay, DeviceWays, Plan};
-use xputrace_model::schema::Unit;
-use xputrace_render::human;
+use xputrace_model::object::Object;
+use xputrace_model::plan::{Condition, DeviceWay, DeviceWays, Plan};
 use xputrace_tracer::rendezvous::{Clocks, ConditionCounts, DeviceBlock, DeviceCounts, DeviceRegion, Image, Woven};
-use xputrace_tracer::{DeviceLayout, DeviceSite, ProcessIndex, Turned};
-use xputrace_twins::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin};
-use xputrace_wire::device::{
-    ArrayPlace, Extent, ImageOutcome, MOST_ARRAYS, MOST_BLOCK_BYTES, MOST_PATCH_HANDLERS, PatchedKernel, Patches,
-    Unprobed,
-};
+use xputrace_tracer::{DeviceLayout, ProcessIndex, Turned};
+use xputrace_wire::device::{ArrayPlace, Extent, ImageOutcome, MOST_PATCH_HANDLERS, PatchedKernel, Patches, Unprobed};
 
 /// Kernels of an image of which a note says why they have no twin.
 const MOST_REFUSED_SAID: usize = 8;
@@ -62,96 +58,31 @@ pub struct Twins {
 }
 
 impl Twins {
-    /// Prepares a script's device handlers for real GPUs; `None` if it has none.
+    /// Prepares a script's device handlers for real GPUs; `None` if it has none, or a compiled object that can run on the
+    /// software GPU alone: [`why_not`] says why.
     ///
     /// # Errors
-    /// A handler does what kernels of a real GPU can't. A compiled object that does so may still run on the software GPU:
-    /// then there are none, and [`why_not`] says why.
+    /// A handler does what kernels of a real GPU can't, or a thread can't be started.
     pub fn of(plan: &Plan) -> Result<Option<Self>> {
-        match Self::made(plan) {
-            Err(_) if plan.object.is_some() => Ok(None),
-            made => made,
-        }
+        prepared(plan)?.map(|it| Twins::start(it, plan)).transpose()
     }
 
-    fn made(plan: &Plan) -> Result<Option<Self>> {
-        let (mut handlers, mut kernels, mut sites, mut programs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let conditions = plan.conditions();
-        for it in plan.device_handlers() {
-            let Some(program) = it.program else { continue };
-            let condition = conditions.iter().position(|known| Some(*known) == it.condition).map(|it| it as u8);
-            handlers.push(Handler { place: it.place, program: plan.image.programs[program].clone(), condition });
-            kernels.push(it.kernels.clone());
-            sites.push(it.site);
-            programs.push(program);
-        }
-        let mut launches = Vec::new();
-        for DirectLaunch { probe, program, shape } in plan.object.iter().flat_map(|it| &it.launches) {
-            launches.push(OwnLaunch { handler: handlers.len(), shape: *shape });
-            // A place that no kernel is asked about: it has no pattern.
-            let program_of_it = plan.image.programs[*program].clone();
-            handlers.push(Handler { place: DeviceEvent::Entry, program: program_of_it, condition: None });
-            sites.push(plan.probes[probe.index()].site);
-            programs.push(*program);
-        }
-        if handlers.is_empty() {
-            return Ok(None);
-        }
-        if plan.device_ways == DeviceWays::One(DeviceWay::Patch) && handlers.len() > MOST_PATCH_HANDLERS {
-            bail!(too_many_for_patches(handlers.len()));
-        }
-        plan.object.iter().try_for_each(|it| objects::check(it, plan))?;
-        let allows_exit = plan.object.as_ref().map(|it| it.allows_exit);
-        let is_of_script =
-            plan.object.as_ref().is_some_and(|it| programs.iter().all(|at| it.with_context.contains(at)));
-        let origin = match allows_exit {
-            Some(allows_exit) if !is_of_script => Origin::Object { allows_exit },
-            _ => Origin::Script,
-        };
-        let named = |handler: usize| plan.image.programs[programs[handler]].name.clone();
-        let maker =
-            Maker::new(origin, handlers, &maps(plan), &|text| string_id(plan, text)).map_err(|error| match error {
-                MakerError::Handler { handler, refusal } if plan.object.is_some() => {
-                    anyhow!("program `{}`, instruction {}: {}", named(handler), refusal.insn, refusal.what)
-                }
-                MakerError::Handler { handler, refusal } => {
-                    anyhow!("the device handler at {} can't run on a GPU: {}", sites[handler].line, refusal.what)
-                }
-                other => anyhow!("the script's device handlers can't run on a GPU: {other}"),
-            })?;
-        refuse_oversized(plan, &maker)?;
-        let n_shared = maker.arrays().len();
-        if n_shared > MOST_ARRAYS {
-            bail!("{n_shared} arrays are shared by a GPU and Linux: {MOST_ARRAYS} can be");
-        }
-        let place = |handler: usize, insn| match &plan.object {
-            Some(_) => objects::line(&plan.image.programs[programs[handler]], insn),
-            None => sites[handler],
-        };
-        let site = |it: &HandlerSite| device_site(it, origin, place(it.handler, it.insn));
-        let layout = DeviceLayout {
-            maps: maker.maps().to_vec(),
-            arena: maker.arena().clone(),
-            sites: maker.sites().iter().map(site).collect(),
-        };
+    /// Starts the threads that make them.
+    fn start(Prepared { maker, layout, kernels, launches }: Prepared, plan: &Plan) -> Result<Self> {
         let making = Arc::new(Making::new(maker, plan, kernels, launches));
         let of_threads = making.clone();
         let workshop = Workshop::new(move |task| of_threads.make(task));
-        let workshop = workshop.context("cannot start the threads that make twins of kernels")?;
-        let object = plan.object.clone();
-        let caution = object.as_ref().and_then(|it| objects::changed_on_both_sides(it, plan));
-        let layout = Arc::new(layout);
-        Ok(Some(Twins {
+        Ok(Twins {
             making,
-            workshop,
-            layout,
-            conditions,
+            workshop: workshop.context("cannot start the threads that make twins of kernels")?,
+            layout: Arc::new(layout),
+            conditions: plan.conditions(),
             tally: Tally::default(),
             clocks: Clocks::default(),
             reads_clock: false,
-            object,
-            caution,
-        }))
+            object: plan.object.clone(),
+            caution: plan.object.as_ref().and_then(|it| objects::changed_on_both_sides(it, plan)),
+        })
     }
 
     /// Says to a process which handlers are enabled now.
@@ -209,45 +140,41 @@ impl Twins {
 
     /// Returns the answer to the process that waits for a twin; notes what went wrong.
     pub fn answer(&mut self, Done { asker, made, .. }: Done, running: &mut Running) -> Woven {
-        let mut note = |text: &str| running.report().note(text);
-        let MadeTwins { made, refused } = match made {
-            Ok(Outcome::Made(twins)) => twins,
+        match made {
+            Ok(Outcome::Made(twins)) => self.answer_twins(twins, asker, running),
             Ok(Outcome::Patched(patched)) => {
-                self.tally.add_patches(&patched.code, self.making.takes_times).iter().for_each(|it| note(it));
+                note_all(&self.tally.add_patches(&patched.code, self.making.takes_times), running);
                 let kernels = patched.kernels.iter().map(|it| it.symbol.as_str());
                 running.state().pipeline.has_twins(asker.process, kernels);
-                return Woven::Patches(patches_of(patched, running));
+                Woven::Patches(patches_of(patched, running))
             }
             Ok(Outcome::Programs(made)) => {
-                self.tally.add_programs(&made.code).iter().for_each(|it| note(it));
-                return Woven::Programs(self.making.sent(made));
+                note_all(&self.tally.add_programs(&made.code), running);
+                Woven::Programs(self.making.sent(made))
             }
             Ok(Outcome::NoPrograms(why)) => {
                 running.take_programs_back(why);
-                return Woven::Failed;
+                Woven::Failed
             }
-            Ok(Outcome::Nothing) => return Woven::Nothing,
-            Ok(Outcome::NoPtx) => return Woven::NoPtx,
-            Ok(Outcome::OlderPtx) => return Woven::OlderPtx,
-            Ok(Outcome::Ambiguous) => return Woven::Ambiguous,
-            Ok(Outcome::NotInFiles) => return Woven::NotInFiles,
+            Ok(Outcome::Nothing) => Woven::Nothing,
+            Ok(Outcome::NoPtx) => Woven::NoPtx,
+            Ok(Outcome::OlderPtx) => Woven::OlderPtx,
+            Ok(Outcome::Ambiguous) => Woven::Ambiguous,
+            Ok(Outcome::NotInFiles) => Woven::NotInFiles,
             Err(error) => {
-                note(&format!("process {}: device handlers do not run in some kernels: {error:#}", asker.pid));
-                return Woven::Failed;
+                let text = format!("process {}: device handlers do not run in some kernels: {error:#}", asker.pid);
+                running.report().note(&text);
+                Woven::Failed
             }
-        };
-        for (kernel, why) in refused.iter().take(MOST_REFUSED_SAID) {
-            note(&format!("process {}: device handlers do not run in {}: {why:#}", asker.pid, in_kernel(kernel)));
         }
-        if let Some(n_more @ 1..) = refused.len().checked_sub(MOST_REFUSED_SAID) {
-            let kernels = counted(n_more as u64, "kernel more", "kernels more");
-            note(&format!("process {}: device handlers do not run in {kernels} of that image", asker.pid));
-        }
+    }
+
+    fn answer_twins(&mut self, MadeTwins { made, refused }: MadeTwins, asker: Asker, running: &mut Running) -> Woven {
+        note_all(&refusals(&refused, asker.pid), running);
         if made.is_empty() {
             return Woven::Failed;
         }
-        let said: Vec<String> = made.iter().flat_map(|it| self.tally.add(&it.code, &it.text.kernels)).collect();
-        said.iter().for_each(|it| note(it));
+        made.iter().for_each(|it| note_all(&self.tally.add(&it.code, &it.text.kernels), running));
         let kernels = made.iter().flat_map(|it| &it.text.kernels).map(String::as_str);
         running.state().pipeline.has_twins(asker.process, kernels);
         let twin = |Made { text, code }: Made| {
@@ -286,6 +213,20 @@ impl Drop for Twins {
     }
 }
 
+fn note_all<'t>(texts: impl IntoIterator<Item = &'t String>, running: &mut Running) {
+    texts.into_iter().for_each(|it| running.report().note(it));
+}
+
+/// Says why kernels of an image have no twin.
+fn refusals(refused: &BTreeMap<String, anyhow::Error>, pid: u32) -> Vec<String> {
+    let no_handlers = |kernels: &str| format!("process {pid}: device handlers do not run in {kernels}");
+    let said = refused.iter().take(MOST_REFUSED_SAID);
+    let said = said.map(|(kernel, why)| format!("{}: {why:#}", no_handlers(&in_kernel(kernel))));
+    let n_more = refused.len().saturating_sub(MOST_REFUSED_SAID);
+    let more = (n_more > 0).then(|| counted(n_more as u64, "kernel more", "kernels more"));
+    said.chain(more.map(|it| no_handlers(&format!("{it} of that image")))).collect()
+}
+
 /// Returns the string id of a function's name.
 fn name_of(symbol: &str, running: &mut Running) -> u64 {
     running.state().pipeline.state_mut().names_mut().intern(&xputrace_symbols::demangle(symbol).name).into()
@@ -294,10 +235,6 @@ fn name_of(symbol: &str, running: &mut Running) -> u64 {
 fn patches_of(Patched { code, points, kernels }: Patched, running: &mut Running) -> Patches {
     let kernel = |it: PatchedKernel| PatchedKernel { name: name_of(&it.symbol, running), ..it };
     Patches { code: code.cubin.code, points, kernels: kernels.into_iter().map(kernel).collect() }
-}
-
-fn too_many_for_patches(n_handlers: usize) -> String {
-    format!("patches of machine code can have {MOST_PATCH_HANDLERS} handlers, and the script has {n_handlers}")
 }
 
 /// Returns what a script needs that patches of machine code can't do, if anything; nothing of one that says the way itself.
@@ -314,7 +251,7 @@ pub fn unpatchable(plan: &Plan) -> Option<String> {
 /// # Errors
 /// As [`Twins::of`].
 pub fn check(plan: &Plan) -> Result<()> {
-    Twins::of(plan).map(drop)
+    prepared(plan).map(drop)
 }
 
 /// Returns why a compiled object can't run on real GPUs, and does not.
@@ -329,75 +266,7 @@ pub fn refusal(plan: &Plan) -> Option<String> {
 
 fn obstacle(plan: &Plan) -> Option<(&str, anyhow::Error)> {
     let file = &plan.object.as_ref()?.file;
-    Twins::made(plan).err().map(|it| (file.as_str(), it))
-}
-
-/// Returns the id that a text of the script has in the run.
-fn string_id(plan: &Plan, text: &str) -> Option<u64> {
-    plan.strings.iter().position(|it| &**it == text).map(|it| it as u64)
-}
-
-/// Returns the maps of the script that are on the GPU.
-fn maps(plan: &Plan) -> Vec<Option<GpuMap<'_>>> {
-    // What readers merge: aggregations, and counters of losses.
-    let is_merged = |map| {
-        let mut tables = plan.tables.iter().filter(|it| it.storage.gpu() == Some(map));
-        tables.any(|it| it.kind.is_aggregation()) || plan.gpu_losses == Some(map)
-    };
-    let is_outer = |at: usize| {
-        let map = plan.object.as_ref().and_then(|it| it.maps.get(at));
-        map.is_some_and(|it| it.home == ObjectHome::Shared && it.kind == MapKind::Array)
-    };
-    let of = |(at, spec)| GpuMap { spec, has_parts: is_merged(BpfMapId::at(at)), is_outer: is_outer(at) };
-    let maps = plan.image.maps.iter().enumerate();
-    maps.map(|it| (it.1.home == Home::Gpu || is_outer(it.0)).then(|| of(it))).collect()
-}
-
-/// Refuses maps that no GPU is given memory for.
-fn refuse_oversized(plan: &Plan, maker: &Maker) -> Result<()> {
-    let n_bytes = maker.arena().n_bytes();
-    if n_bytes <= MOST_BLOCK_BYTES {
-        return Ok(());
-    }
-    let bytes_of = |map: usize| {
-        let parts = maker.arena().parts(map).into_iter().flat_map(|it| [&it.states, &it.keys, &it.values]);
-        parts.map(|it| it.end - it.start).sum::<u64>()
-    };
-    let largest = (0..maker.maps().len()).max_by_key(|map| bytes_of(*map)).unwrap_or_default();
-    let name = plan.tables.iter().find(|it| it.storage.gpu() == Some(BpfMapId::at(largest))).map(|it| &it.name);
-    let name = name.unwrap_or(&plan.image.maps[largest].name);
-    let line = user_of(plan, BpfMapId::at(largest)).map_or_else(String::new, |it| format!("{it}: "));
-    bail!(
-        "{line}the maps on the GPU need {}, and at most {} can be had. The largest is `{name}` with {}: give it fewer elements, \
-         map(#{{name: \"{}\", size: …}})",
-        bytes(n_bytes),
-        bytes(MOST_BLOCK_BYTES),
-        bytes(bytes_of(largest)),
-        name.trim_start_matches('@')
-    )
-}
-
-fn bytes(n: u64) -> String {
-    human(i64::try_from(n).unwrap_or(i64::MAX), Unit::Bytes)
-}
-
-/// Says which handler uses a map: `script.rhai:3`.
-fn user_of(plan: &Plan, map: BpfMapId) -> Option<String> {
-    let uses = |it: &DeviceHandler<'_>| {
-        it.program.is_some_and(|at| plan.image.programs[at].map_refs.iter().any(|used| used.1 == map))
-    };
-    let site = plan.device_handlers().find(uses)?.site;
-    Some(format!("{}:{}", plan.sources.files.get(site.file.0 as usize)?.name, site.line))
-}
-
-/// What a site counts and writes. Handlers of scripts count in a map what their ring had no room for.
-fn device_site(site: &HandlerSite, origin: Origin, at: Site) -> DeviceSite {
-    let loss = match (site.record, origin) {
-        (None, _) => Some(Loss::InstructionLimit),
-        (Some(_), Origin::Object { .. }) => Some(Loss::DeviceRingFull),
-        (Some(_), Origin::Script) => None,
-    };
-    DeviceSite { loss, record: site.record, at }
+    Prepared::of(plan).err().map(|it| (file.as_str(), it))
 }
 
 /// Takes over what a process's kernels have left in device memory, as far as it was copied. Returns whether they have
