@@ -34,7 +34,7 @@ use xputrace_wire::device::MOST_KERNEL_CONDITIONS;
 pub use image::{ImageTwins, Refused};
 pub use maker::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin, TwinText, Wanted};
 pub use patches::{NoCode, PatchesText};
-pub use program::{Images, ReadError, cubin_in, entries_of, images_of, kernels_of, ptx_in};
+pub use program::{Images, ReadError, cubin_in, entries_of, images_of, kernels_of, parameters_of, ptx_in};
 pub use programs::{ProgramKernel, ProgramsText};
 pub use text::{Gpu, TextError, best, text};
 pub use xputrace_device::RecordKind;

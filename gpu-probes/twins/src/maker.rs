@@ -5,6 +5,7 @@ use crate::block_end;
 use crate::conflicts;
 use crate::image::{Failure, Refused};
 use crate::kept::{Kept, keeps};
+use crate::patches;
 use crate::sharing::Shared;
 use crate::text::Gpu;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +18,9 @@ use xputrace_device::{
 };
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::{self, SOURCES, SPACES, Source};
-use xputrace_ptx::{ADDRESS, Access, AccessKind, Function, Module, Point, Site, Space, WeaveError, type_bits};
+use xputrace_ptx::{
+    ADDRESS, Access, AccessKind, Declaration, Function, Module, Point, Site, Space, WeaveError, type_bits,
+};
 use xputrace_wire::device::{ArrayPlace, Choice, NAMES_VARIABLE, RingPlace, Twin, twin_symbol};
 
 /// A handler, and where in a kernel it runs.
@@ -116,6 +119,8 @@ pub struct Maker {
     own_sites: Vec<(u32, Vec<xputrace_device::Site>)>,
     /// Whether each handler reads what its kernel is called.
     reads_name: Vec<bool>,
+    /// The parameters that each handler reads: a bit for each.
+    reads_arguments: Vec<u64>,
     sites: Vec<HandlerSite>,
     /// Maps whose elements are merged when they are read, and that handlers only add to.
     pub(crate) added_to: BTreeSet<BpfMapId>,
@@ -180,9 +185,11 @@ impl Maker {
         let maps = maps.iter().map(|it| it.map_or(Ok(NOWHERE), device_map)).collect::<Result<Vec<_>, _>>()?;
         let texts = Texts::new(string_id);
         // Nothing that depends on the place is known yet, so these are all the sites that a handler can have.
-        let context: Vec<Word> = origin.context(&Spot::ANY, &texts).into_iter().map(unknown).collect();
+        let words = origin.context(&Spot::ANY, &texts).into_iter().zip(SOURCES);
+        let context: Vec<Word> =
+            words.map(|(word, source)| patches::argument_word(source).unwrap_or(unknown(word))).collect();
         let (mut own_sites, mut sites, mut reads_clock) = (Vec::new(), Vec::new(), false);
-        let mut reads_name = Vec::new();
+        let (mut reads_name, mut reads_arguments) = (Vec::new(), Vec::new());
         for (handler, Handler { place, program, .. }) in handlers.iter().enumerate() {
             let first_site = sites.len() as u32;
             let options = Options { first_site, allow_exit: origin.allows_exit(), ..Options::default() };
@@ -191,6 +198,7 @@ impl Maker {
             let block = translate(request).map_err(refused)?;
             reads_clock |= block.text.contains(TIMER);
             reads_name.push(block.text.contains(NAMES_VARIABLE));
+            reads_arguments.push(patches::arguments_in(&block.text));
             let others = sums::read_or_set(request).map_err(refused)?;
             added_to.retain(|it| !others.contains(it));
             sites.extend(block.sites.iter().map(|it| HandlerSite::new(handler, *it)));
@@ -206,7 +214,19 @@ impl Maker {
             n_threads: threads_with_room(&maps),
             maps: maps.clone(),
         })?;
-        Ok(Maker { origin, handlers, own_sites, reads_name, sites, added_to, maps, arena, reads_clock, texts })
+        Ok(Maker {
+            origin,
+            handlers,
+            own_sites,
+            reads_name,
+            reads_arguments,
+            sites,
+            added_to,
+            maps,
+            arena,
+            reads_clock,
+            texts,
+        })
     }
 
     /// Returns how the memory is laid out.
@@ -242,6 +262,16 @@ impl Maker {
     /// Whether any handler reads the GPU's timer.
     pub fn reads_clock(&self) -> bool {
         self.reads_clock
+    }
+
+    /// Whether any handler reads parameters of its kernel.
+    pub fn reads_arguments(&self) -> bool {
+        self.reads_arguments.iter().any(|it| *it != 0)
+    }
+
+    /// Returns the parameters that any of these handlers reads: a bit for each.
+    pub fn arguments_of(&self, wanted: &Wanted) -> u64 {
+        wanted.handlers.iter().fold(0, |all, it| all | self.reads_arguments[*it])
     }
 
     /// Returns the memory as it is at first.
@@ -532,19 +562,27 @@ impl<'a> Kernels<'a> {
 /// A parameter of a kernel that fits into a word.
 struct Parameter {
     name: String,
-    /// 8 to 64.
-    bits: u32,
+    /// 1 to 8.
+    bytes: u32,
+    /// What its address is a multiple of.
+    alignment: u32,
 }
 
 /// Returns a kernel's parameters; without a name, those that are larger.
 fn parameters(kernel: &Function) -> Vec<Parameter> {
-    let all = kernel.parameters.iter().flatten();
-    all.map(|it| {
-        let bits = it.words.iter().rev().find_map(|word| type_bits(word.strip_prefix('.')?)).unwrap_or(0);
-        let one = it.names.first().filter(|it| it.dimensions.is_empty() && (8..=64).contains(&bits));
-        Parameter { name: one.map(|it| it.name.clone()).unwrap_or_default(), bits }
-    })
-    .collect()
+    kernel.parameters.iter().flatten().map(|it| parameter(it).unwrap_or(Parameter::NONE)).collect()
+}
+
+/// Returns a parameter, if it fits into a word: a structure is an array of bytes.
+fn parameter(it: &Declaration) -> Option<Parameter> {
+    let words = || it.words.iter().filter_map(|word| word.strip_prefix('.'));
+    let size = words().rev().find_map(type_bits)? / 8;
+    let one = it.names.first()?;
+    let n = one.dimensions.iter().try_fold(1u32, |all, n| all.checked_mul(n.parse().ok()?))?;
+    let bytes = size.checked_mul(n).filter(|it| (1..=8).contains(it))?;
+    // Of a pointer, what is said is how aligned that is to which it points.
+    let said = words().find_map(|it| it.strip_prefix("align")?.trim().parse().ok()).filter(|_| bytes > size);
+    Some(Parameter { name: one.name.clone(), bytes, alignment: said.unwrap_or(size) })
 }
 
 /// Where a handler runs, as far as its context depends on that.
@@ -624,14 +662,40 @@ fn kind(access: &Access) -> device::Access {
 }
 
 impl Parameter {
+    /// One that handlers can't have.
+    const NONE: Parameter = Parameter { name: String::new(), bytes: 0, alignment: 0 };
+
     /// Returns PTX that sets `{d}` to it.
     fn statements(&self) -> String {
-        let Parameter { name, bits } = self;
-        match bits {
-            64 => format!("ld.param.b64 {{d}}, [{name}];"),
-            32 => format!("{{ .reg .b32 %narrow; ld.param.b32 %narrow, [{name}]; cvt.u64.u32 {{d}}, %narrow; }}"),
-            bits => format!("{{ .reg .b16 %narrow; ld.param.u{bits} %narrow, [{name}]; cvt.u64.u16 {{d}}, %narrow; }}"),
+        let Parameter { name, bytes, alignment } = self;
+        match bytes {
+            _ if alignment < bytes || !bytes.is_power_of_two() => self.pieces(),
+            8 => format!("ld.param.b64 {{d}}, [{name}];"),
+            4 => format!("{{ .reg .b32 %narrow; ld.param.b32 %narrow, [{name}]; cvt.u64.u32 {{d}}, %narrow; }}"),
+            _ => {
+                let bits = 8 * bytes;
+                format!("{{ .reg .b16 %narrow; ld.param.u{bits} %narrow, [{name}]; cvt.u64.u16 {{d}}, %narrow; }}")
+            }
         }
+    }
+
+    /// Likewise, of a structure whose address is a multiple of less than its size: by what can be read at once.
+    fn pieces(&self) -> String {
+        let mut text = "{ .reg .b64 %piece; mov.b64 {d}, 0;".to_owned();
+        let mut at = 0;
+        while at < self.bytes {
+            let left = self.bytes - at;
+            let bytes =
+                [4, 2, 1].into_iter().find(|it| *it <= left && *it <= self.alignment && at % it == 0).unwrap_or(1);
+            text += &format!(
+                " ld.param.u{} %piece, [{}+{at}]; shl.b64 %piece, %piece, {}; or.b64 {{d}}, {{d}}, %piece;",
+                8 * bytes,
+                self.name,
+                8 * at
+            );
+            at += bytes;
+        }
+        text + " }"
     }
 }
 

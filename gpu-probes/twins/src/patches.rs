@@ -9,7 +9,7 @@ use crate::times::Place;
 use std::fmt::Write as _;
 use xputrace_device::{LEAST_ARCHITECTURE, Refusal, Sums, TableAt, Word};
 use xputrace_events::DeviceEvent;
-use xputrace_events::device::{self, Access, SOURCES, Source};
+use xputrace_events::device::{self, Access, MOST_ARGUMENTS, SOURCES, Source};
 use xputrace_wire::device::{ENABLED, PatchPoint, kernel_words};
 
 /// Patches as text: the same in every run of a script, for all kernels.
@@ -138,8 +138,7 @@ impl Maker {
             Source::Leader => Word::Statements(LEADER.into()),
             Source::Active => Word::Statements(ACTIVE.into()),
             Source::OfPlace => self.of_access(point, at),
-            // Where the machine code has its parameters, the API doesn't tell.
-            Source::HasArgument(_) | Source::Argument(_) => Word::Constant(0),
+            Source::HasArgument(_) | Source::Argument(_) => argument_word(source).unwrap_or(Word::Absent),
         }
     }
 
@@ -170,6 +169,47 @@ impl Maker {
             _ => Word::Constant(0),
         }
     }
+}
+
+/// Returns the register that tells which parameter a handler reads.
+fn argument_register(n: usize) -> String {
+    format!("%patch_argument{n}")
+}
+
+/// Returns a word that is a launch's parameter, or whether it has given one.
+pub(crate) fn argument_word(source: Source) -> Option<Word> {
+    match source {
+        Source::HasArgument(n) => Some(Word::Statements(has_argument(n))),
+        Source::Argument(n) => Some(Word::Statements(argument(n))),
+        _ => None,
+    }
+}
+
+/// PTX that sets `{d}` to 1 if the launch has given this parameter, else to 0. Where the machine code has it, the API doesn't
+/// tell.
+fn has_argument(n: usize) -> String {
+    let it = argument_register(n);
+    format!(
+        "{{ .reg .b64 {it}; ld.global.nc.u64 {it}, [{KERNEL}+{}]; bfe.u64 {{d}}, {it}, {n}, 1; }}",
+        kernel_words::HAS_ARGUMENTS
+    )
+}
+
+/// PTX that sets `{d}` to the parameter, if the launch has given it. Words that are not the launch's own have no place for it.
+fn argument(n: usize) -> String {
+    let it = argument_register(n);
+    format!(
+        "{{ .reg .b64 {it}; .reg .pred %is_it; ld.global.nc.u64 {it}, [{KERNEL}+{}]; bfe.u64 {{d}}, {it}, {n}, 1; \
+         setp.ne.u64 %is_it, {{d}}, 0; @%is_it ld.global.nc.u64 {{d}}, [{KERNEL}+{}]; }}",
+        kernel_words::HAS_ARGUMENTS,
+        kernel_words::ARGUMENTS + 8 * n
+    )
+}
+
+/// Returns which parameters a handler reads whose context has these statements: a bit for each.
+pub(crate) fn arguments_in(text: &str) -> u64 {
+    let is_read = |n: &usize| text.contains(&format!(".b64 {};", argument_register(*n)));
+    (0..MOST_ARGUMENTS).filter(is_read).fold(0, |all, n| all | 1 << n)
 }
 
 /// Returns what takes the kernel's times at a place, if anything does there. It comes before the handlers, whose own time is the

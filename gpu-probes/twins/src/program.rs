@@ -7,9 +7,10 @@ use crate::NoCode;
 use crate::text::{TextError, contents};
 use object::read::elf::{FileHeader, SectionHeader};
 use object::{Endianness, Object, ObjectSection, ReadCache, elf};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use xputrace_wire::device::{MOST_IMAGE_BYTES, Ptx};
+use xputrace_wire::device::{MOST_IMAGE_BYTES, Parameter, Ptx};
 use xputrace_wire::fatbin::{CONTAINER, Found, Memory, StoredAt, in_container};
 
 /// The section with containers that are loaded as they are. What is in `__nv_relfatbin` was linked to such first.
@@ -145,6 +146,67 @@ pub fn kernels_of(cubin: &[u8]) -> Result<Vec<String>, NoCode> {
     let file = object::File::parse(cubin)?;
     let names = file.sections().filter_map(|it| it.name().ok()?.strip_prefix(PARAMETERS_SECTION).map(str::to_owned));
     Ok(names.collect())
+}
+
+/// The name of the section with what the driver has to know of a kernel begins so.
+const INFO_SECTION: &str = ".nv.info.";
+
+/// Returns the parameters of each kernel in a cubin, by number. A kernel of which they can't be read is left out.
+///
+/// # Errors
+/// It is no ELF file.
+pub fn parameters_of(cubin: &[u8]) -> Result<HashMap<String, Vec<Parameter>>, NoCode> {
+    let file = object::File::parse(cubin)?;
+    let kernel = |section: object::Section<'_, '_>| {
+        let symbol = section.name().ok()?.strip_prefix(INFO_SECTION)?.to_owned();
+        Some((symbol, parameters_in(section.data().ok()?)?))
+    };
+    Ok(file.sections().filter_map(kernel).collect())
+}
+
+/// How a section of facts is made up, as what `ptxas` of CUDA 13.0 writes for `sm_75` to `sm_120` shows, and `cuobjdump -elf` names
+/// it: one fact after another, of a byte with its format, a byte with its attribute, and two bytes, which are its value, or the
+/// number of bytes that follow.
+mod info {
+    /// Bytes follow (`EIFMT_SVAL`).
+    pub(super) const OF_SIZE: u8 = 4;
+    /// A parameter (`EIATTR_KPARAM_INFO`): 4 bytes; its number and offset, of 2 each; and 4 whose upper 14 bits are its size.
+    pub(super) const PARAMETER: u8 = 0x17;
+    pub(super) const SIZE_AT: u32 = 18;
+    /// Likewise, of kernels with larger ones (`EIATTR_KPARAM_INFO_V2`): the last 4 are its size.
+    pub(super) const LARGE_PARAMETER: u8 = 0x45;
+    /// The size of all parameters (`EIATTR_CBANK_PARAM_SIZE`).
+    pub(super) const BYTES_OF_ALL: u8 = 0x19;
+}
+
+/// Returns the parameters that a section tells of; `None` if it is malformed, or doesn't tell of all.
+fn parameters_in(mut facts: &[u8]) -> Option<Vec<Parameter>> {
+    let (mut all, mut bytes_of_all) = (BTreeMap::new(), 0);
+    while let Some(([format, attribute, low, high], rest)) = facts.split_first_chunk() {
+        let value = u16::from_le_bytes([*low, *high]);
+        let (follows, rest) = rest.split_at_checked(if *format == info::OF_SIZE { value.into() } else { 0 })?;
+        match *attribute {
+            info::PARAMETER => _ = all.insert(number_of(follows)?, parameter_of(follows, info::SIZE_AT)?),
+            info::LARGE_PARAMETER => _ = all.insert(number_of(follows)?, parameter_of(follows, 0)?),
+            info::BYTES_OF_ALL => bytes_of_all = value.into(),
+            _ => {}
+        }
+        facts = rest;
+    }
+    let end = all.values().map(|it: &Parameter| it.offset.saturating_add(it.bytes)).max().unwrap_or(0);
+    let is_whole = facts.is_empty() && end == bytes_of_all && all.keys().copied().eq(0..all.len() as u16);
+    is_whole.then(|| all.into_values().collect())
+}
+
+fn number_of(parameter: &[u8]) -> Option<u16> {
+    Some(u16::from_le_bytes(*parameter.get(4..)?.first_chunk()?))
+}
+
+/// Returns a parameter whose size begins at this bit of its last 4 bytes.
+fn parameter_of(parameter: &[u8], size_at: u32) -> Option<Parameter> {
+    let offset = u16::from_le_bytes(*parameter.get(6..)?.first_chunk()?);
+    let bytes = u32::from_le_bytes(*parameter.get(8..)?.first_chunk()?) >> size_at;
+    Some(Parameter { offset: offset.into(), bytes })
 }
 
 /// Returns the names behind each `.entry` in PTX: those of its kernels, without reading the rest of it.

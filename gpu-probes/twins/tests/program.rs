@@ -4,7 +4,9 @@ use object::write::{Object, StandardSection};
 use object::{Architecture, BinaryFormat, Endianness, SectionKind};
 use std::cell::Cell;
 use std::fs::File;
-use xputrace_twins::{cubin_in, entries_of, images_of, kernels_of, ptx_in, text};
+use std::process::Command;
+use xputrace_twins::{cubin_in, entries_of, images_of, kernels_of, parameters_of, ptx_in, text};
+use xputrace_wire::device::Parameter;
 
 /// What `nvcc` of CUDA 13.0 makes of `gpu-probes/collector/tests/images/scale.cu`: a cubin for `sm_90`, and PTX for it and `sm_75`.
 const ZSTD: &[u8] = include_bytes!("../../collector/tests/images/zstd.fatbin");
@@ -52,6 +54,76 @@ fn kernels_are_functions_that_have_parameters() {
         cubin.add_section(Vec::new(), section.into(), SectionKind::ReadOnlyData);
     }
     assert_eq!(kernels_of(&cubin.write().unwrap()).unwrap(), ["scale"]);
+}
+
+/// A fact of a kernel, as `ptxas` writes them.
+fn fact(attribute: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[4, attribute, bytes.len() as u8, 0][..], bytes].concat()
+}
+
+fn parameter(number: u8, offset: u8, size: u8) -> Vec<u8> {
+    fact(0x17, &[0, 0, 0, 0, number, 0, offset, 0, 0, 0xf0, 1 | size << 2, 0])
+}
+
+#[test]
+fn parameters_are_read_where_all_of_them_are_told() {
+    let of = |offset, bytes| Parameter { offset, bytes };
+    let of_all = |bytes: u8| vec![3, 0x19, bytes, 0];
+    let both = [parameter(1, 8, 4), parameter(0, 0, 8)].concat();
+    let large = [
+        fact(0x45, &[0, 0, 0, 0, 1, 0, 0x20, 0x4e, 8, 0, 0, 0]),
+        fact(0x45, &[0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0x4e, 0, 0]),
+    ];
+    let mut cubin = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+    for (name, facts) in [
+        ("both", [of_all(12), both.clone()].concat()),
+        ("none", fact(0x1c, &[0; 8])),
+        ("large", [large.concat(), vec![3, 0x19, 0x28, 0x4e]].concat()),
+        ("cut", [of_all(12), both[..17].to_vec()].concat()),
+        ("more", [of_all(16), both].concat()),
+        ("without_the_first", [of_all(12), parameter(1, 8, 4)].concat()),
+        ("short", fact(0x17, &[0; 10])),
+    ] {
+        let id = cubin.add_section(Vec::new(), format!(".nv.info.{name}").into(), SectionKind::ReadOnlyData);
+        cubin.append_section_data(id, &facts, 4);
+    }
+    let mut found: Vec<_> = parameters_of(&cubin.write().unwrap()).unwrap().into_iter().collect();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    let named = |name: &str, all: &[Parameter]| (name.to_owned(), all.to_vec());
+    let large = [of(0, 20_000), of(20_000, 8)];
+    assert_eq!(found, [named("both", &[of(0, 8), of(8, 4)]), named("large", &large), named("none", &[])]);
+}
+
+/// Compiles PTX with the `ptxas` that the variable PTXAS names, or that is on the PATH.
+#[allow(clippy::print_stderr, reason = "a test says why it did not run")]
+fn compiled(text: &str, target: &str) -> Option<Vec<u8>> {
+    let ptxas = std::env::var_os("PTXAS").unwrap_or("ptxas".into());
+    let directory = tempfile::tempdir().unwrap();
+    let [source, cubin] = ["text.ptx", "code.cubin"].map(|it| directory.path().join(it));
+    std::fs::write(&source, text).unwrap();
+    match Command::new(&ptxas).args(["-arch", target, "-o"]).args([&cubin, &source]).output() {
+        Ok(it) => assert!(it.status.success(), "{}", String::from_utf8_lossy(&it.stderr)),
+        Err(error) => {
+            eprintln!("skipped: no GPU toolkit for {target}: {}: {error}", ptxas.display());
+            return None;
+        }
+    }
+    Some(std::fs::read(cubin).unwrap())
+}
+
+#[test]
+fn parameters_are_read_from_what_ptxas_makes() {
+    let of = |offset, bytes| Parameter { offset, bytes };
+    for target in ["sm_80", "sm_90", "sm_90a"] {
+        let text = format!(
+            ".version 8.0\n.target {target}\n.address_size 64\n.visible .entry none() {{ ret; }}\n.visible .entry some(\
+             .param .u8 a, .param .u64 .ptr .global .align 1 b, .param .align 4 .b8 c[20], .param .f32 d, .param .u16 e) {{ ret; }}\n"
+        );
+        let Some(cubin) = compiled(&text, target) else { return };
+        let found = parameters_of(&cubin).unwrap();
+        assert_eq!((found["none"].len(), found.len()), (0, 2));
+        assert_eq!(found["some"], [of(0, 1), of(8, 8), of(16, 20), of(36, 4), of(40, 2)], "{target}");
+    }
 }
 
 #[test]

@@ -488,6 +488,15 @@ fn what_calls_add_to_one_element_is_kept_unless_its_key_is_the_function() {
 }
 
 #[test]
+fn small_structures_are_parameters_too() {
+    let text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .align 4 .b8 pair[8], \
+                .param .align 1 .b8 odd[3], .param .align 2 .b8 six[6], .param .align 8 .b8 wide[16], \
+                .param .u64 .ptr .global .align 1 p, .param .align 8 .b8 whole[8]) { ret; }\n";
+    let handlers = (0..6).map(|it| counting(DeviceEvent::Entry, device::ARGUMENTS + 2 * it + 1)).collect();
+    golden("structures.ptx", &of_all(handlers, text).texts[0]);
+}
+
+#[test]
 fn what_accesses_add_to_one_element_is_kept_until_the_thread_ends() {
     let handlers =
         vec![summing(DeviceEvent::Memory), summing(DeviceEvent::Exit), counting(DeviceEvent::Memory, device::THREAD)];
@@ -513,6 +522,7 @@ fn patches_have_a_function_for_each_place_that_has_handlers() {
         device::HAS_CONFLICTS,
         device::CONFLICTS,
         device::ARGUMENTS + 1,
+        device::ARGUMENTS + 30,
     ];
     let mut handlers: Vec<_> = of_access.iter().map(|it| counting(DeviceEvent::Memory, *it)).collect();
     for word in [device::TIME, device::PID, device::KERNEL, device::IS_LEADER, device::ACTIVE, device::LAUNCH] {
@@ -520,7 +530,10 @@ fn patches_have_a_function_for_each_place_that_has_handlers() {
     }
     handlers.extend([counting(DeviceEvent::Exit, device::SMID), counting(DeviceEvent::Barrier, device::THREAD)]);
     handlers.extend([counting(DeviceEvent::Call, device::CALLEE), counting(DeviceEvent::Call, device::HAS_CALLEE)]);
-    let patches = maker(handlers).patches(90, false).unwrap();
+    let maker = maker(handlers);
+    let read = |handlers: &[usize]| maker.arguments_of(&Wanted { handlers: handlers.into() });
+    assert_eq!((maker.reads_arguments(), read(&[0, 7, 8]), read(&[9])), (true, 1 | 1 << 15, 0));
+    let patches = maker.patches(90, false).unwrap();
     assert_eq!(patches.points, PatchPoint::ALL);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/patches.ptx");
     xputrace_golden::assert(&path, &patches.text);

@@ -46,7 +46,7 @@ use crate::region::PAGE;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-pub use xputrace_events::device::{MOST_CONDITIONS, MOST_KERNEL_CONDITIONS};
+pub use xputrace_events::device::{MOST_ARGUMENTS, MOST_CONDITIONS, MOST_KERNEL_CONDITIONS};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The twin's variable for the block's address: 8 bytes for handlers without a condition, then 8 for each condition, by its
@@ -227,6 +227,8 @@ pub struct Control {
     pub unprobed: [AtomicU64; Unprobed::COUNT],
     /// Images, indexed by [`ImageOutcome`].
     pub images: [AtomicU64; ImageOutcome::COUNT],
+    /// Launches of patched kernels whose handlers read parameters, and had none.
+    pub without_arguments: AtomicU64,
     pub slots: [Slot; MOST_CONTEXTS],
     /// Those of the script's first, from the tracer.
     pub conditions: [Condition; MOST_CONDITIONS],
@@ -563,8 +565,14 @@ pub mod kernel_words {
     pub const GROUPS: usize = 32;
     /// 1 in a node of a graph.
     pub const IS_NODE: usize = 40;
+    /// A bit for each of the kernel's parameters that are behind the words, by its number.
+    pub const HAS_ARGUMENTS: usize = 48;
     /// Bytes of them all.
-    pub const BYTES: usize = 48;
+    pub const BYTES: usize = 56;
+
+    /// Where a launch that has words of its own has the parameters: 8 bytes for each of the first
+    /// [`MOST_ARGUMENTS`](xputrace_events::device::MOST_ARGUMENTS).
+    pub const ARGUMENTS: usize = BYTES;
 }
 
 /// Handlers of a run that patches can have.
@@ -787,19 +795,58 @@ pub struct PatchedKernel {
     pub conditions: Choice,
     /// A bit for each handler that runs, by index: where these conditions hold, by [`Choice::holding`].
     pub handlers: [u64; CHOICES],
+    /// Its parameters, by number: those that its handlers read, and that they can have.
+    pub parameters: Parameters,
 }
+
+/// What a launch gives to a kernel, and where: [`Parameter::NONE`] is not asked for.
+pub type Parameters = [Parameter; MOST_ARGUMENTS];
+
+/// A parameter of a kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Parameter {
+    /// In the packed parameters.
+    pub offset: u32,
+    /// 1 to 8.
+    pub bytes: u32,
+}
+
+impl Parameter {
+    pub const NONE: Parameter = Parameter { offset: 0, bytes: 0 };
+    /// Size of the largest that handlers can have.
+    pub const MOST_BYTES: u32 = 8;
+
+    fn word(self) -> u64 {
+        u64::from(self.offset) << 32 | u64::from(self.bytes)
+    }
+
+    /// Inverts [`Parameter::word`]; `None` for one that is too large.
+    fn of_word(word: u64) -> Option<Self> {
+        let it = Parameter { offset: (word >> 32) as u32, bytes: word as u32 };
+        (it.bytes <= Parameter::MOST_BYTES).then_some(it)
+    }
+}
+
+/// Words that are encoded of a kernel beside its symbol.
+const KERNEL_WORDS: usize = 2 + CHOICES + MOST_ARGUMENTS;
 
 impl PatchedKernel {
     /// Encodes all but the symbol.
-    fn words(&self) -> [u64; 2 + CHOICES] {
-        let [a, b, c, d, e, f, g, h] = self.handlers;
-        [self.name, self.conditions.word().into(), a, b, c, d, e, f, g, h]
+    fn words(&self) -> [u64; KERNEL_WORDS] {
+        let parameters = self.parameters.iter().map(|it| it.word());
+        let mut all = [self.name, self.conditions.word().into()].into_iter().chain(self.handlers).chain(parameters);
+        std::array::from_fn(|_| all.next().unwrap_or_default())
     }
 
-    /// Inverts [`PatchedKernel::words`]; `None` for conditions that there can't be.
-    fn of_words([name, conditions, handlers @ ..]: [u64; 2 + CHOICES], symbol: String) -> Option<Self> {
+    /// Inverts [`PatchedKernel::words`]; `None` for conditions or parameters that there can't be.
+    fn of_words([name, conditions, rest @ ..]: [u64; KERNEL_WORDS], symbol: String) -> Option<Self> {
         let conditions = Choice::of_word(u32::try_from(conditions).ok()?).filter(|it| it.holding == 0)?;
-        Some(PatchedKernel { symbol, name, conditions, handlers })
+        let (handlers, words) = rest.split_first_chunk::<CHOICES>()?;
+        let mut parameters = Parameters::default();
+        for (to, word) in parameters.iter_mut().zip(words) {
+            *to = Parameter::of_word(*word)?;
+        }
+        Some(PatchedKernel { symbol, name, conditions, handlers: *handlers, parameters })
     }
 }
 
@@ -813,7 +860,7 @@ struct PatchesHead {
 }
 
 /// What is encoded of a kernel beside its symbol.
-const KERNEL_BYTES: usize = (2 + CHOICES) * size_of::<u64>();
+const KERNEL_BYTES: usize = KERNEL_WORDS * size_of::<u64>();
 
 impl Patches {
     /// Encodes the patches: sizes, words of each kernel, the code, then symbols with a 0 behind each.
@@ -1022,6 +1069,7 @@ mod tests {
             name,
             conditions: Choice { conditions, holding: 0 },
             handlers,
+            parameters: std::array::from_fn(|it| Parameter { offset: 8 * it as u32, bytes: it as u32 % 9 }),
         };
         let some = [Some(4), Some(31), None];
         let kernels = vec![kernel("gemm", 7, [None; 3], [1 << 63; 8]), kernel("softmax", 9, some, [3; 8])];
@@ -1032,6 +1080,9 @@ mod tests {
         let mut other = bytes.clone();
         other[11] |= 0x80;
         assert_eq!(Patches::decode(&other), None, "a point that there isn't");
+        let mut other = bytes;
+        other[size_of::<PatchesHead>() + KERNEL_BYTES - 8] = 9;
+        assert_eq!(Patches::decode(&other), None, "a parameter that is too large");
     }
 
     #[test]

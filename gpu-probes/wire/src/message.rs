@@ -177,6 +177,9 @@ pub mod demand {
     /// Record every launch and, with the activity, every kernel, with the times that patches take; with [`PATCHES`].
     pub const PATCHED_KERNELS: u64 = 1 << 26;
 
+    /// Handlers read parameters of kernels, which launches give to patches; with [`PATCHES`].
+    pub const ARGUMENTS: u64 = 1 << 25;
+
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;
     const HOST_EVENTS_AT: u32 = 48;
