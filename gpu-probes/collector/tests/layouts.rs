@@ -10,6 +10,7 @@ use xputrace_collector::cupti::host_calls::{HOST_IDS, Role};
 use xputrace_collector::cupti::records::{
     self, Extent, Record, memcpy_offset, memcpy_peer_offset, memset_offset, offset, overhead_offset, unified_offset,
 };
+use xputrace_collector::cupti::twins::arguments::{self, Arguments};
 use xputrace_collector::cupti::twins::{self, NodeLayout, TWIN_IDS, offset as place};
 use xputrace_collector::cupti::{
     self, CallbackData, GraphData, ModuleData, ResourceData, SubscriberParameters, UnifiedMemoryCounter,
@@ -453,10 +454,14 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
                 (place::launch::BLOCK, "blockDimX"),
                 (place::launch::SHARED, "sharedMemBytes"),
                 (place::launch::STREAM, "hStream"),
+                (place::launch::VALUES, "kernelParams"),
             ]),
-            twins::Role::LaunchEx { .. } => {
-                has(&[(place::launch_ex::CONFIG, "config"), (place::launch_ex::KERNEL, "f")])
-            }
+            twins::Role::LaunchEx { .. } => has(&[
+                (place::launch_ex::CONFIG, "config"),
+                (place::launch_ex::KERNEL, "f"),
+                (place::launch_ex::VALUES, "kernelParams"),
+                (place::launch_ex::EXTRA, "extra"),
+            ]),
             twins::Role::Node { at, changes: false, .. } => has(&[(at, "nodeParams")]),
             twins::Role::Node { at, changes: true, .. } => has(&[(at - 8, "hNode"), (at, "nodeParams")]),
             twins::Role::NodeAttributes if it.name.ends_with("CopyAttributes") => has(&[(0, "dst")]),
@@ -683,6 +688,41 @@ fn parameters_are_read_where_the_headers_have_them() {
     assert_eq!(unsafe { params(Call::DriverGraph, graph.as_ptr().cast()) }.unwrap().stream.handle, 8);
     // SAFETY: null is allowed.
     assert_eq!(unsafe { params(Call::DriverLaunch, std::ptr::null()) }, None);
+}
+
+#[test]
+fn the_values_of_a_kernels_parameters_are_where_the_headers_have_them() {
+    let facts = facts();
+    assert_eq!(facts["cuLaunchKernel_params.extra"], place::launch::EXTRA);
+    assert!(facts["cuLaunchCooperativeKernel_params"] <= place::launch::EXTRA, "it has none");
+    assert_eq!(arguments::launches().collect::<Vec<_>>(), [307, 442, 652, 653, 477, 478]);
+
+    let (first, second) = (0xffff_fff0_1234_5678_u64, 0x55u64);
+    let values = [std::ptr::from_ref(&first), std::ptr::from_ref(&second), std::ptr::null()];
+    let packed = [first, second];
+    let size = 12usize;
+    let extra = [1, packed.as_ptr() as usize, 2, std::ptr::from_ref(&size) as usize, 0];
+    let of = |id, at: usize, pointer: usize| {
+        let mut params = [0usize; 8];
+        params[at / 8] = pointer;
+        // SAFETY: structures laid out as in the headers, which live as long.
+        unsafe { Arguments::of(id, params.as_ptr().cast()) }
+    };
+    let value = |of: Option<Arguments>, number: usize, bytes| unsafe { of.unwrap().value(number, 8 * number, bytes) };
+    for (id, values_at, extra_at) in [(307, 48, Some(56)), (478, 48, None), (653, 16, Some(24))] {
+        let separate = of(id, values_at, values.as_ptr() as usize);
+        let read = [(0, 8), (0, 4), (1, 1), (1, 3), (2, 4), (0, 9)].map(|(n, bytes)| value(separate, n, bytes));
+        assert_eq!(read, [Some(first), Some(0x1234_5678), Some(0x55), Some(0x55), None, None], "{id}");
+        assert!(of(id, 0, 1).is_none(), "a kernel without parameters");
+        let Some(at) = extra_at else { continue };
+        let packed = of(id, at, extra.as_ptr() as usize);
+        assert_eq!([(0, 8), (1, 4), (1, 8)].map(|(n, bytes)| value(packed, n, bytes)), [Some(first), Some(0x55), None]);
+        assert!(of(id, at, [2usize, 0, 0].as_ptr() as usize).is_none(), "no buffer");
+        assert!(of(id, at, [3usize, 0, 0].as_ptr() as usize).is_none(), "a name that there isn't");
+    }
+    assert!(of(480, 0, 1).is_none(), "launches of several kernels");
+    // SAFETY: null is allowed.
+    assert!(unsafe { Arguments::of(307, std::ptr::null()) }.is_none());
 }
 
 #[test]

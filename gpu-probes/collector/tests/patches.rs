@@ -24,8 +24,8 @@ use xputrace_collector::rendezvous::{Received, Trust};
 use xputrace_collector::sanitizer::SanitizerBackend;
 use xputrace_collector::{Dormant, World};
 use xputrace_wire::device::{
-    self, CHOICES, Choice, ImageOutcome, PatchPoint, PatchedKernel, Patches, Unprobed, kernel_words, twin_status,
-    twin_symbol,
+    self, CHOICES, Choice, ImageOutcome, Parameter, Parameters, PatchPoint, PatchedKernel, Patches, Unprobed,
+    kernel_words, twin_status, twin_symbol,
 };
 use xputrace_wire::events::Realtime;
 use xputrace_wire::message::{
@@ -59,6 +59,8 @@ struct Run {
     tracer: Tracer,
     block: *const u8,
     _memory: OwnedFd,
+    /// Those that handlers of kernels read.
+    parameters: Parameters,
 }
 
 unsafe impl Sync for Run {}
@@ -99,7 +101,7 @@ impl Run {
         });
         assert_eq!(tracer.message().kind, ARMED);
         sanitizer::create_context(CONTEXT);
-        Run { tracer, block, _memory: device }
+        Run { tracer, block, _memory: device, parameters: Parameters::default() }
     }
 
     fn control(&self) -> &device::Control {
@@ -113,7 +115,13 @@ impl Run {
 
     /// Likewise; the handlers have conditions.
     fn load_with(&self, module: u64, kernels: &[&str], conditions: Choice, handlers: [u64; CHOICES]) {
-        let kernel = |it: &&str| PatchedKernel { symbol: (*it).to_owned(), name: 71, conditions, handlers };
+        let kernel = |it: &&str| PatchedKernel {
+            symbol: (*it).to_owned(),
+            name: 71,
+            conditions,
+            handlers,
+            parameters: self.parameters,
+        };
         let patches = Patches {
             code: vec![1],
             points: vec![PatchPoint::Entry, PatchPoint::Exit],
@@ -429,5 +437,95 @@ fn without_kernel_handlers_records_say_which_launch_a_kernels_number_is() {
     assert_eq!(run.kernels(1)[0].0, twin_symbol("first"));
     let [kernel] = run.tracer.kernels()[..] else { panic!("one") };
     assert!(kernel.grid_id == 1 && kernel.start == kernel.end && kernel.start != Realtime(0));
+    run.end();
+}
+
+/// A run whose handlers read the first, third and fourth parameter: of 4, 8 and 1 byte.
+fn with_arguments(asked: u64) -> Run {
+    let mut run = Run::new(asked | demand::ARGUMENTS);
+    for (number, offset, bytes) in [(0, 0, 4), (2, 16, 8), (3, 24, 1)] {
+        run.parameters[number] = Parameter { offset, bytes };
+    }
+    run
+}
+
+/// Returns what a launch has given, by number.
+fn arguments(words: u64) -> [Option<u64>; 4] {
+    let there = word(words, kernel_words::HAS_ARGUMENTS);
+    assert_eq!(there >> 4, 0);
+    std::array::from_fn(|n| (there >> n & 1 == 1).then(|| word(words, kernel_words::ARGUMENTS + 8 * n)))
+}
+
+#[test]
+fn launches_give_the_parameters_that_handlers_read() {
+    let _alone = alone();
+    let run = with_arguments(ALL);
+    run.load(0x200, &["first"]);
+    let without = || run.control().without_arguments.load(SeqCst);
+    let words = FIRST.call(1, 7, &[0xaaaa_bbbb_1111_2222, 1, u64::MAX, 0x1ff]);
+    assert_eq!(arguments(words), [Some(0x1111_2222), None, Some(u64::MAX), Some(0xff)]);
+    let at = [kernel_words::NAME, kernel_words::HANDLERS, kernel_words::IS_NODE];
+    assert_eq!(at.map(|it| word(words, it)), [71, 5, 0]);
+    assert_ne!(word(words, kernel_words::TIMES), 0);
+
+    let packed = [3u64, 0, 4, 5];
+    let size = size_of_val(&packed);
+    let extra = [1, packed.as_ptr() as u64, 2, std::ptr::from_ref(&size) as u64, 0];
+    let words = FIRST.call_with(2, 7, &[0, 0, 0, 0, 0, 7, 0, extra.as_ptr() as u64]);
+    assert_eq!((arguments(words), without()), ([Some(3), None, Some(4), Some(5)], 0));
+    assert_eq!(arguments(OTHER.call(3, 7, &[1, 2, 3, 4])), [None; 4], "no handler");
+    assert_eq!(without(), 0);
+
+    let words = FIRST.begin(4);
+    assert_eq!((arguments(words), word(words, kernel_words::HANDLERS), without()), ([None; 4], 5, 1), "of no call");
+    launch_graph(&[(FIRST, 10), (OTHER, 11)]);
+    assert_eq!(without(), 2, "in a graph");
+    run.end();
+}
+
+#[test]
+fn a_launch_without_a_slot_has_handlers_and_no_parameters() {
+    let _alone = alone();
+    let run = with_arguments(0);
+    run.load(0x200, &["first"]);
+    let without = || run.control().without_arguments.load(SeqCst);
+    let call = |grid_id, stream| FIRST.call(grid_id, stream, &[grid_id, 0, 0, 0]);
+    let first = call(1, 7);
+    let again = call(2, 7);
+    assert_eq!((first, arguments(again)[0]), (again, Some(2)), "in its stream, one after the other");
+    let other = call(3, 100);
+    assert_eq!((arguments(first)[0], arguments(other)[0], without()), (Some(2), Some(3), 0));
+    sanitizer::end_stream(CONTEXT, 7);
+    assert!(![first, other].contains(&call(4, 7)), "kernels of the other stream may still run");
+    sanitizer::COPIES_FAIL.store(true, SeqCst);
+    assert_eq!((arguments(call(5, 7)), without()), ([None; 4], 1));
+    sanitizer::COPIES_FAIL.store(false, SeqCst);
+    // Those that are left, and one more.
+    const LEFT: u64 = (1 << 15) - 3;
+    (0..LEFT).for_each(|it| _ = call(6 + it, 1000 + it));
+    assert_eq!(without(), 1);
+    let words = call(1, 999);
+    assert_eq!((arguments(words), word(words, kernel_words::HANDLERS), without()), ([None; 4], 5, 2));
+    assert_eq!(arguments(call(2, 100))[0], Some(2), "a stream that has one");
+    run.end();
+}
+
+#[test]
+fn threads_that_launch_in_one_stream_overwrite_no_parameters() {
+    const THREADS: u64 = 4;
+    const LAUNCHES: u64 = 200;
+    let _alone = alone();
+    let run = with_arguments(0);
+    run.load(0x200, &["first"]);
+    let launches = |thread: u64| {
+        for n in 0..LAUNCHES {
+            let value = thread * LAUNCHES + n;
+            let params = [std::ptr::from_ref(&value); 4];
+            let seen = FIRST.call_while(n, 7, &[0, 0, 0, 0, 0, 7, params.as_ptr() as u64, 0], arguments);
+            assert_eq!(seen[0], Some(value));
+        }
+    };
+    std::thread::scope(|scope| (0..THREADS).for_each(|it| _ = scope.spawn(move || launches(it))));
+    assert_eq!(run.control().without_arguments.load(SeqCst), 0);
     run.end();
 }

@@ -94,6 +94,7 @@ pub(super) mod domain {
 
 pub(super) const CONTEXT_CREATED: u32 = 3;
 pub(super) const CONTEXT_DESTROYING: u32 = 4;
+pub(super) const STREAM_DESTROYING: u32 = 7;
 pub(super) const MODULE_LOADED: u32 = 9;
 pub(super) const MODULE_UNLOADING: u32 = 10;
 pub(super) const LAUNCH_BEGIN: u32 = 1;
@@ -106,6 +107,7 @@ pub(super) const GRAPH_LAUNCH_END: u32 = 7;
 pub(super) const LAUNCH_GRAPH: u32 = 514;
 pub(super) const LAUNCH_GRAPH_PTSZ: u32 = 515;
 /// `Sanitizer_ApiCallbackSite`.
+pub(super) const API_ENTER: u32 = 0;
 pub(super) const API_EXIT: u32 = 1;
 
 /// `CU_GRAPH_NODE_TYPE_KERNEL`.
@@ -141,6 +143,16 @@ pub(super) struct CallData {
 pub(super) struct ContextData {
     pub(super) context: Handle,
     pub(super) device: i32,
+}
+
+/// `Sanitizer_ResourceStreamData`.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct StreamData {
+    pub(super) context: Handle,
+    pub(super) stream: Handle,
+    /// The API's own handle of it.
+    pub(super) stream_handle: Handle,
 }
 
 /// `Sanitizer_ResourceModuleData`, as far as it is read.

@@ -6,6 +6,7 @@
 //! worker ─▶ copies blocks, as of twins
 //! ```
 
+mod arguments;
 mod clock;
 mod functions;
 mod launches;
@@ -20,9 +21,10 @@ use crate::agent::{Agent, Backend, Context, Flushing, Layer, Order, Refusal, Str
 use crate::cupti::driver::{Driver, find_driver};
 use crate::cupti::{Handle, kind_of_stream, layer_of, twins};
 use functions::{
-    API_EXIT, CONTEXT_CREATED, CONTEXT_DESTROYING, CallData, ContextData, Functions, GRAPH_LAUNCH_BEGIN,
+    API_ENTER, API_EXIT, CONTEXT_CREATED, CONTEXT_DESTROYING, CallData, ContextData, Functions, GRAPH_LAUNCH_BEGIN,
     GRAPH_LAUNCH_END, GraphLaunchData, LAUNCH_BEGIN, LAUNCH_END, LAUNCH_GRAPH, LAUNCH_GRAPH_PTSZ, LaunchData,
-    MODULE_LOADED, MODULE_UNLOADING, ModuleData, NODE_IS_KERNEL, NODE_LAUNCH_BEGIN, NodeLaunchData, SUCCESS, domain,
+    MODULE_LOADED, MODULE_UNLOADING, ModuleData, NODE_IS_KERNEL, NODE_LAUNCH_BEGIN, NodeLaunchData, STREAM_DESTROYING,
+    SUCCESS, StreamData, domain,
 };
 use patching::Patching;
 use std::ffi::{CStr, c_void};
@@ -31,6 +33,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use xputrace_unwind::{Pushed, with_registers};
 use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
 use xputrace_wire::fatbin::Memory;
+use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// What is watched.
@@ -47,6 +50,12 @@ const WATCHED: [(u32, u32); 11] = [
     (domain::DRIVER_API, LAUNCH_GRAPH),
     (domain::DRIVER_API, LAUNCH_GRAPH_PTSZ),
 ];
+
+/// Likewise, where handlers read parameters of kernels.
+fn watched_for_arguments() -> impl Iterator<Item = (u32, u32)> {
+    let calls = twins::arguments::launches().map(|it| (domain::DRIVER_API, it));
+    calls.chain([(domain::RESOURCE, STREAM_DESTROYING)])
+}
 
 /// The Sanitizer API in this process, for one run.
 #[derive(Debug)]
@@ -197,12 +206,23 @@ impl Run {
                     }
                 }
                 (domain::GRAPHS, GRAPH_LAUNCH_END) => launches::end_graph(agent),
-                (domain::DRIVER_API, _) => {
+                (domain::RESOURCE, STREAM_DESTROYING) => {
+                    let StreamData { context, stream_handle, .. } = *data.cast();
+                    backend.patching.stream_ends(context, stream_handle);
+                }
+                (domain::DRIVER_API, LAUNCH_GRAPH | LAUNCH_GRAPH_PTSZ) => {
                     let call = &*data.cast::<CallData>();
                     if call.site == API_EXIT {
                         let has_failed = call.result.as_ref().is_some_and(|it| *it != 0);
                         let launched = launches::take_last_graph();
                         launched.filter(|_| has_failed).into_iter().for_each(|it| backend.patching.graph_failed(it));
+                    }
+                }
+                (domain::DRIVER_API, _) => {
+                    let call = &*data.cast::<CallData>();
+                    match call.site {
+                        API_ENTER => arguments::begin_call(id, call.parameters),
+                        _ => arguments::end_call(),
                     }
                 }
                 _ => {}
@@ -236,7 +256,8 @@ impl Backend for SanitizerBackend {
             return Err(self.refusal("sanitizerSubscribe", answer));
         }
         self.subscription.store(subscription, Ordering::Release);
-        for (domain, id) in WATCHED {
+        let for_arguments = watched_for_arguments().filter(|_| agent.wants(demand::ARGUMENTS));
+        for (domain, id) in WATCHED.into_iter().chain(for_arguments) {
             // SAFETY: our own subscription.
             let answer = unsafe { (self.functions.enable_callback)(1, subscription, domain, id) };
             if answer != SUCCESS {

@@ -3,6 +3,7 @@
 //! A module's thread waits for the tracer's answer; launches look their function up without a lock. The API wants patching done
 //! by one thread at a time: that is what `at_a_time` is for. And a context ends once the worker does not use it (`in_use`).
 
+use super::arguments::{self, Slots};
 use super::clock::{ContextClock, FirstMeasurement, write_word};
 use super::functions::{Functions, LaunchData, ModuleData, NodeLaunchData, SUCCESS, instruction};
 use super::launches::{self, Launching, Recorded, context_of};
@@ -27,7 +28,8 @@ use std::thread::sleep;
 use std::time::Instant;
 use xputrace_unwind::Pushed;
 use xputrace_wire::device::{
-    Choice, ENABLED, Extent, ImageOutcome, MOST_CONTEXTS, PatchedKernel, Patches, Unprobed, kernel_words, twin_symbol,
+    CHOICES, Choice, ENABLED, Extent, ImageOutcome, MOST_CONTEXTS, Parameters, PatchedKernel, Patches, Unprobed,
+    kernel_words, twin_symbol,
 };
 use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
@@ -74,8 +76,9 @@ pub(super) struct State {
     known: HashMap<KernelId, &'static Kernel>,
 }
 
-/// What tells a [`Kernel`] from others: its slot, device, words, number, conditions, the choices that let handlers run, and its name.
-type KernelId = (Option<usize>, u32, u64, KernelNumber, u32, u8, &'static CStr);
+/// What tells a [`Kernel`] from others: its slot, device, words, number, conditions, the choices that let handlers run, the parameters
+/// that these read, and its name.
+type KernelId = (Option<usize>, u32, u64, KernelNumber, u32, u8, Parameters, &'static CStr);
 
 /// A patched module.
 #[derive(Debug)]
@@ -95,12 +98,29 @@ struct WithHandlers {
     number: KernelNumber,
     /// A bit for each choice that lets handlers run.
     running: u8,
+    /// String id of its name.
+    name: u64,
+    /// By choice: a bit for each handler that runs.
+    handlers: [u64; CHOICES],
+    /// Those that handlers read.
+    parameters: Parameters,
 }
 
 impl WithHandlers {
     /// What a kernel has that has none.
     fn none(place: usize) -> Self {
-        WithHandlers { place, conditions: Choice::default(), number: 0, running: 0 }
+        WithHandlers::of(&PatchedKernel::default(), place, 0)
+    }
+
+    fn of(kernel: &PatchedKernel, place: usize, number: KernelNumber) -> Self {
+        let PatchedKernel { name, conditions, handlers, parameters, .. } = *kernel;
+        let running = (0..n_choices(conditions)).filter(|of| handlers[*of] != 0);
+        let running = running.fold(0, |all, it| all | 1 << it);
+        WithHandlers { place, conditions, number, running, name, handlers, parameters }
+    }
+
+    fn reads_arguments(&self) -> bool {
+        self.parameters.iter().any(|it| it.bytes > 0)
     }
 }
 
@@ -112,7 +132,11 @@ struct Kernel {
     device: u32,
     /// The address of its words, a place for each [`Taking`] and choice; 0 if it is not patched.
     words: u64,
+    /// That of its context's block.
+    block: u64,
     with: WithHandlers,
+    /// Where its launches put parameters that handlers read, if they read any.
+    arguments: Option<&'static Slots>,
     /// Where its times go, if it takes any.
     timing: Option<&'static Timing>,
     /// What its first launches wait for, if its times are read.
@@ -147,6 +171,28 @@ impl Kernel {
         }
         let place = taking as usize * n_choices(self.with.conditions) + usize::from(choice.holding);
         self.words + (place * kernel_words::BYTES) as u64
+    }
+
+    /// Whether handlers that run where these conditions hold are to have parameters.
+    fn has_arguments(&self, choice: Choice) -> bool {
+        self.arguments.is_some() && self.runs(choice)
+    }
+
+    /// Has patches find the parameters of a launch; returns the address of its own words. `None` if they can't.
+    ///
+    /// # Safety
+    /// The calling thread launches the kernel, in this stream as the API calls it.
+    unsafe fn give_arguments(
+        &self,
+        functions: &Functions,
+        taking: Taking,
+        choice: Choice,
+        stream: Handle,
+    ) -> Option<u64> {
+        let WithHandlers { name, handlers, parameters, .. } = &self.with;
+        let words = words(self.block, *name, handlers[usize::from(choice.holding)], taking, self.timing);
+        // SAFETY: the caller's promise, and that of the tracer: the parameters are those that the kernel's code has.
+        unsafe { self.arguments?.give(functions, &words, parameters, stream) }
     }
 
     /// Returns a launch of it whose times are to come, by the API's own handle of the stream: all threads may call theirs the same.
@@ -188,6 +234,8 @@ pub(super) struct Patched {
     places: Places,
     /// Where times go, if any are taken.
     pub(super) timing: Option<&'static Timing>,
+    /// Where launches put parameters, if handlers read any.
+    arguments: Option<&'static Slots>,
     /// Of the context's default stream, as the API calls it.
     default_stream: usize,
     /// Likewise ours, made by the worker.
@@ -245,15 +293,23 @@ struct BlockMemory {
     words_at: usize,
     /// Their times, if any are taken.
     times_at: Option<usize>,
+    /// What launches give, if handlers read parameters.
+    arguments_at: Option<usize>,
     bytes: usize,
 }
 
 impl BlockMemory {
-    fn of(region: &DeviceRegion, takes_times: bool) -> Self {
+    fn of(region: &DeviceRegion, agent: &Agent) -> Self {
         let words_at = region.block_bytes();
-        let words_end = words_at + MOST_PLACES * kernel_words::BYTES;
-        let times_at = takes_times.then(|| words_end.next_multiple_of(times::group::LINE_BYTES));
-        BlockMemory { words_at, times_at, bytes: times_at.map_or(words_end, |it| it + times::BYTES) }
+        let mut bytes = words_at + MOST_PLACES * kernel_words::BYTES;
+        let mut part = |demanded: u64, part_bytes: usize| {
+            let at = agent.wants(demanded).then(|| bytes.next_multiple_of(times::group::LINE_BYTES));
+            bytes = at.map_or(bytes, |it| it + part_bytes);
+            at
+        };
+        let times_at = part(demand::PATCHED_KERNELS, times::BYTES);
+        let arguments_at = part(demand::ARGUMENTS, arguments::BYTES);
+        BlockMemory { words_at, times_at, arguments_at, bytes }
     }
 
     /// Allocates it, and has it filled with what it begins with; returns its address.
@@ -453,7 +509,7 @@ impl Patching {
             return Err(ImageOutcome::TableFull);
         }
         let region = agent.device_region().ok_or(ImageOutcome::NotLoaded)?;
-        let memory = BlockMemory::of(region, agent.wants(demand::PATCHED_KERNELS));
+        let memory = BlockMemory::of(region, agent);
         let mut stream: Handle = null_mut();
         // SAFETY: a context that is alive, and a live pointer.
         unsafe {
@@ -482,6 +538,7 @@ impl Patching {
             words: block + memory.words_at as u64,
             places: Places::default(),
             timing: memory.times_at.map(|at| &*Box::leak(Box::new(Timing::new(block + at as u64)))),
+            arguments: memory.arguments_at.map(|at| &*Box::leak(Box::new(Slots::new(block + at as u64)))),
             default_stream: stream as usize,
             own_stream: None,
             is_prepared: false,
@@ -535,9 +592,7 @@ impl Patching {
         };
         let mut place = first;
         let mut of_kernel = |kernel: &PatchedKernel, number| {
-            let running = (0..n_choices(kernel.conditions)).filter(|of| kernel.handlers[*of] != 0);
-            let running = running.fold(0, |all, it| all | 1 << it);
-            let found = WithHandlers { place, conditions: kernel.conditions, number, running };
+            let found = WithHandlers::of(kernel, place, number);
             place += context.places_of(kernel);
             (kernel.symbol.clone(), found)
         };
@@ -631,7 +686,14 @@ impl Patching {
             told.choice = self.choose(agent, kernel);
             let awaited = kernel.awaited(record, launch.stream_handle, told.choice);
             told.is_timed = kernel.timing.is_some_and(|it| it.await_launch(agent, awaited));
-            told.words = kernel.address(if told.is_timed { Taking::OfLaunch } else { Taking::None }, told.choice);
+            let taking = if told.is_timed { Taking::OfLaunch } else { Taking::None };
+            told.words = kernel.address(taking, told.choice);
+            if kernel.has_arguments(told.choice) {
+                // SAFETY: the caller's promise.
+                let own = unsafe { kernel.give_arguments(functions, taking, told.choice, launch.stream_handle) };
+                told.words = own.unwrap_or(told.words);
+                own.is_none().then(|| agent.count_without_arguments());
+            }
         }
         if kernel.words != 0 {
             let words = told.words as *const c_void;
@@ -678,6 +740,15 @@ impl Patching {
             timing.await_node(agent, of, awaited, runs && is_told);
         }
         self.count(agent, kernel, runs && kernel.runs(choice), is_told);
+        // They are in the graph, and its launch doesn't tell them.
+        (runs && is_told && kernel.has_arguments(choice)).then(|| agent.count_without_arguments());
+    }
+
+    /// Notes that a stream is about to end.
+    pub(super) fn stream_ends(&self, context: Handle, stream: Handle) {
+        let of_context = |it: &&Patched| it.context == context as usize;
+        let slots = self.state().contexts.iter().find(of_context).and_then(|it| it.arguments);
+        slots.into_iter().for_each(|it| it.stream_ends(stream));
     }
 
     /// Forgets what nodes were to leave of the launch of a graph, which has failed.
@@ -895,8 +966,9 @@ impl State {
     /// Returns what is known of a kernel that is launched for the first time.
     fn kernel(&mut self, launch: &LaunchData, name: &CStr) -> &'static Kernel {
         let kernel = self.describe(launch, name);
-        let WithHandlers { number, conditions, running, .. } = kernel.with;
-        let id = (kernel.slot, kernel.device, kernel.words, number, conditions.word(), running, kernel.symbol);
+        let WithHandlers { number, conditions, running, parameters, .. } = kernel.with;
+        let Kernel { slot, device, words, symbol, .. } = kernel;
+        let id = (slot, device, words, number, conditions.word(), running, parameters, symbol);
         self.known.entry(id).or_insert_with(|| Box::leak(Box::new(kernel)))
     }
 
@@ -905,7 +977,19 @@ impl State {
         let device = self.created.get(&(launch.context as usize)).map_or(UNKNOWN, |it| it.device);
         let Some(module) = self.modules.get(&(launch.module as usize)) else {
             let with = WithHandlers::none(0);
-            return Kernel { slot, device, words: 0, with, timing: None, clock: None, twin: c"", symbol: c"" };
+            let (words, block, twin, symbol) = (0, 0, c"", c"");
+            return Kernel {
+                slot,
+                device,
+                words,
+                block,
+                with,
+                arguments: None,
+                timing: None,
+                clock: None,
+                twin,
+                symbol,
+            };
         };
         let (context, name) = (&self.contexts[module.slot], name.to_string_lossy());
         let found = module.kernels.get(&*name).copied();
@@ -914,7 +998,9 @@ impl State {
             slot: Some(module.slot),
             device,
             words: if found.is_some() || context.timing.is_some() { context.address(with.place) } else { 0 },
+            block: context.block,
             with,
+            arguments: context.arguments.filter(|_| with.reads_arguments()),
             timing: context.timing,
             clock: context.clock.first(),
             twin: kept(&mut self.names, twin_symbol(&name)),

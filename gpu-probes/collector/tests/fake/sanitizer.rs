@@ -237,6 +237,10 @@ pub fn end_context(context: u64) {
     fire(RESOURCE, 4, &[context, 0]);
 }
 
+pub fn end_stream(context: u64, stream: u64) {
+    fire(RESOURCE, 7, &[context, stream, stream + 1]);
+}
+
 pub fn load(context: u64, module: u64, cubin: &[u8]) {
     fire(RESOURCE, 9, &[context, module, cubin.len() as u64, cubin.as_ptr() as u64]);
 }
@@ -273,10 +277,36 @@ impl Kernel {
         words
     }
 
+    /// Launches it by a call of the driver with these parameters; returns its words' address.
+    pub fn call(self, grid_id: u64, stream: u64, values: &[u64]) -> u64 {
+        let pointers: Vec<*const u64> = values.iter().map(std::ptr::from_ref).collect();
+        let params = [self.function, 0, 0, 0, 0, stream, pointers.as_ptr() as u64, 0];
+        self.call_with(grid_id, stream, &params)
+    }
+
+    /// Likewise, of the call's parameters.
+    pub fn call_with(self, grid_id: u64, stream: u64, params: &[u64; 8]) -> u64 {
+        self.call_while(grid_id, stream, params, |words| words)
+    }
+
+    /// Likewise; looks at its words before the call returns.
+    pub fn call_while<T>(self, grid_id: u64, stream: u64, params: &[u64; 8], look: impl Fn(u64) -> T) -> T {
+        let call = |site: u64| fire(DRIVER_API, 307, &[site, 0, params.as_ptr() as u64, 0, 0, 0]);
+        call(0);
+        let seen = look(self.begin_in(grid_id, stream));
+        call(1);
+        seen
+    }
+
     /// Likewise, but it has not run yet.
     pub fn begin(self, grid_id: u64) -> u64 {
+        self.begin_in(grid_id, 7)
+    }
+
+    fn begin_in(self, grid_id: u64, stream: u64) -> u64 {
         LAUNCH_DATA.set(None);
-        let data = self.launch_data(grid_id);
+        let mut data = self.launch_data(grid_id);
+        (data[1], data[2]) = (stream, stream + 1);
         fire(LAUNCH, 1, &data);
         fire(LAUNCH, 3, &data);
         LAUNCH_DATA.get().unwrap_or_else(|| of_function(self.function))

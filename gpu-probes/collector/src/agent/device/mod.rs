@@ -85,6 +85,13 @@ impl Agent {
         }
     }
 
+    /// Counts a launch of a patched kernel whose handlers read parameters, and have none.
+    pub fn count_without_arguments(&self) {
+        if let Some(region) = self.device_region() {
+            region.control().without_arguments.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Counts what became of an image.
     pub fn count_image(&self, outcome: ImageOutcome) {
         if let Some(region) = self.device_region() {

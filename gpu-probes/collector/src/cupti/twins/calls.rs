@@ -129,11 +129,16 @@ pub mod offset {
         pub const BLOCK: usize = 20;
         pub const SHARED: usize = 32;
         pub const STREAM: usize = 40;
+        pub const VALUES: usize = 48;
+        /// Not of a cooperative launch.
+        pub const EXTRA: usize = 56;
     }
 
     pub mod launch_ex {
         pub const CONFIG: usize = 0;
         pub const KERNEL: usize = 8;
+        pub const VALUES: usize = 16;
+        pub const EXTRA: usize = 24;
     }
 
     /// `CUlaunchConfig`.

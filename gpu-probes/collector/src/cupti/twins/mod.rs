@@ -9,6 +9,7 @@
 //! A context is prepared on its first launch, or where a module is loaded: it gets a block, and the twins of all images
 //! that are loaded by then. Only that waits; other launches take no lock. What the worker does is in [`work`].
 
+pub mod arguments;
 mod calls;
 pub(crate) mod choosing;
 mod clocks;
