@@ -588,6 +588,59 @@ def times():
     return times_against_cupti("", kernels, 50_000)
 
 
+# Which parameter has what the program counts: of `first`, and of `second`.
+GIVEN = [{0: "int", 1: "pointer", 2: "float", 3: "size", 4: "pair"}, {0: "pair", 1: "double", 3: "char", 4: "pointer"}]
+
+
+def arguments(via, launches, graphs=0, beside=""):
+    """The parameters that handlers have seen by `via`: maps, losses, and what the program has given."""
+    reads = ["".join(f"@{name}{n}[t.arg{at}].count(); " for at, name in of.items()) for n, of in enumerate(GIVEN)]
+    script = f"""
+        device_entry("first", #{{via: "{via}", per: "block"}}, |t| if t.arg0 == () {{ @without.count() }} else {{ {reads[0]} }});
+        device_entry("second", #{{per: "block"}}, |t| {{ {reads[1]} if t.arg2 == () {{ @wide.count() }} if t.arg5 == () {{ @more.count() }} }});
+        {beside}
+    """
+    objects, done = trace(script, [BIN / "arguments", launches, graphs])
+    own = account(done)
+    expect(f"the program's result by {via}", own["error"], "no error")
+    return maps(objects), losses(objects), own
+
+
+def expect_arguments(via, found, own):
+    for n, of in enumerate(GIVEN):
+        for name in of.values():
+            expect(f"{name} of kernel {n} by {via}", found[f"@{name}{n}"], own[name])
+    expect(f"what is no parameter, or a large one, by {via}", (found["@wide"], found["@more"]), (own["launches"],) * 2)
+
+
+@case("patches: parameters of kernels, as twins have them", cases=CASES)
+def patched_arguments():
+    found = {}
+    for via in ("twin", "patch"):
+        found[via], lost, own = arguments(via, 2000)
+        expect(f"losses by {via}", bad(lost, {"kernels_only"}), {})
+        expect_arguments(via, found[via], own)
+    # More launches than a context has places for parameters.
+    many, lost, own = arguments("patch", 50_000)
+    expect("losses of many launches", bad(lost, {"kernels_only"}), {})
+    expect_arguments("patch", many, own)
+    return f"{own['launches']} launches of each of 2 kernels, by two threads in three streams"
+
+
+@case("patches: parameters beside the kernels' times and launches, and in a graph", cases=CASES)
+def patched_arguments_of_nodes():
+    beside = 'kernel(|k| @kernels[k.name].count()); device_exit("*", #{per: "block"}, |t| @from[t.kernel, t.launch.ustack].count());'
+    found, lost, own = arguments("patch", 2000, 30, beside)
+    expect_arguments("patch", found, own)
+    expect("losses", bad(lost, {"device_arguments_unknown"}), {})
+    expect("nodes of the graph", (lost["device_arguments_unknown"], found["@without"]), (30, 30))
+    kernels = [found["@kernels"][it] for it in ("first", "second")]
+    expect("kernels", kernels, [own["launches"] + 30, own["launches"]])
+    unknown = [it for it in found["@from"] if it.endswith(",-")]
+    expect("blocks without a launch", unknown, [])
+    return f"{kernels} kernels, 30 of them in a graph"
+
+
 @case("patches: times in kernels are on the CPU's clock", cases=CASES)
 def patched_clock():
     # The first launch waits 50 ms for a measurement, in vain where the driver has a lock then. What was read before one is right as a

@@ -110,9 +110,10 @@ impl Twins {
             Ok((place, map.try_clone_fd()?))
         };
         let arrays = maker.arrays().into_iter().map(array).collect::<Result<Vec<_>>>()?;
-        let (ring, reads_clock, conditions) = (maker.ring(), maker.reads_clock(), self.conditions.clone());
+        let (reads_clock, reads_arguments) = (maker.reads_clock(), maker.reads_arguments());
+        let (ring, conditions) = (maker.ring(), self.conditions.clone());
         let has_programs = !self.making.launches.is_empty();
-        Ok(DeviceBlock { initial, ring, arrays, reads_clock, conditions, has_programs })
+        Ok(DeviceBlock { initial, ring, arrays, reads_clock, reads_arguments, conditions, has_programs })
     }
 
     /// Returns what the user should know of what runs in kernels, if anything.
@@ -308,8 +309,10 @@ pub fn account(
     let has_handlers = running.plan().device_handlers().next().is_some();
     let Ok(counts) = region.counts() else { return Clocks::default() };
     let DeviceCounts { swapped, n_unfinished, failures, unprobed, images, clocks, conditions, programs, .. } = counts;
+    let without_arguments = counts.without_arguments;
     running.end_programs(process, programs);
     running.state().losses.add(Loss::DeviceCopyMissing, n_unfinished);
+    running.state().losses.add(Loss::DeviceArgumentsUnknown, without_arguments);
     for (condition, ConditionCounts { sampled, unprobed }) in conditions.into_iter().enumerate() {
         running.state().pipeline.add_sampled(condition, sampled, unprobed);
     }

@@ -380,6 +380,12 @@ losses! {
                   that were launched from several places; the parts of keys that read it are `-`",
         help: "write fewer launches into keys: match fewer kernels, or trace a part of the run with --after or --range",
     }
+    DeviceArgumentsUnknown {
+        name: "device_arguments_unknown",
+        meaning: "launches of patched kernels whose device handlers read parameters, which were `()`: nodes of graphs, launches by \
+                  calls older than `cuLaunchKernel`, and those in streams beyond the first 32,768 of a context",
+        help: "let the handlers have `#{via: \"twin\"}`, for kernels with PTX",
+    }
     InstructionLimit {
         name: "instruction_limit",
         meaning: "handlers stopped by the instruction limit",

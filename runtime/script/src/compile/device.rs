@@ -8,8 +8,8 @@ use super::tables::{LaunchWords, Purpose, Shapes};
 use super::typed::MapId;
 use super::unit::Unit;
 use crate::handler::{Handler, Staged};
-use xputrace_model::context::device::{ARGUMENTS, MOST_CONDITIONS, launch_word};
-use xputrace_model::context::{device, word};
+use xputrace_model::context::device::{MOST_CONDITIONS, launch_word};
+use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::{Activity, Calls, Demand, DeviceWay, DeviceWays, Place, Plan};
 use xputrace_model::schema::{self, DeviceEvent, Event, Field, From};
@@ -61,10 +61,9 @@ fn unpatchable<'a>(
     shapes: &'a Shapes,
 ) -> impl Iterator<Item = Diagnostic> + 'a {
     let of_handlers = staged.handlers.iter().filter_map(|it| unpatchable_handler(staged, it));
-    let of_gpu = units.iter().filter(|it| matches!(it.handler.event, Event::Device(_)));
     let maps = (0..shapes.list.len()).filter(|it| shapes.list[*it].in_gpu);
     let of_maps = maps.filter_map(|map| MapUses::of(staged, units, shapes, map).unpatchable_launch());
-    of_handlers.chain(of_gpu.filter_map(parameters_of_patch)).chain(fields_of_patched_kernels(units)).chain(of_maps)
+    of_handlers.chain(fields_of_patched_kernels(units)).chain(of_maps)
 }
 
 fn unpatchable_handler(staged: &Staged, handler: &Handler) -> Option<Diagnostic> {
@@ -153,18 +152,6 @@ const OF_CUPTI: [usize; 21] = [
     word::LAUNCH_EXTERNAL,
     word::LAUNCH_EXTERNAL_KIND,
 ];
-
-fn parameters_of_patch(unit: &Unit) -> Option<Diagnostic> {
-    let words: Vec<usize> = (ARGUMENTS..device::WORDS).collect();
-    let error = Diagnostic::error(
-        "via",
-        "the parameters of a kernel are not known where its machine code is patched",
-        unit.handler.declared_at.clone(),
-    )
-    .help("the Sanitizer API passes none to patches, and PTX, which they are made of, can't name where machine code has them")
-    .help("`#{via: \"twin\"}` has them, for kernels with PTX");
-    unit.reads().any(&words).then_some(error)
-}
 
 /// Reports fields of kernels and launches that CUPTI alone tells.
 fn fields_of_patched_kernels<'a>(units: &'a [Unit<'a>]) -> impl Iterator<Item = Diagnostic> + 'a {

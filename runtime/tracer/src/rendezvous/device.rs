@@ -34,6 +34,8 @@ pub struct DeviceBlock {
     pub arrays: Vec<(ArrayPlace, OwnedFd)>,
     /// Whether handlers read GPUs' timers.
     pub reads_clock: bool,
+    /// Whether handlers read parameters of kernels.
+    pub reads_arguments: bool,
     /// What decides at launches: [`xputrace_model::plan::Plan::conditions`].
     pub conditions: Vec<Condition>,
     /// Whether there are programs that run in kernels of their own.
@@ -58,6 +60,8 @@ pub struct DeviceCounts {
     pub n_unfinished: u64,
     /// What CUDA answered, by context, where a block could not be copied.
     pub failures: BTreeSet<u32>,
+    /// Launches of patched kernels whose handlers read parameters, and had none.
+    pub without_arguments: u64,
     /// Launches that ran the original, by [`Unprobed`].
     pub unprobed: [u64; Unprobed::COUNT],
     /// Images, by [`ImageOutcome`].
@@ -223,6 +227,7 @@ impl DeviceRegion {
                 .map(|it| word(offset_in(it, offset_of!(Slot, failure))) as u32)
                 .filter(|it| *it != 0)
                 .collect(),
+            without_arguments: word(offset_of!(Control, without_arguments)),
             unprobed: std::array::from_fn(|it| word(offset_of!(Control, unprobed) + it * 8)),
             images: std::array::from_fn(|it| word(offset_of!(Control, images) + it * 8)),
             conditions: std::array::from_fn(|it| {
@@ -462,7 +467,9 @@ mod tests {
         (0..3).for_each(|it| write(&region, slot(it) + offset_of!(Slot, swapped), 10));
         write(&region, offset_of!(Control, unprobed) + 8 * Unprobed::Cooperative as usize, 5);
         write(&region, offset_of!(Control, images) + 8 * ImageOutcome::Twinned as usize, 2);
+        write(&region, offset_of!(Control, without_arguments), 6);
         let counts = region.counts().unwrap();
+        assert_eq!(counts.without_arguments, 6);
         assert_eq!((counts.swapped, counts.unprobed[Unprobed::Cooperative as usize]), (30, 5));
         assert_eq!(counts.images[ImageOutcome::Twinned as usize], 2);
         assert_eq!(counts.n_unfinished, 3);

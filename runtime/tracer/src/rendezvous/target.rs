@@ -179,6 +179,7 @@ impl Target {
         let device = device.filter(|_| self.capabilities & demand::DEVICE != 0);
         let arrays = device.map_or(&[][..], |it| &it.arrays);
         let patches = device.is_some() && way == DeviceWay::Patch;
+        let gives_arguments = patches && device.is_some_and(|it| it.reads_arguments);
         let device = device.map(|it| DeviceRegion::new(it, patches && most.patched_kernels, self.pid_in_target));
         let device = device.transpose().map_err(|it| failed(context("make device memory"), it))?;
         let possible = if tags.is_some() { u64::MAX } else { !demand::MARKER };
@@ -188,6 +189,7 @@ impl Target {
             (device.is_some(), demand::DEVICE),
             (patches, demand::PATCHES),
             (patches && most.patched_kernels, demand::PATCHED_KERNELS),
+            (gives_arguments, demand::ARGUMENTS),
         ];
         let bits = of_run.into_iter().filter(|it| it.0).fold(bits, |bits, it| bits | it.1);
         let (rings, ring_bytes) = (shape.rings.into(), shape.ring_bytes.into());

@@ -106,11 +106,12 @@ fn other_sums_are_not_kept() {
     }
 }
 
-const PATCHES: [&str; 6] = [
+const PATCHES: [&str; 7] = [
     r#"device_entry("reduce", #{via: "patch"}, |t| { @n.count(); @k[t.kernel].count(); }); device_exit("reduce", |t| @x.count());"#,
     r#"device_mem("reduce", #{via: "patch"}, |t| { @n[t.space, t.access].count(); @b[t.space].sum(t.bytes ?? 0) });"#,
     r#"device_barrier("reduce", #{via: "patch"}, |t| @barriers.count());"#,
     r#"device_call("reduce", #{via: "patch"}, |t| { @calls.count(); @by[t.callee].count(); if t.callee == () { @unnamed.count() } });"#,
+    r#"device_exit("reduce", #{via: "patch"}, |t| { @n[t.arg2].count(); if t.arg0 == () { @without.count() } });"#,
     r#"device_mem("*", #{via: "patch", per: "warp"}, |t| if t.access == "store" { @h.hist(t.bytes ?? 0); @last.max(t.time) });"#,
     r#"device_mem("*", #{via: "patch", per: "block"}, |t| print(`${t.kernel} ${t.access} ${t.address.hex}`));"#,
 ];

@@ -4,8 +4,8 @@ use super::files::{Elsewhere, ProgramFiles};
 use super::triton::TritonCaches;
 use super::{tally, toolkit};
 use crate::unfinished::UnderWay;
-use anyhow::{Context, Result, anyhow};
-use std::collections::BTreeMap;
+use anyhow::{Context, Result, anyhow, bail};
+use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,10 +15,12 @@ use xputrace_model::object::Shape;
 use xputrace_model::plan::{DeviceWay, PatternOfHandler, Plan};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{Image, Loaded, Peer};
-use xputrace_twins::{Gpu, ImageTwins, Maker, NoTwin, ProgramKernel, ProgramsText, TwinText, Wanted, kernels_of};
+use xputrace_twins::{
+    Gpu, ImageTwins, Maker, NoTwin, ProgramKernel, ProgramsText, TwinText, Wanted, kernels_of, parameters_of,
+};
 use xputrace_wire::device::{
-    CHOICES, Choice, Codec, ComputeCapabilities, PatchPoint, PatchedKernel, Portability, ProgramLaunch, Programs, Ptx,
-    original_symbol,
+    CHOICES, Choice, Codec, ComputeCapabilities, Parameter, Parameters, PatchPoint, PatchedKernel, Portability,
+    ProgramLaunch, Programs, Ptx, original_symbol,
 };
 
 /// How long a `ptxas` may run. Longer than programs wait: the next run finds the cubin.
@@ -289,7 +291,10 @@ impl Making {
         let wanted = image.read(|loaded| match loaded {
             Loaded::Ptx(_) | Loaded::Kernel(_) | Loaded::Context => Ok(Vec::new()),
             Loaded::Cubin(cubin) => {
-                kernels_of(cubin.bytes)?.iter().filter_map(|it| self.patched(it).transpose()).collect()
+                let reads_any = self.maker.reads_arguments();
+                let parameters = if reads_any { parameters_of(cubin.bytes)? } else { HashMap::new() };
+                let patched = |it: &String| self.patched(it, parameters.get(it).map(Vec::as_slice)).transpose();
+                kernels_of(cubin.bytes)?.iter().filter_map(patched).collect()
             }
         });
         let kernels: Vec<PatchedKernel> = wanted.context("reading what the program has loaded")??;
@@ -309,8 +314,8 @@ impl Making {
         Ok(Outcome::Patched(Patched { code, points: text.points, kernels }))
     }
 
-    /// Returns a kernel with its handlers, if it has any.
-    fn patched(&self, symbol: &str) -> Result<Option<PatchedKernel>> {
+    /// Returns a kernel with its handlers, if it has any; `parameters` are what its code tells of its own.
+    fn patched(&self, symbol: &str, parameters: Option<&[Parameter]>) -> Result<Option<PatchedKernel>> {
         let Some(wanted) = self.wanted(symbol) else { return Ok(None) };
         let choices = self.maker.choices(&wanted).with_context(|| in_kernel(symbol))?;
         let conditions = Choice { holding: 0, ..choices.first().map(|it| it.0).unwrap_or_default() };
@@ -318,7 +323,15 @@ impl Making {
         for (Choice { holding, .. }, wanted) in &choices {
             handlers[usize::from(*holding)] = wanted.handlers.iter().fold(0, |all, it| all | 1 << it);
         }
-        Ok(Some(PatchedKernel { symbol: symbol.to_owned(), name: 0, conditions, handlers }))
+        let read = self.maker.arguments_of(&wanted);
+        let parameters = match parameters {
+            Some(all) => read_of(all, read),
+            None if read == 0 => Parameters::default(),
+            None => {
+                bail!("{}: its code doesn't tell where its parameters are, which a handler reads", in_kernel(symbol))
+            }
+        };
+        Ok(Some(PatchedKernel { symbol: symbol.to_owned(), name: 0, conditions, handlers, parameters }))
     }
 
     fn weave(&self, modules: &[Ptx<'_>], gpu: Gpu) -> Result<ImageTwins, NoTwin> {
@@ -408,6 +421,13 @@ pub fn no_compiler(pid: u32, account: Account) -> Option<String> {
 /// Returns what an error calls a kernel in which handlers don't run.
 pub fn in_kernel(symbol: &str) -> String {
     format!("the kernel {}", xputrace_symbols::demangle(symbol).name)
+}
+
+/// Returns those of a kernel's parameters that handlers read, by their bits, and can have.
+fn read_of(all: &[Parameter], read: u64) -> Parameters {
+    let is_had = |n: usize, it: &Parameter| read >> n & 1 == 1 && it.bytes <= Parameter::MOST_BYTES;
+    let had = |n: usize| all.get(n).copied().filter(|it| is_had(n, it)).unwrap_or(Parameter::NONE);
+    std::array::from_fn(had)
 }
 
 /// Returns a function that takes more stack in a twin than in its original, as far as is known, with its bytes in both.
