@@ -692,7 +692,9 @@ impl Patching {
                 // SAFETY: the caller's promise.
                 let own = unsafe { kernel.give_arguments(functions, taking, told.choice, launch.stream_handle) };
                 told.words = own.unwrap_or(told.words);
-                own.is_none().then(|| agent.count_without_arguments());
+                if own.is_none() {
+                    agent.count_without_arguments();
+                }
             }
         }
         if kernel.words != 0 {
@@ -741,7 +743,9 @@ impl Patching {
         }
         self.count(agent, kernel, runs && kernel.runs(choice), is_told);
         // They are in the graph, and its launch doesn't tell them.
-        (runs && is_told && kernel.has_arguments(choice)).then(|| agent.count_without_arguments());
+        if runs && is_told && kernel.has_arguments(choice) {
+            agent.count_without_arguments();
+        }
     }
 
     /// Notes that a stream is about to end.
@@ -977,19 +981,8 @@ impl State {
         let device = self.created.get(&(launch.context as usize)).map_or(UNKNOWN, |it| it.device);
         let Some(module) = self.modules.get(&(launch.module as usize)) else {
             let with = WithHandlers::none(0);
-            let (words, block, twin, symbol) = (0, 0, c"", c"");
-            return Kernel {
-                slot,
-                device,
-                words,
-                block,
-                with,
-                arguments: None,
-                timing: None,
-                clock: None,
-                twin,
-                symbol,
-            };
+            let (words, block, arguments, timing, clock) = (0, 0, None, None, None);
+            return Kernel { slot, device, words, block, with, arguments, timing, clock, twin: c"", symbol: c"" };
         };
         let (context, name) = (&self.contexts[module.slot], name.to_string_lossy());
         let found = module.kernels.get(&*name).copied();
