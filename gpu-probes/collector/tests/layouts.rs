@@ -708,6 +708,7 @@ fn the_values_of_a_kernels_parameters_are_where_the_headers_have_them() {
         // SAFETY: structures laid out as in the headers, which live as long.
         unsafe { Arguments::of(id, params.as_ptr().cast()) }
     };
+    // SAFETY: what the structures above point at is here until the test ends.
     let value = |of: Option<Arguments>, number: usize, bytes| unsafe { of.unwrap().value(number, 8 * number, bytes) };
     for (id, values_at, extra_at) in [(307, 48, Some(56)), (478, 48, None), (653, 16, Some(24))] {
         let separate = of(id, values_at, values.as_ptr() as usize);

@@ -75,20 +75,20 @@ fn losses(plan: &Plan) -> Vec<LossSlot> {
 
 /// Writes a file as a whole: if that fails, the one that is there stays as it is.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let known = fs::metadata(path).ok();
     // Devices and pipes can't be replaced.
-    if fs::metadata(path).is_ok_and(|it| !it.is_file()) {
+    if known.as_ref().is_some_and(|it| !it.is_file()) {
         return fs::write(path, bytes);
     }
     // A link stays one.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // As for any new file, the umask decides.
-    let mode = fs::metadata(&path).map_or_else(|_| Permissions::from_mode(0o666), |it| it.permissions());
-    match tempfile::Builder::new().permissions(mode.clone()).tempfile_in(directory) {
+    match tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory) {
         Ok(mut draft) => {
             draft.write_all(bytes)?;
-            if path.exists() {
-                draft.as_file().set_permissions(mode)?;
+            if let Some(known) = known {
+                draft.as_file().set_permissions(known.permissions())?;
             }
             draft.persist(&path).map(drop).map_err(|it| it.error)
         }
