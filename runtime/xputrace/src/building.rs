@@ -86,10 +86,11 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // As for any new file, the umask decides.
     match tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory) {
         Ok(mut draft) => {
-            draft.write_all(bytes)?;
+            // First, as those who may not read the file may not read its draft.
             if let Some(known) = known {
                 draft.as_file().set_permissions(known.permissions())?;
             }
+            draft.write_all(bytes)?;
             draft.persist(&path).map(drop).map_err(|it| it.error)
         }
         // The file alone may be writable.
