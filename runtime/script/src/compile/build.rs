@@ -2,7 +2,7 @@
 
 use super::emit::Emitter;
 use super::nested::NESTED_BYTES;
-use super::returns::{ENTRY_BYTES, KEY_BYTES};
+use super::returns::{ENTRY_BYTES, KEY_BYTES, MOST_KEPT};
 use super::tables::Shapes;
 use super::typed::{Checked, MapId};
 use super::unit::Unit;
@@ -24,8 +24,8 @@ use xputrace_model::table::{Parts, Storage, TableDef, TableId, TableKind};
 
 /// Size of the ring buffers through which handlers print.
 const RING_BYTES: u32 = 1 << 20;
-/// Maximum number of open calls under return probes; beyond it the oldest entries are evicted.
-const ENTRIES: u32 = 16_384;
+/// Maximum number of open calls under return probes, beside the elements that stay; beyond it the oldest are evicted.
+const ENTRIES: u32 = 16_384 + MOST_KEPT;
 /// Maximum number of threads whose open calls are tracked.
 const NESTED_THREADS: u32 = 4096;
 /// Maximum number of processes that receive tags.
@@ -67,6 +67,7 @@ pub(super) struct Build<'a> {
     strings: FxHashMap<String, StringId>,
     losses: FxHashMap<(Loss, FileId, u32, Option<TableId>), usize>,
     nested: Option<BpfMapId>,
+    kept_entries: Option<(BpfMapId, u32)>,
     every: FxHashMap<Engine, (BpfMapId, u32)>,
     tracer_ring: Option<BpfMapId>,
     gpu_ring: Option<BpfMapId>,
@@ -98,6 +99,7 @@ impl<'a> Build<'a> {
             strings: FxHashMap::from_iter([(String::new(), 0)]),
             losses: FxHashMap::default(),
             nested: None,
+            kept_entries: None,
             every: FxHashMap::default(),
             tracer_ring: None,
             gpu_ring: None,
@@ -386,7 +388,13 @@ impl<'a> Build<'a> {
         map
     }
 
-    /// Returns a counter for `every: n`: the map and the slot in it.
+    /// Returns the counter of entries whose elements stay: the map and the slot in it.
+    pub(super) fn kept_entries(&mut self) -> (BpfMapId, u32) {
+        let slot = self.kept_entries.unwrap_or_else(|| self.every_slot(Engine::Linux));
+        *self.kept_entries.insert(slot)
+    }
+
+    /// Returns a counter, as for `every: n`: the map and the slot in it.
     pub(super) fn every_slot(&mut self, engine: Engine) -> (BpfMapId, u32) {
         let (map, next) = match self.every.get(&engine) {
             Some(known) => *known,

@@ -5,20 +5,31 @@
 //! return    take entries[process, slot, probe]                   no_return -= 1
 //! tail call take entries[process, slot, probe]                   no_return -= 1, tail_call += 1
 //! ```
+//! Adding and deleting an element at each call would cost more than the rest of the handler. So a
+//! taken entry stays in the map, with the time [`TAKEN`], for the next call with its slot. Only the
+//! first [`MOST_KEPT`] elements do: they leave room for as many open calls with other slots.
+//!
 //! Two open calls have different slots, whatever thread, coroutine or recursion they belong to. A
 //! call left by an exception or `longjmp` leaves an entry behind, which the next call with the same
 //! slot replaces. So the final `no_return` is exact: the number of calls whose return was not seen.
 
-use super::emit::Emitter;
+use super::emit::{Emitter, SCRATCH};
 use rhai::Position;
+use xputrace_bytecode::{BpfMapId, Label};
 use xputrace_bytecode::helper;
-use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
+use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::probe::pt_regs;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::cookie::{self, ReturnSite};
 
-/// Size of an entry: its time and six arguments.
-pub(super) const ENTRY_BYTES: usize = 56;
+/// Size of an entry: its time, six arguments, and whether its element stays when it is taken.
+pub(super) const ENTRY_BYTES: usize = 64;
+/// Where an entry says that.
+const STAYS: i16 = 56;
+/// Elements that stay.
+pub(super) const MOST_KEPT: u32 = 16_384;
+/// The time of an entry whose call has ended. No call begins then: Linux's clock counts from boot.
+const TAKEN: i32 = 0;
 /// Size of its key: process, slot of the return address, probe.
 pub(super) const KEY_BYTES: usize = 24;
 
@@ -67,8 +78,40 @@ impl Emitter<'_, '_> {
                 self.asm.st_imm(Size::Dw, Reg::FP, slot, 0);
             }
         }
-        self.update(entries, key, value, helper::UPDATE_ANY);
+        self.put_entry(entries, key, value, 1 + args);
         self.add_to_loss(Loss::NoReturn, at, 1);
+    }
+
+    /// Stores the entry in `value`, of which `words` are read at the return, in the element that an
+    /// earlier call left, or in a new one.
+    fn put_entry(&mut self, entries: BpfMapId, key: i16, value: i16, words: usize) {
+        let (new, done) = (self.asm.label(), self.asm.label());
+        self.lookup(entries, key);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, new);
+        for word in 0..words as i16 {
+            self.asm.ldx(Size::Dw, Reg::R1, Reg::FP, value + word * 8);
+            self.asm.stx(Size::Dw, Reg::R0, word * 8, Reg::R1);
+        }
+        self.asm.jump(done);
+        self.asm.place(new);
+        self.stays_if_room(value);
+        self.update(entries, key, value, helper::UPDATE_ANY);
+        self.asm.place(done);
+    }
+
+    /// Says in a new entry whether its element stays.
+    fn stays_if_room(&mut self, value: i16) {
+        let full = self.asm.label();
+        let (map, slot) = self.build.kept_entries();
+        self.asm.st_imm(Size::Dw, Reg::FP, value + STAYS, 0);
+        self.asm.st_imm(Size::W, Reg::FP, SCRATCH, slot as i32);
+        self.lookup(map, SCRATCH);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, full);
+        self.asm.mov_imm(Reg::R1, 1);
+        self.asm.atomic(atomic::ADD | atomic::FETCH, Size::Dw, Reg::R0, 0, Reg::R1);
+        self.asm.jump_if_imm(Cond::Ge, Reg::R1, MOST_KEPT as i32, full);
+        self.asm.st_imm(Size::Dw, Reg::FP, value + STAYS, 1);
+        self.asm.place(full);
     }
 
     /// Takes, at the return, what the entry stored.
@@ -82,13 +125,12 @@ impl Emitter<'_, '_> {
         let key = self.alloc(KEY_BYTES);
         self.slot_at_return();
         self.entry_key(key);
-        self.lookup(entries, key);
-        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, none);
+        self.open_entry(entries, key, none);
         for word in 0..words as i16 {
             self.asm.ldx(Size::Dw, Reg::R1, Reg::R0, word * 8);
             self.store(kept + word * 8, Reg::R1);
         }
-        self.delete(entries, key);
+        self.take_entry(entries, key);
         self.add_to_loss(Loss::NoReturn, at, -1);
         self.release(mark);
         self.entry = Some(kept);
@@ -103,12 +145,31 @@ impl Emitter<'_, '_> {
             let key = self.alloc(KEY_BYTES);
             self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, pt_regs::STACK_POINTER);
             self.entry_key(key);
-            self.lookup(entries, key);
-            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
-            self.delete(entries, key);
+            self.open_entry(entries, key, self.end);
+            self.take_entry(entries, key);
             self.add_to_loss(Loss::NoReturn, at, -1);
         }
         self.add_to_loss(Loss::TailCall, at, 1);
+    }
+
+    /// Sets R0 to the entry of an open call, or jumps to `none`.
+    fn open_entry(&mut self, entries: BpfMapId, key: i16, none: Label) {
+        self.lookup(entries, key);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, none);
+        self.asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R1, TAKEN, none);
+    }
+
+    /// Takes the entry at R0.
+    fn take_entry(&mut self, entries: BpfMapId, key: i16) {
+        let (goes, done) = (self.asm.label(), self.asm.label());
+        self.asm.ldx(Size::Dw, Reg::R1, Reg::R0, STAYS);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R1, 0, goes);
+        self.asm.st_imm(Size::Dw, Reg::R0, 0, TAKEN);
+        self.asm.jump(done);
+        self.asm.place(goes);
+        self.delete(entries, key);
+        self.asm.place(done);
     }
 
     fn begin_return_program(&mut self) -> Position {
