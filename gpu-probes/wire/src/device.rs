@@ -260,7 +260,7 @@ pub struct Condition {
 pub const CHOICES: usize = 1 << MOST_KERNEL_CONDITIONS;
 
 /// Which of a kernel's conditions a twin is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Choice {
     /// The numbers of the conditions that the kernel's handlers have, in ascending order; the same in all of its twins.
     pub conditions: [Option<u8>; MOST_KERNEL_CONDITIONS],
@@ -491,6 +491,8 @@ pub mod twin_status {
     pub const NOT_IN_FILES: u64 = 7;
     /// The descriptor is a memfd with [`Programs`](super::Programs).
     pub const PROGRAMS: u64 = 8;
+    /// The tracer works on as many images of the process as it may. No descriptor.
+    pub const TOO_MANY: u64 = 9;
 }
 
 /// What the memory that an IMAGE comes with has.
@@ -797,6 +799,8 @@ pub struct PatchedKernel {
     pub handlers: [u64; CHOICES],
     /// Its parameters, by number: those that its handlers read, and that they can have.
     pub parameters: Parameters,
+    /// A bit for each of [`PatchedKernel::handlers`]: one of them reads parameters.
+    pub reading: u8,
 }
 
 /// What a launch gives to a kernel, and where: [`Parameter::NONE`] is not asked for.
@@ -828,25 +832,27 @@ impl Parameter {
 }
 
 /// Words that are encoded of a kernel beside its symbol.
-const KERNEL_WORDS: usize = 2 + CHOICES + MOST_ARGUMENTS;
+const KERNEL_WORDS: usize = 3 + CHOICES + MOST_ARGUMENTS;
 
 impl PatchedKernel {
     /// Encodes all but the symbol.
     fn words(&self) -> [u64; KERNEL_WORDS] {
         let parameters = self.parameters.iter().map(|it| it.word());
-        let mut all = [self.name, self.conditions.word().into()].into_iter().chain(self.handlers).chain(parameters);
+        let first = [self.name, self.conditions.word().into(), self.reading.into()];
+        let mut all = first.into_iter().chain(self.handlers).chain(parameters);
         std::array::from_fn(|_| all.next().unwrap_or_default())
     }
 
     /// Inverts [`PatchedKernel::words`]; `None` for conditions or parameters that there can't be.
-    fn of_words([name, conditions, rest @ ..]: [u64; KERNEL_WORDS], symbol: String) -> Option<Self> {
+    fn of_words([name, conditions, reading, rest @ ..]: [u64; KERNEL_WORDS], symbol: String) -> Option<Self> {
+        let reading = u8::try_from(reading).ok()?;
         let conditions = Choice::of_word(u32::try_from(conditions).ok()?).filter(|it| it.holding == 0)?;
         let (handlers, words) = rest.split_first_chunk::<CHOICES>()?;
         let mut parameters = Parameters::default();
         for (to, word) in parameters.iter_mut().zip(words) {
             *to = Parameter::of_word(*word)?;
         }
-        Some(PatchedKernel { symbol, name, conditions, handlers: *handlers, parameters })
+        Some(PatchedKernel { symbol, name, conditions, handlers: *handlers, parameters, reading })
     }
 }
 
@@ -1070,6 +1076,7 @@ mod tests {
             conditions: Choice { conditions, holding: 0 },
             handlers,
             parameters: std::array::from_fn(|it| Parameter { offset: 8 * it as u32, bytes: it as u32 % 9 }),
+            reading: 0x81,
         };
         let some = [Some(4), Some(31), None];
         let kernels = vec![kernel("gemm", 7, [None; 3], [1 << 63; 8]), kernel("softmax", 9, some, [3; 8])];

@@ -91,8 +91,6 @@ pub struct Outcome {
     pub totals: Vec<CollectorTotals>,
     /// From the start of the recording to its last event.
     pub span_nanos: u64,
-    /// Names of frames, by stack.
-    pub frames: FxHashMap<StackKey, Vec<FrameInfo>>,
     /// What CPU probes lost during the recording, except stacks: handlers count the stacks that
     /// they use.
     pub losses: Losses,
@@ -124,6 +122,11 @@ pub fn open(plan: Arc<Plan>, recording: Reader, demangle: Demangle) -> Result<(P
 }
 
 impl Opened {
+    /// Takes the names of frames, by stack: handlers may print them.
+    pub fn take_frames(&mut self) -> FxHashMap<StackKey, Vec<FrameInfo>> {
+        std::mem::take(&mut self.tape.frames)
+    }
+
     /// Whether any process used the software GPU, whose times are meaningless.
     pub fn is_of_software_gpu(&self) -> bool {
         self.tape.gpus.contains(&GpuKind::Software) || self.meta.gpu == GpuKind::Software
@@ -225,7 +228,6 @@ impl Playing {
         Outcome {
             span_nanos: clock.now.saturating_sub(began),
             totals,
-            frames: tape.frames,
             losses: tape.losses,
             damage: tape.damage,
             processes: tape.pids.len() as u64,

@@ -263,12 +263,18 @@ fn pointer(asm: &mut Assembler, to: Reg, offset: i32) {
 #[test]
 fn tags_come_from_the_probe_that_was_hit_before_the_launch() {
     let reader = Reader::new(written(&entries())).unwrap();
-    let (mut pipeline, outcome) = replay(tagging_plan(), reader).unwrap_or_else(|it| panic!("{it}"));
+    let (mut pipeline, _) = replay(tagging_plan(), reader).unwrap_or_else(|it| panic!("{it}"));
     let row = |tag, nanos| (vec![Value::Int(tag)], Cell::Number(nanos));
     assert_eq!(rows(&mut pipeline, 0, false), [row(42, 100), row(43, 200)]);
     assert_eq!(pipeline.state().faults(), []);
+}
+
+#[test]
+fn names_of_frames_are_there_before_anything_is_handled() {
+    let reader = Reader::new(written(&entries())).unwrap();
+    let (_, mut opened) = replay::open(Arc::new(tagging_plan()), reader, demangle).unwrap_or_else(|it| panic!("{it}"));
     let stack = StackKey::LinuxUser { pid: 100, exec: 3, id: 5 };
-    assert_eq!(outcome.frames[&stack][0].function, "main");
+    assert_eq!(opened.take_frames()[&stack][0].function, "main");
 }
 
 #[test]

@@ -325,6 +325,7 @@ fn an_image_is_answered_with_a_twin() {
     for (woven, status) in [
         (Woven::Nothing, twin_status::NOTHING),
         (Woven::Failed, twin_status::FAILED),
+        (Woven::TooMany, twin_status::TOO_MANY),
         (Woven::NoPtx, twin_status::NO_PTX),
         (Woven::Twins(twins.clone()), twin_status::WOVEN),
     ] {

@@ -5,9 +5,9 @@ use crate::compiled::{Compiled, compile_named};
 use crate::console;
 use crate::status::MISTAKE;
 use anyhow::{Context, Result, bail};
-use std::fs::{self, Permissions};
+use std::fs::{self, Metadata, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use xputrace_bytecode::object::{self, Loaders, LossSlot, Place};
@@ -73,7 +73,7 @@ fn losses(plan: &Plan) -> Vec<LossSlot> {
     plan.loss_sites.iter().map(slot).collect()
 }
 
-/// Writes a file as a whole: if that fails, the one that is there stays as it is.
+/// Writes a file as a whole: if that fails, the one that is there stays as it is, unless it can only be written in place.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let known = fs::metadata(path).ok();
     // Devices and pipes can't be replaced.
@@ -82,21 +82,31 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     // A link stays one.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    match replace(&path, known.as_ref(), bytes) {
+        Err(error) if IN_PLACE_ALONE.contains(&error.kind()) => fs::write(&path, bytes),
+        result => result,
+    }
+}
+
+/// Where the file alone may be writable, is mounted by itself, or can't be given to its owner.
+const IN_PLACE_ALONE: [io::ErrorKind; 3] =
+    [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::ResourceBusy];
+
+/// Puts a new file in the place of the known one, with its owner and mode.
+fn replace(path: &Path, known: Option<&Metadata>, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // As for any new file, the umask decides.
-    match tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory) {
-        Ok(mut draft) => {
-            // First, as those who may not read the file may not read its draft.
-            if let Some(known) = known {
-                draft.as_file().set_permissions(known.permissions())?;
-            }
-            draft.write_all(bytes)?;
-            draft.persist(&path).map(drop).map_err(|it| it.error)
+    let mut draft = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory)?;
+    // First, as those who may not read the file may not read its draft.
+    if let Some(known) = known {
+        let made = draft.as_file().metadata()?;
+        if (made.uid(), made.gid()) != (known.uid(), known.gid()) {
+            fchown(draft.as_file(), Some(known.uid()), Some(known.gid()))?;
         }
-        // The file alone may be writable.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fs::write(&path, bytes),
-        Err(error) => Err(error),
+        draft.as_file().set_permissions(known.permissions())?;
     }
+    draft.write_all(bytes)?;
+    draft.persist(path).map(drop).map_err(|it| it.error)
 }
 
 fn place(probe: &Probe) -> Option<Place> {

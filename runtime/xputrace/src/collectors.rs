@@ -31,16 +31,17 @@ use xputrace_model::plan::{Demand, DeviceWay, DeviceWays, Plan};
 use xputrace_render::shown_text;
 use xputrace_tracer::recording::GpuKind;
 use xputrace_tracer::rendezvous::{
-    Acceptor, Armed, Arrival, Chosen as ChosenWay, DEFAULT_SHAPE, DeviceRegion, Listener, Missed, Notice, Order, Peer,
-    Region, Shared, TagArrays, Target, Ways, Why, Window, Woven,
+    Acceptor, Armed, Arrival, Chosen as ChosenWay, DEFAULT_SHAPE, DeviceRegion, Image, Listener, Missed, Notice, Order,
+    Peer, Region, Shared, TagArrays, Target, Ways, Why, Window, Woven,
 };
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, SeenGpu, Turned};
 use xputrace_wire::device::Extent;
 use xputrace_wire::marker;
 use xputrace_wire::message::conflict;
 use xputrace_wire::record::{Frame, Thread, framed, kind};
-/// Images of a process that are worked on or wait for it: each takes a descriptor. A process loads one with each thread.
-const MOST_IMAGES: usize = 64;
+/// Images of a process that are worked on or wait for it: each takes a descriptor. A process loads one with each thread, and one
+/// after another once it waits no more.
+const MOST_IMAGES: usize = 256;
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
@@ -571,17 +572,7 @@ fn hear(traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) -> He
                 traced.is_armed = true;
                 notes.iter().for_each(|it| running.report().note(it));
             }
-            Notice::Image(image) if image.is_context() && !running.give_programs(traced.process) => {
-                traced.target.answer(image.number, &Woven::Nothing);
-            }
-            Notice::Image(image) => match twins {
-                Some(_) if traced.n_images >= MOST_IMAGES => traced.target.answer(image.number, &Woven::Failed),
-                Some(twins) => {
-                    traced.n_images += 1;
-                    twins.begin(image, Asker::of(traced.process, traced.target.peer, traced.way));
-                }
-                None => traced.target.answer(image.number, &Woven::Nothing),
-            },
+            Notice::Image(image) => take_image(image, traced, twins, running),
             Notice::Refused { reason, .. } => {
                 refuse(reason, running);
                 return Hearing::IsOver;
@@ -600,6 +591,21 @@ fn hear(traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) -> He
         }
     }
     Hearing::GoesOn
+}
+
+/// Has made what an image gets, or answers that it gets nothing.
+fn take_image(image: Image, traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) {
+    let Some(twins) = twins else { return traced.target.answer(image.number, &Woven::Nothing) };
+    let is_context = image.is_context();
+    if is_context && !running.give_programs(traced.process) {
+        return traced.target.answer(image.number, &Woven::Nothing);
+    }
+    // Programs that are given to a context are made in any case.
+    if !is_context && traced.n_images >= MOST_IMAGES {
+        return traced.target.answer(image.number, &Woven::TooMany);
+    }
+    traced.n_images += 1;
+    twins.begin(image, Asker::of(traced.process, traced.target.peer, traced.way));
 }
 
 /// Whether collectors send their lists of executable mappings.

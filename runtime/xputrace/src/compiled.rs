@@ -42,7 +42,7 @@ impl Compiled {
     /// Refuses to run a script that declares nothing.
     pub fn refuse_empty(&self) -> Result<()> {
         if self.plan.probes.is_empty() {
-            bail!("the script is empty: declare a handler, such as kernel(|k| @time[k.name].sum(k.duration))");
+            bail!("the script declares no handler, such as kernel(|k| @time[k.name].sum(k.duration))");
         }
         Ok(())
     }
@@ -229,13 +229,20 @@ fn named(name: &str) -> Result<(SourceFile, PathBuf)> {
         }
         Err(error) => match bundled(name) {
             Some(source) => Ok((source, PathBuf::from("."))),
+            None if crate::cli::is_command(name) => {
+                bail!(
+                    "no script is called {name}, but a program is: put the command after `--`, as in `xputrace -- {name}`"
+                )
+            }
             None => bail!("cannot read the script {name}: {error}{}", similar(name)),
         },
     }
 }
 
 fn bundled(name: &str) -> Option<SourceFile> {
-    xputrace_script::scripts().iter().find(|it| it.name == name).map(|it| it.source())
+    // As messages call it, too.
+    let scripts = xputrace_script::scripts();
+    scripts.iter().find(|it| it.name == name || it.source().name == name).map(|it| it.source())
 }
 
 fn similar(name: &str) -> String {

@@ -9,6 +9,7 @@ use crate::cli::Run;
 use crate::run::programs::Turn;
 use anyhow::{Context, Result};
 use std::ffi::{OsStr, OsString, c_int, c_void};
+use std::io;
 use std::process::ExitCode;
 use std::ptr::null_mut;
 use xputrace_model::plan::Plan;
@@ -55,13 +56,17 @@ pub fn command(run: &Run, plan: &Plan) -> Result<Option<Vec<OsString>>> {
     if !is_all || run.has_target() || Turn::with_a_command(plan) != Turn::Awaited {
         return Ok(None);
     }
-    let own = std::env::current_exe().context("finding xputrace's own file, to start it as a CUDA program")?;
-    Ok(Some(vec![own.into_os_string(), ARGUMENT.into()]))
+    let own = own().context("finding xputrace's own file, to start it as a CUDA program")?;
+    Ok(Some(own.into()))
 }
 
-/// Whether a command is such a process.
+fn own() -> io::Result<[OsString; 2]> {
+    Ok([std::env::current_exe()?.into_os_string(), ARGUMENT.into()])
+}
+
+/// Whether a command is such a process, and not another program that has such an argument.
 pub fn is_own(command: &[OsString]) -> bool {
-    command.get(1).is_some_and(|it| it == ARGUMENT)
+    own().is_ok_and(|own| own == command)
 }
 
 /// Says why such a process has made no context, by its exit status; `None` if it has.
@@ -71,7 +76,7 @@ pub fn failure(status: i32) -> Option<&'static str> {
 
 /// Whether xputrace was started as such a process.
 pub fn is_asked(arguments: &[OsString]) -> bool {
-    is_own(arguments) && arguments.len() == 2
+    matches!(arguments, [_, argument] if argument == ARGUMENT)
 }
 
 /// Makes a context, and waits until the programs have ended that the tracer has for it.

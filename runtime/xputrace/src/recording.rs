@@ -255,7 +255,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let plan = Arc::new(plan);
     let mut report = Report::new(run.options.quiet);
     note_intervals(&plan, &mut report);
-    let (pipeline, opened) = open(plan.clone(), reader, stacks::demangle)?;
+    let (pipeline, mut opened) = open(plan.clone(), reader, stacks::demangle)?;
     opened.notes().iter().for_each(|it| report.note(it));
     let files = Files::new(&run.options.files, &plan.tables)?;
     let printer = Printer::new(run.options.format, run.options.output.as_deref())?;
@@ -265,6 +265,9 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let mut running = Running::new(state, compiled.interpreter, report).writing(files).with_programs(turn);
     if opened.is_of_software_gpu() {
         running.say_of_gpu(GpuKind::Software, true);
+    }
+    for (key, frames) in opened.take_frames() {
+        running.state().stacks.know(key, frames.into_iter().map(Frame::from).collect());
     }
     running.begin();
     let mut playing = opened.play();
@@ -278,9 +281,6 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     }
     let mut queue = running.queue();
     let outcome = playing.finish(&mut running.state().pipeline, &mut queue);
-    for (key, frames) in outcome.frames {
-        running.state().stacks.know(key, frames.into_iter().map(Frame::from).collect());
-    }
     running.state().losses.merge(&outcome.losses);
     if let Some(damage) = &outcome.damage {
         running.report().fail(&describe(damage));

@@ -144,6 +144,7 @@ impl Twins {
         match made {
             Ok(Outcome::Made(twins)) => self.answer_twins(twins, asker, running),
             Ok(Outcome::Patched(patched)) => {
+                note_all(&refusals(&patched.refused, asker.pid), running);
                 note_all(&self.tally.add_patches(&patched.code, self.making.takes_times), running);
                 let kernels = patched.kernels.iter().map(|it| it.symbol.as_str());
                 running.state().pipeline.has_twins(asker.process, kernels);
@@ -218,7 +219,7 @@ fn note_all<'t>(texts: impl IntoIterator<Item = &'t String>, running: &mut Runni
     texts.into_iter().for_each(|it| running.report().note(it));
 }
 
-/// Says why kernels of an image have no twin.
+/// Says why kernels of an image have no handlers.
 fn refusals(refused: &BTreeMap<String, anyhow::Error>, pid: u32) -> Vec<String> {
     let no_handlers = |kernels: &str| format!("process {pid}: device handlers do not run in {kernels}");
     let said = refused.iter().take(MOST_REFUSED_SAID);
@@ -233,7 +234,7 @@ fn name_of(symbol: &str, running: &mut Running) -> u64 {
     running.state().pipeline.state_mut().names_mut().intern(&xputrace_symbols::demangle(symbol).name).into()
 }
 
-fn patches_of(Patched { code, points, kernels }: Patched, running: &mut Running) -> Patches {
+fn patches_of(Patched { code, points, kernels, .. }: Patched, running: &mut Running) -> Patches {
     let kernel = |it: PatchedKernel| PatchedKernel { name: name_of(&it.symbol, running), ..it };
     Patches { code: code.cubin.code, points, kernels: kernels.into_iter().map(kernel).collect() }
 }

@@ -76,9 +76,8 @@ pub(super) struct State {
     known: HashMap<KernelId, &'static Kernel>,
 }
 
-/// What tells a [`Kernel`] from others: its slot, device, words, number, conditions, the choices that let handlers run, the parameters
-/// that these read, and its name.
-type KernelId = (Option<usize>, u32, u64, KernelNumber, u32, u8, Parameters, &'static CStr);
+/// What tells a [`Kernel`] from others: its slot, device and words, what it has but for the place that its words say, and its symbol.
+type KernelId = (Option<usize>, u32, u64, WithHandlers, &'static CStr);
 
 /// A patched module.
 #[derive(Debug)]
@@ -90,7 +89,7 @@ struct Module {
 }
 
 /// What a kernel with handlers has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct WithHandlers {
     /// Its first place.
     place: usize,
@@ -104,6 +103,8 @@ struct WithHandlers {
     handlers: [u64; CHOICES],
     /// Those that handlers read.
     parameters: Parameters,
+    /// A bit for each choice whose handlers read any.
+    reading: u8,
 }
 
 impl WithHandlers {
@@ -113,10 +114,10 @@ impl WithHandlers {
     }
 
     fn of(kernel: &PatchedKernel, place: usize, number: KernelNumber) -> Self {
-        let PatchedKernel { name, conditions, handlers, parameters, .. } = *kernel;
+        let PatchedKernel { name, conditions, handlers, parameters, reading, .. } = *kernel;
         let running = (0..n_choices(conditions)).filter(|of| handlers[*of] != 0);
         let running = running.fold(0, |all, it| all | 1 << it);
-        WithHandlers { place, conditions, number, running, name, handlers, parameters }
+        WithHandlers { place, conditions, number, running, name, handlers, parameters, reading }
     }
 
     fn reads_arguments(&self) -> bool {
@@ -175,7 +176,7 @@ impl Kernel {
 
     /// Whether handlers that run where these conditions hold are to have parameters.
     fn has_arguments(&self, choice: Choice) -> bool {
-        self.arguments.is_some() && self.runs(choice)
+        self.arguments.is_some() && self.with.reading >> choice.holding & 1 == 1
     }
 
     /// Has patches find the parameters of a launch; returns the address of its own words. `None` if they can't.
@@ -970,9 +971,8 @@ impl State {
     /// Returns what is known of a kernel that is launched for the first time.
     fn kernel(&mut self, launch: &LaunchData, name: &CStr) -> &'static Kernel {
         let kernel = self.describe(launch, name);
-        let WithHandlers { number, conditions, running, parameters, .. } = kernel.with;
-        let Kernel { slot, device, words, symbol, .. } = kernel;
-        let id = (slot, device, words, number, conditions.word(), running, parameters, symbol);
+        let Kernel { slot, device, words, with, symbol, .. } = kernel;
+        let id = (slot, device, words, WithHandlers { place: 0, ..with }, symbol);
         self.known.entry(id).or_insert_with(|| Box::leak(Box::new(kernel)))
     }
 

@@ -79,22 +79,31 @@ pub(super) struct Call<'a> {
 
 /// Returns the calls of a list of statements, without the scopes in it, in their order.
 pub(super) fn calls(statements: &[Statement]) -> impl Iterator<Item = Call<'_>> {
-    let begins_at = |call: usize| {
-        let passing = statements[..call].iter().enumerate().rev().take_while(|it| may_pass(it.1));
+    let begins_at = |call: usize, is_guarded: bool| {
+        let passing = statements[..call].iter().enumerate().rev().take_while(|it| may_pass(it.1, is_guarded));
         passing.filter(|it| passes(it.1)).last().map_or(call, |it| it.0)
     };
     statements.iter().enumerate().filter_map(move |(at, statement)| match statement {
         Statement::Instruction(instruction) if instruction.name() == "call" => {
-            Some(Call { instruction, begins_at: begins_at(at) })
+            Some(Call { instruction, begins_at: begins_at(at, instruction.guard.is_some()) })
         }
         _ => None,
     })
 }
 
-/// Whether a statement passes a parameter to a call, or may stand between some that do.
-fn may_pass(statement: &Statement) -> bool {
-    passes(statement) || matches!(statement, Statement::Declaration(_) | Statement::Location(_))
+/// Whether a statement passes a parameter to a call, or may stand between some that do: what ends a block may not, nor what
+/// may compute the call's guard, which is read where the call begins.
+fn may_pass(statement: &Statement, is_guarded: bool) -> bool {
+    match statement {
+        Statement::Label(_) => false,
+        Statement::Scope(inner) => !has_code(inner),
+        Statement::Instruction(it) => passes(statement) || !is_guarded && !ENDS_BLOCK.contains(&it.name()),
+        _ => true,
+    }
 }
+
+/// Instructions after which, in a list of statements, another block begins.
+const ENDS_BLOCK: [&str; 6] = ["call", "bra", "brx", "ret", "exit", "trap"];
 
 fn passes(statement: &Statement) -> bool {
     matches!(statement, Statement::Instruction(it) if it.name() == "st" && it.spaces().any(|it| it.0 == Space::Param))

@@ -347,7 +347,8 @@ losses! {
     DeviceUnprobed {
         name: "device_unprobed",
         meaning: "kernels that ran without a device handler that matches them",
-        help: "notes at the end say why: most often they have no PTX, or were loaded before xputrace attached",
+        help: "notes at the end say why: most often they have no PTX, or were loaded before xputrace attached. The software GPU \
+               runs `device_entry` and `device_exit` alone",
     }
     DeviceCopyMissing {
         name: "device_copy_missing",

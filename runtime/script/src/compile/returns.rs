@@ -15,10 +15,10 @@
 
 use super::emit::{Emitter, SCRATCH};
 use rhai::Position;
-use xputrace_bytecode::{BpfMapId, Label};
 use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::probe::pt_regs;
+use xputrace_bytecode::{BpfMapId, Label};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::cookie::{self, ReturnSite};
 

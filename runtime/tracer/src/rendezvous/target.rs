@@ -78,6 +78,8 @@ pub enum Woven {
     Programs(Programs),
     /// It should have a twin, but has none.
     Failed,
+    /// As many of its process are worked on as may be.
+    TooMany,
     /// Its PTX was not found.
     NoPtx,
     /// The kernel's PTX in the program's files is not that of its code.
@@ -209,6 +211,7 @@ impl Target {
         let (status, memory) = match woven {
             Woven::Nothing => (twin_status::NOTHING, None),
             Woven::Failed => (twin_status::FAILED, None),
+            Woven::TooMany => (twin_status::TOO_MANY, None),
             Woven::NoPtx => (twin_status::NO_PTX, None),
             Woven::OlderPtx => (twin_status::OLDER_PTX, None),
             Woven::Ambiguous => (twin_status::AMBIGUOUS, None),

@@ -15,6 +15,7 @@ use crate::collectors::Chosen;
 use crate::stacks::Naming;
 use clap::CommandFactory;
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use typed::{RecordOptions, RunOptions, ScriptOptions, Typed, Verb, usage};
@@ -294,6 +295,16 @@ pub fn is_program(path: &str) -> bool {
     let file = xputrace_symbols::open_regular(Path::new(path));
     let read = file.and_then(|mut it| std::io::Read::read_exact(&mut it, &mut magic));
     read.is_ok() && &magic == b"\x7fELF"
+}
+
+/// Whether a word is a command: a file that can be executed, in the directories of PATH if it names none.
+pub fn is_command(word: &str) -> bool {
+    let is_executable = |it: &Path| it.metadata().is_ok_and(|it| it.is_file() && it.mode() & 0o111 != 0);
+    match word.contains('/') {
+        true => is_executable(Path::new(word)),
+        false => std::env::var_os("PATH")
+            .is_some_and(|it| std::env::split_paths(&it).any(|it| is_executable(&it.join(word)))),
+    }
 }
 
 #[cfg(test)]

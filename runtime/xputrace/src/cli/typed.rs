@@ -23,7 +23,7 @@ pub(super) fn usage(message: String) -> UsageError {
 /// Planned options: using one is an error that says so.
 pub(super) const NOT_YET: &[&str] = &["perfetto", "fail-if"];
 /// Planned formats, likewise.
-const FORMATS_NOT_YET: &[&str] = &["csv"];
+const FORMATS_NOT_YET: &[&str] = &["csv", "perfetto"];
 
 /// bpftrace for programs that use a CPU and a GPU.
 #[derive(Parser, Debug)]

@@ -1,10 +1,11 @@
 //! Sorts the words before `--`: clap says which are ours; of the others, long options are the script's.
 
-use super::is_program;
 use super::typed::{NOT_YET, ScriptOptions, Typed, UsageError, Verb, usage};
+use super::{is_command, is_program};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
+use std::path::Path;
 
 /// The words before `--`.
 #[derive(Default)]
@@ -130,7 +131,7 @@ impl Words {
         }
     }
 
-    /// Returns the name in the script's place that must be a command's, if the word that clap doesn't know follows it.
+    /// Returns the word that must be a command's: the name in the script's place, or else the word that clap doesn't know.
     fn command_before(&self, error: &UsageError) -> Option<String> {
         let at = self.position_of(&unknown_word(error)?)?;
         let before = Typed::try_parse_from(&self.ours[..at]).ok()?;
@@ -139,7 +140,12 @@ impl Words {
             Some(Verb::Run(it)) => it.script,
             Some(_) => return None,
         };
-        script.filter(|name| one_liner.is_some() || is_program(name))
+        let word = unknown_word(error)?;
+        let script = script?;
+        match one_liner.is_some() || is_program(&script) || !is_script(&script) && is_command(&script) {
+            true => Some(script),
+            false => Some(word).filter(|it| is_command(it)),
+        }
     }
 }
 
@@ -186,6 +192,10 @@ impl ScriptOptions {
 fn unknown_word(error: &UsageError) -> Option<String> {
     let word = error.get(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
     Some(word.to_string())
+}
+
+fn is_script(name: &str) -> bool {
+    Path::new(name).exists() || xputrace_script::scripts().iter().any(|it| it.name == name)
 }
 
 fn lossy(word: OsString) -> String {

@@ -115,6 +115,8 @@ pub struct Patched {
     pub points: Vec<PatchPoint>,
     /// Without the ids of their names.
     pub kernels: Vec<PatchedKernel>,
+    /// Why others have no handlers, by symbol.
+    pub refused: BTreeMap<String, anyhow::Error>,
 }
 
 /// What the driver gets.
@@ -288,16 +290,28 @@ impl Making {
 
     fn patches(&self, image: Image, asker: Asker) -> Result<Outcome> {
         let capabilities = image.capabilities;
+        let mut refused = BTreeMap::new();
         let wanted = image.read(|loaded| match loaded {
             Loaded::Ptx(_) | Loaded::Kernel(_) | Loaded::Context => Ok(Vec::new()),
             Loaded::Cubin(cubin) => {
                 let reads_any = self.maker.reads_arguments();
                 let parameters = if reads_any { parameters_of(cubin.bytes)? } else { HashMap::new() };
-                let patched = |it: &String| self.patched(it, parameters.get(it).map(Vec::as_slice)).transpose();
-                kernels_of(cubin.bytes)?.iter().filter_map(patched).collect()
+                let patched = |symbol: &String| {
+                    let patched = self.patched(symbol, parameters.get(symbol).map(Vec::as_slice));
+                    patched.unwrap_or_else(|why| {
+                        refused.insert(symbol.clone(), why);
+                        None
+                    })
+                };
+                anyhow::Ok(kernels_of(cubin.bytes)?.iter().filter_map(patched).collect())
             }
         });
         let kernels: Vec<PatchedKernel> = wanted.context("reading what the program has loaded")??;
+        if kernels.is_empty()
+            && let Some((symbol, why)) = refused.pop_first()
+        {
+            return Err(why.context(in_kernel(&symbol)));
+        }
         if kernels.is_empty() && !self.takes_times {
             return Ok(Outcome::Nothing);
         }
@@ -311,27 +325,26 @@ impl Making {
             WhyText::Failed(why) => anyhow!("ptxas does not compile the patches of machine code: {why}"),
             why => anyhow!(tally::lacking_for_patches(&why)),
         })?;
-        Ok(Outcome::Patched(Patched { code, points: text.points, kernels }))
+        Ok(Outcome::Patched(Patched { code, points: text.points, kernels, refused }))
     }
 
     /// Returns a kernel with its handlers, if it has any; `parameters` are what its code tells of its own.
     fn patched(&self, symbol: &str, parameters: Option<&[Parameter]>) -> Result<Option<PatchedKernel>> {
         let Some(wanted) = self.wanted(symbol) else { return Ok(None) };
-        let choices = self.maker.choices(&wanted).with_context(|| in_kernel(symbol))?;
+        let choices = self.maker.choices(&wanted)?;
         let conditions = Choice { holding: 0, ..choices.first().map(|it| it.0).unwrap_or_default() };
-        let mut handlers = [0; CHOICES];
+        let (mut handlers, mut reading) = ([0; CHOICES], 0);
         for (Choice { holding, .. }, wanted) in &choices {
             handlers[usize::from(*holding)] = wanted.handlers.iter().fold(0, |all, it| all | 1 << it);
+            reading |= u8::from(self.maker.arguments_of(wanted) != 0) << holding;
         }
         let read = self.maker.arguments_of(&wanted);
         let parameters = match parameters {
             Some(all) => read_of(all, read),
             None if read == 0 => Parameters::default(),
-            None => {
-                bail!("{}: its code doesn't tell where its parameters are, which a handler reads", in_kernel(symbol))
-            }
+            None => bail!("its code doesn't tell where its parameters are, which a handler reads"),
         };
-        Ok(Some(PatchedKernel { symbol: symbol.to_owned(), name: 0, conditions, handlers, parameters }))
+        Ok(Some(PatchedKernel { symbol: symbol.to_owned(), name: 0, conditions, handlers, parameters, reading }))
     }
 
     fn weave(&self, modules: &[Ptx<'_>], gpu: Gpu) -> Result<ImageTwins, NoTwin> {

@@ -400,6 +400,7 @@ fn answer_of(status: u64, bytes: u64, memory: Option<&OwnedFd>) -> Answer {
         twin_status::OLDER_PTX => Err(ImageOutcome::OlderPtx),
         twin_status::AMBIGUOUS => Err(ImageOutcome::Ambiguous),
         twin_status::NOT_IN_FILES => Err(ImageOutcome::NotInFiles),
+        // Also [`twin_status::TOO_MANY`].
         _ => Err(ImageOutcome::NoAnswer),
     }
 }
