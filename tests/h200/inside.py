@@ -643,8 +643,7 @@ def patched_arguments_of_nodes():
 
 @case("patches: times in kernels are on the CPU's clock", cases=CASES)
 def patched_clock():
-    # The first launch waits 50 ms for a measurement, in vain where the driver has a lock then. What was read before one is right as a
-    # guess is, which was 0.5 ms off and more, and the run says so.
+    # The first launch waits 50 ms for a measurement. Were it in vain, times would be right as a guess is, which was 8 ms off.
     return times_against_cupti('via: "patch"', "", 2_000_000)
 
 

@@ -121,7 +121,7 @@ impl Run {
             conditions,
             handlers,
             parameters: self.parameters,
-            reading: self.parameters.iter().any(|it| it.bytes > 0).then_some(u8::MAX).unwrap_or(0),
+            reading: if self.parameters.iter().any(|it| it.bytes > 0) { u8::MAX } else { 0 },
         };
         let patches = Patches {
             code: vec![1],

@@ -352,7 +352,7 @@ impl Used<'_> {
         let base = self.register(index);
         let sum = format!("{VARIABLE}_sum{}", self.statements.len() / 2);
         self.statements.push(register(&sum));
-        let constant = Operand::Expression(offset.strip_prefix('+').unwrap_or(offset).to_owned());
+        let constant = Operand::of_offset(offset);
         let operands = vec![Operand::Name(sum.clone()), Operand::Name(base), constant];
         let add = Instruction { guard: None, opcode: "add.s64".to_owned(), operands };
         self.statements.push(Statement::Instruction(add));

@@ -150,3 +150,13 @@ pub enum Operand {
     /// `(a, b)`: the parameters of a call.
     List(Vec<Operand>),
 }
+
+impl Operand {
+    /// Returns the constant of an [`Operand::Sum`], which may have a name.
+    pub(crate) fn of_offset(offset: &str) -> Self {
+        let text = offset.strip_prefix('+').unwrap_or(offset).to_owned();
+        let may_be_in_name = |it: u8| it.is_ascii_alphanumeric() || b"_$%.".contains(&it);
+        let is_name = text.bytes().all(may_be_in_name) && !text.starts_with(|it: char| it.is_ascii_digit());
+        if is_name { Operand::Name(text) } else { Operand::Expression(text) }
+    }
+}

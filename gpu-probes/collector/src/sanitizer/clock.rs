@@ -20,6 +20,14 @@ const LOOKS_EVERY: Duration = Duration::from_micros(100);
 /// Timers that were loaded as contexts were made: what they need stays for ever.
 static LOADED: AtomicUsize = AtomicUsize::new(0);
 
+/// The timer of a context, patched or not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CreatedClock {
+    pub(super) timer: Arc<Mutex<GpuTimer>>,
+    /// Whether it was measured as the context was made, or can't be.
+    pub(super) measured: Arc<FirstMeasurement>,
+}
+
 /// The timer of a patched context.
 #[derive(Clone, Debug)]
 pub(super) struct ContextClock {
@@ -27,7 +35,7 @@ pub(super) struct ContextClock {
     timer: Arc<Mutex<GpuTimer>>,
     /// What handlers add: the word of the block.
     written_nanos: i64,
-    /// `None` where nobody reads it.
+    /// `None` where nobody reads it, or what handlers add was measured before.
     first: Option<Arc<FirstMeasurement>>,
 }
 
@@ -42,10 +50,14 @@ impl FirstMeasurement {
         self.is_settled.store(true, Ordering::Release);
     }
 
+    fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::Acquire)
+    }
+
     /// Waits until handlers add what was measured, once for all launches of the context, and not for long.
     #[inline]
     pub(super) fn wait(&self) {
-        if !self.is_settled.load(Ordering::Acquire) {
+        if !self.is_settled() {
             self.wait_for_it();
         }
     }
@@ -53,7 +65,7 @@ impl FirstMeasurement {
     #[cold]
     fn wait_for_it(&self) {
         let until = Instant::now() + FIRST_WITHIN;
-        while !self.is_settled.load(Ordering::Acquire) && Instant::now() < until {
+        while !self.is_settled() && Instant::now() < until {
             sleep(LOOKS_EVERY);
         }
         self.settle();
@@ -74,9 +86,10 @@ impl ContextClock {
     /// the timer's lock, and wait for one of the driver's that this thread holds: then it is the guess.
     pub(super) fn new(timer: Option<Arc<Mutex<GpuTimer>>>, is_read: bool) -> (Self, u64) {
         let timer = timer.unwrap_or_else(|| Arc::new(Mutex::new(GpuTimer::new())));
-        let first = timer.try_lock().ok().map(|mut it| it.first());
-        let (written_nanos, error_nanos) = first.unwrap_or_else(|| (guess(), 0));
-        (ContextClock { timer, written_nanos, first: is_read.then(Arc::default) }, error_nanos)
+        let first = timer.try_lock().ok().map(|mut it| (it.first(), it.is_settled()));
+        let ((written_nanos, error_nanos), is_measured) = first.unwrap_or_else(|| ((guess(), 0), false));
+        let first = (is_read && !is_measured).then(Arc::default);
+        (ContextClock { timer, written_nanos, first }, error_nanos)
     }
 
     /// Returns what launches of the context wait for.
@@ -93,21 +106,41 @@ impl Patching {
     /// Measures the timer of a context's GPU before any kernel of it runs, if that is soon enough.
     pub(super) fn begin_clock(&self, driver: &Driver, context: usize) {
         let _in_use = locked(&self.in_use);
-        let Some(timer) = self.state().timer_of(context) else { return };
-        if LOADED.fetch_add(1, Ordering::Relaxed) >= MOST_CONTEXTS {
-            return;
-        }
-        let mut timer = locked(&timer);
-        // SAFETY: a context that is alive, and does not end meanwhile.
-        unsafe {
-            if driver.code.enter(context as Handle).is_ok() {
-                timer.load(&driver.code, &InUse, || driver.code.urgent_stream());
-                if timer.is_due() {
-                    // Without an answer it is measured later.
-                    let _ = timer.measure(&driver.code, &InUse, false);
+        let Some(CreatedClock { timer, measured }) = self.state().clock_of(context) else { return };
+        if LOADED.fetch_add(1, Ordering::Relaxed) < MOST_CONTEXTS {
+            let mut timer = locked(&timer);
+            // SAFETY: a context that is alive, and does not end meanwhile.
+            unsafe {
+                if driver.code.enter(context as Handle).is_ok() {
+                    timer.load(&driver.code, &InUse, || driver.code.urgent_stream());
+                    if timer.is_due() {
+                        // Without an answer it is measured later.
+                        let _ = timer.measure(&driver.code, &InUse, false);
+                    }
                 }
+                driver.code.leave();
             }
-            driver.code.leave();
+        }
+        measured.settle();
+    }
+
+    /// Has the calling thread wait, as a call begins that launches, until the timers of new contexts were measured, and not for long.
+    /// Behind this the driver has locks that the worker needs for that.
+    #[inline]
+    pub(super) fn wait_for_clocks(&self) {
+        if self.has_new_clocks.load(Ordering::Acquire) {
+            self.wait_for_new_clocks();
+        }
+    }
+
+    #[cold]
+    fn wait_for_new_clocks(&self) {
+        let all = self.state().first_measurements();
+        all.iter().for_each(|it| it.wait());
+        // A context that was made meanwhile is waited for by the next call, so it must not be forgotten.
+        let state = self.state();
+        if state.first_measurements().iter().all(|it| it.is_settled()) {
+            self.has_new_clocks.store(false, Ordering::Release);
         }
     }
 

@@ -51,10 +51,17 @@ const WATCHED: [(u32, u32); 11] = [
     (domain::DRIVER_API, LAUNCH_GRAPH_PTSZ),
 ];
 
-/// Likewise, where handlers read parameters of kernels.
-fn watched_for_arguments() -> impl Iterator<Item = (u32, u32)> {
+/// Likewise, for what some handlers read: parameters of kernels, and the time.
+fn watched_for_handlers(agent: &Agent) -> impl Iterator<Item = (u32, u32)> {
+    let reads_arguments = agent.wants(demand::ARGUMENTS);
     let calls = twins::arguments::launches().map(|it| (domain::DRIVER_API, it));
-    calls.chain([(domain::RESOURCE, STREAM_DESTROYING)])
+    let streams = [(domain::RESOURCE, STREAM_DESTROYING)].into_iter().filter(move |_| reads_arguments);
+    let reads_any = reads_arguments || reads_clock(agent);
+    calls.filter(move |_| reads_any).chain(streams)
+}
+
+fn reads_clock(agent: &Agent) -> bool {
+    agent.device_region().is_some_and(|it| it.place_of_clock_offset().is_some())
 }
 
 /// The Sanitizer API in this process, for one run.
@@ -161,8 +168,9 @@ impl Run {
             match (of, id) {
                 (domain::RESOURCE, CONTEXT_CREATED) => {
                     let ContextData { context, device } = &*data.cast();
-                    backend.patching.context_created(*context, *device as u32);
-                    if agent.device_region().is_some_and(|it| it.place_of_clock_offset().is_some()) {
+                    let is_timed = reads_clock(agent);
+                    backend.patching.context_created(*context, *device as u32, is_timed);
+                    if is_timed {
                         let context = *context as usize;
                         agent.work_later(move || backend.patching.begin_clock(&backend.driver, context));
                     }
@@ -210,23 +218,35 @@ impl Run {
                     let StreamData { context, stream_handle, .. } = *data.cast();
                     backend.patching.stream_ends(context, stream_handle);
                 }
-                (domain::DRIVER_API, LAUNCH_GRAPH | LAUNCH_GRAPH_PTSZ) => {
-                    let call = &*data.cast::<CallData>();
-                    if call.site == API_EXIT {
-                        let has_failed = call.result.as_ref().is_some_and(|it| *it != 0);
-                        let launched = launches::take_last_graph();
-                        launched.filter(|_| has_failed).into_iter().for_each(|it| backend.patching.graph_failed(it));
-                    }
-                }
-                (domain::DRIVER_API, _) => {
-                    let call = &*data.cast::<CallData>();
-                    match call.site {
-                        API_ENTER => arguments::begin_call(id, call.parameters),
-                        _ => arguments::end_call(),
-                    }
-                }
+                (domain::DRIVER_API, _) => self.on_call(id, &*data.cast::<CallData>()),
                 _ => {}
             }
+        }
+    }
+
+    /// Handles a call that launches.
+    ///
+    /// # Safety
+    /// `call` is the API's in a callback about this call, which the calling thread makes.
+    unsafe fn on_call(&self, id: u32, call: &CallData) {
+        let patching = &self.backend.patching;
+        let is_of_graph = matches!(id, LAUNCH_GRAPH | LAUNCH_GRAPH_PTSZ);
+        match call.site {
+            API_ENTER => {
+                patching.wait_for_clocks();
+                if !is_of_graph {
+                    // SAFETY: the caller's promise.
+                    unsafe { arguments::begin_call(id, call.parameters) };
+                }
+            }
+            API_EXIT if is_of_graph => {
+                // SAFETY: the caller's promise.
+                let has_failed = unsafe { call.result.as_ref() }.is_some_and(|it| *it != 0);
+                let launched = launches::take_last_graph();
+                launched.filter(|_| has_failed).into_iter().for_each(|it| patching.graph_failed(it));
+            }
+            _ if is_of_graph => {}
+            _ => arguments::end_call(),
         }
     }
 }
@@ -256,8 +276,7 @@ impl Backend for SanitizerBackend {
             return Err(self.refusal("sanitizerSubscribe", answer));
         }
         self.subscription.store(subscription, Ordering::Release);
-        let for_arguments = watched_for_arguments().filter(|_| agent.wants(demand::ARGUMENTS));
-        for (domain, id) in WATCHED.into_iter().chain(for_arguments) {
+        for (domain, id) in WATCHED.into_iter().chain(watched_for_handlers(agent)) {
             // SAFETY: our own subscription.
             let answer = unsafe { (self.functions.enable_callback)(1, subscription, domain, id) };
             if answer != SUCCESS {

@@ -4,7 +4,7 @@
 //! by one thread at a time: that is what `at_a_time` is for. And a context ends once the worker does not use it (`in_use`).
 
 use super::arguments::{self, Slots};
-use super::clock::{ContextClock, FirstMeasurement, write_word};
+use super::clock::{ContextClock, CreatedClock, FirstMeasurement, write_word};
 use super::functions::{Functions, LaunchData, ModuleData, NodeLaunchData, SUCCESS, instruction};
 use super::launches::{self, Launching, Recorded, context_of};
 use super::places::Places;
@@ -15,7 +15,6 @@ use crate::agent::launch;
 use crate::agent::{Agent, Context};
 use crate::cupti::Handle;
 use crate::cupti::driver::Driver;
-use crate::cupti::twins::GpuTimer;
 use crate::cupti::twins::choosing::{AskLaunch, KernelNumber, Kernels, Off, count_unprobed};
 use crate::cupti::twins::table::{Key, New, Table};
 use std::collections::HashMap;
@@ -42,6 +41,8 @@ const MOST_PLACES: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Patching {
     is_off: AtomicBool,
+    /// Whether launches wait for timers.
+    pub(super) has_new_clocks: AtomicBool,
     at_a_time: Mutex<()>,
     /// Held by whoever uses a context from another thread than those of its launches, or ends it. Taken before `state`.
     pub(super) in_use: Mutex<()>,
@@ -56,7 +57,7 @@ pub(super) struct Patching {
 #[derive(Debug)]
 struct Created {
     device: u32,
-    timer: Arc<Mutex<GpuTimer>>,
+    clock: CreatedClock,
 }
 
 #[derive(Debug, Default)]
@@ -370,6 +371,7 @@ impl Patching {
         let (launched, kernels) = (Table::new()?, Kernels::new()?);
         Ok(Patching {
             is_off: AtomicBool::new(false),
+            has_new_clocks: AtomicBool::new(false),
             at_a_time: Mutex::default(),
             in_use: Mutex::default(),
             state: Mutex::default(),
@@ -387,9 +389,12 @@ impl Patching {
         self.is_off.store(true, Ordering::Release);
     }
 
-    pub(super) fn context_created(&self, context: Handle, device: u32) {
-        let timer = Arc::new(Mutex::new(GpuTimer::new()));
-        self.state().created.insert(context as usize, Created { device, timer });
+    /// `is_timed` says that its timer is about to be measured.
+    pub(super) fn context_created(&self, context: Handle, device: u32, is_timed: bool) {
+        self.state().created.insert(context as usize, Created { device, clock: CreatedClock::default() });
+        if is_timed {
+            self.has_new_clocks.store(true, Ordering::Release);
+        }
     }
 
     /// Returns a context by its handle.
@@ -522,7 +527,11 @@ impl Patching {
         // SAFETY: as above, and a stream of it.
         let block = unsafe { memory.make(functions, region, context, stream) }?;
         let clock_at = region.place_of_clock_offset();
-        let (clock, error_nanos) = ContextClock::new(self.state().timer_of(context as usize), clock_at.is_some());
+        let (clock, error_nanos) =
+            ContextClock::new(self.state().clock_of(context as usize).map(|it| it.timer), clock_at.is_some());
+        if clock.first().is_some() {
+            self.has_new_clocks.store(true, Ordering::Release);
+        }
         if let Some(at) = clock_at {
             let (to, offset) = ((block + at) as *mut c_void, clock.written_nanos());
             // SAFETY: a word of the block; the bytes are copied before this returns.
@@ -964,8 +973,14 @@ impl Patching {
 
 impl State {
     /// Returns the timer of a context that is there.
-    pub(super) fn timer_of(&self, context: usize) -> Option<Arc<Mutex<GpuTimer>>> {
-        self.created.get(&context).map(|it| it.timer.clone())
+    pub(super) fn clock_of(&self, context: usize) -> Option<CreatedClock> {
+        self.created.get(&context).map(|it| it.clock.clone())
+    }
+
+    /// Returns what launches wait for.
+    pub(super) fn first_measurements(&self) -> Vec<Arc<FirstMeasurement>> {
+        let created = self.created.values().map(|it| it.clock.measured.clone());
+        created.chain(self.contexts.iter().filter_map(|it| it.clock.first())).collect()
     }
 
     /// Returns what is known of a kernel that is launched for the first time.

@@ -51,7 +51,7 @@ fn widen(base: &str) -> Statement {
 }
 
 fn sum(opcode: &str, to: &str, base: &str, offset: &str) -> Statement {
-    let constant = Operand::Expression(offset.strip_prefix('+').unwrap_or(offset).to_owned());
+    let constant = Operand::of_offset(offset);
     Statement::Instruction(instruction(opcode, vec![name(to), name(base), constant]))
 }
 

@@ -94,7 +94,7 @@ impl Sample {
 }
 
 /// The timer of a context's GPU. One thread uses it, which works with the driver.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct GpuTimer {
     /// `None` before it is loaded, and where that failed.
     kernel: Option<TimerKernel>,
@@ -125,7 +125,7 @@ impl GpuTimer {
     }
 
     /// Returns what handlers add at first, and by how much that may be wrong: until it is measured, as if it were CLOCK_REALTIME, which
-    /// it is close to (0.05 and 0.5 ms were seen), and 0.
+    /// it is close to (0.05 to 8 ms were seen), and 0.
     pub(crate) fn first(&mut self) -> (i64, u64) {
         if self.sample.is_none() {
             self.offset_nanos = guess();
