@@ -1,5 +1,8 @@
 # The cases of the uprobe benches, for `source`. Expects `bin`, the path for the compiled uprobe.c.
 #
+# SCOPE=process|tree  the scope of xputrace's probes: `tree` tests the process in eBPF, as it is by default under
+#                     `-- CMD`; bpftrace's are always limited to the process
+#
 # | case | measures |
 # |---|---|
 # | empty, count, tid, hist, ustack | a probe at the entry, by handler |
@@ -13,7 +16,8 @@ require_root() { [ "$(id -u)" -eq 0 ] || { echo "uprobes need root" >&2; exit 1;
 build_target() { cc -O2 -fno-omit-frame-pointer -o "$bin" "$bench/uprobe.c"; }
 
 xputrace_script() { # case
-    local at; at="\"$bin:probed_function\""
+    local at; at="\"$bin:probed_function\", #{scope: \"${SCOPE:-process}\"}"
+    local trampoline; trampoline="${at%\}}, return: \"trampoline\"}"
     case $1 in
         empty) echo "uprobe($at, |e| ())" ;;
         count) echo "uprobe($at, |e| @calls.count())" ;;
@@ -22,8 +26,8 @@ xputrace_script() { # case
         ustack) echo "uprobe($at, |e| @stacks[e.ustack].count())" ;;
         ret) echo "uretprobe($at, |e| @calls.count())" ;;
         latency_ret) echo "uretprobe($at, |e| @ns.hist(e.duration))" ;;
-        trampoline) echo "uretprobe($at, #{return: \"trampoline\"}, |e| @calls.count())" ;;
-        latency) echo "uretprobe($at, #{return: \"trampoline\"}, |e| @ns.hist(e.duration))" ;;
+        trampoline) echo "uretprobe($trampoline, |e| @calls.count())" ;;
+        latency) echo "uretprobe($trampoline, |e| @ns.hist(e.duration))" ;;
         *) echo "no such case: $1" >&2; exit 2 ;;
     esac
 }

@@ -70,6 +70,11 @@ impl Links {
         links.iter().any(|it| bound_to(it).is_some_and(|it| it != pid))
     }
 
+    /// Whether a process has links of its own.
+    pub(crate) fn has_own(&self, pid: u32) -> bool {
+        self.by_process.contains_key(&Some(pid))
+    }
+
     /// Closes an ended process's links in the background.
     pub(crate) fn remove(&mut self, pid: u32) {
         if let Some(links) = self.by_process.remove(&Some(pid)) {

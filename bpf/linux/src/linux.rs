@@ -14,7 +14,7 @@ use crate::ring::Ring;
 use crate::scope::{self, Scope};
 use crate::sideband::{self, MOST_PARANOID_FOR_PROCESSES, MOST_PARANOID_FOR_SYSTEM, ProcessEvent, Sideband};
 use crate::sys;
-use crate::targets::Targets;
+use crate::targets::{MOST_THREADS, Targets};
 use crate::usdt::Rules;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -60,6 +60,14 @@ impl Linux {
     /// Loads the plan's programs for Linux and the maps that live in Linux. If the verifier refuses
     /// a program, that is a bug in the compiler; the error names the script's line.
     pub fn load(plan: &Plan) -> Result<Linux, Error> {
+        Linux::load_following(plan, MOST_THREADS)
+    }
+
+    /// Like [`Linux::load`], but at most so many threads are followed at a time.
+    ///
+    /// # Errors
+    /// As for [`Linux::load`].
+    pub fn load_following(plan: &Plan, most_threads: u32) -> Result<Linux, Error> {
         let image = plan.image.clone();
         let (loaded, compiled) = match plan.object.as_ref().and_then(|it| Some((it, it.elf.as_ref()?))) {
             Some((object, elf)) => compiled::load(&image, object, elf).map(|(loaded, it)| (loaded, Some(it)))?,
@@ -67,7 +75,8 @@ impl Linux {
         };
         let map = |map: BpfMapId| loaded.maps.get(map.index()).and_then(Option::as_ref).ok_or(Error::NoSuchMap(map));
         let ring = plan.linux_ring.map(|it| load::open_ring(map(it)?)).transpose()?;
-        let load_targets = |it: &LoadedMap| Targets::load(it.current.fd().as_fd()).map_err(Error::NotFollowed);
+        let load_targets =
+            |it: &LoadedMap| Targets::load(it.current.fd().as_fd(), most_threads).map_err(Error::NotFollowed);
         let targets = plan.targets.map(|it| load_targets(map(it)?)).transpose()?;
         let rules = plan.usdt_rules.map(|it| map(it).map(|it| it.current.clone())).transpose()?;
         let rings = compiled.as_ref().map(|it| it.rings(&image, &loaded.maps)).transpose()?.unwrap_or_default();
@@ -372,6 +381,11 @@ impl Linux {
             }
             self.events.push(event);
         }
+        for pid in self.sideband.headless() {
+            if self.probes.has_own_links(pid) {
+                self.news.push(News::Warning(Warning { probe: None, text: headless(pid) }));
+            }
+        }
         for it in self.sideband.unwatched() {
             // Of one that has ended, the stacks without names are counted when they are shown.
             let Some(error) = it.refusal else { continue };
@@ -422,6 +436,15 @@ impl Linux {
             self.events.extend(sideband::mappings_of(&alive));
         }
     }
+}
+
+/// Linux knows a link's process by the memory of its main thread (`uprobe_multi_link_filter`), which has none once it has
+/// ended. So when any probe of a function is removed, it takes the function's breakpoints out of the process.
+fn headless(pid: u32) -> String {
+    format!(
+        "process {pid} goes on without its main thread: its own uprobes no longer fire once anyone removes a probe of the \
+         same function. Where they must, use `#{{scope: \"tree\"}}`"
+    )
 }
 
 /// Explains why process events are unavailable, and the consequences.

@@ -264,6 +264,11 @@ impl Probes {
         }
     }
 
+    /// Whether a process has links of its own.
+    pub(crate) fn has_own_links(&self, pid: u32) -> bool {
+        self.links.has_own(pid)
+    }
+
     /// Removes the links of an ended process.
     pub(crate) fn forget(&mut self, pid: u32) {
         self.links.remove(pid);

@@ -95,6 +95,27 @@ struct LastExec {
     is_mapped: bool,
 }
 
+/// A process whose main thread has ended.
+#[derive(Clone, Copy, Debug)]
+struct Leaderless {
+    /// When the last of its threads that have ended did so.
+    time_nanos: u64,
+    is_told: bool,
+}
+
+impl Leaderless {
+    fn since(time_nanos: u64) -> Self {
+        Leaderless { time_nanos, is_told: false }
+    }
+
+    /// Whether its other threads go on, rather than end with the main one.
+    fn goes_on(&self) -> bool {
+        /// The threads of a process that ends take less.
+        const PATIENCE_NANOS: u64 = 1_000_000_000;
+        sys::monotonic_nanos().saturating_sub(self.time_nanos) > PATIENCE_NANOS
+    }
+}
+
 /// Pages in each CPU's ring; a power of two.
 const RING_PAGES: usize = 64;
 
@@ -124,9 +145,10 @@ pub(crate) struct Sideband {
     events: Vec<OwnedFd>,
     /// Records whose causes may not have been read.
     unsettled: Vec<Record>,
-    /// Processes whose main thread has ended but others may run, with the time of the last thread's
-    /// end.
-    leaderless: BTreeMap<u32, u64>,
+    /// Processes whose main thread has ended but others may run.
+    leaderless: BTreeMap<u32, Leaderless>,
+    /// Those that are known to go on.
+    headless: Vec<u32>,
     /// By running process.
     execs: BTreeMap<u32, LastExec>,
     /// Processes whose running program has created threads.
@@ -260,7 +282,7 @@ impl Sideband {
         events.extend(mappings_of(&children));
         // Its end may have come before the watch.
         if is_over(pid) {
-            self.leaderless.insert(pid, time_nanos);
+            self.leaderless.insert(pid, Leaderless::since(time_nanos));
         }
         events
     }
@@ -289,7 +311,8 @@ impl Sideband {
                 Record::ThreadEnd { pid, thread, time_nanos }
                     if pid == thread || self.leaderless.contains_key(&pid) =>
                 {
-                    self.leaderless.insert(pid, time_nanos);
+                    let it = self.leaderless.entry(pid).or_insert(Leaderless::since(time_nanos));
+                    it.time_nanos = time_nanos;
                 }
                 Record::ThreadEnd { .. } => {}
                 Record::Lost { n, .. } => self.lost += n,
@@ -309,21 +332,32 @@ impl Sideband {
         std::mem::take(&mut self.unwatched)
     }
 
+    /// Returns the processes that have gone on without their main thread, since the last call.
+    pub(crate) fn headless(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.headless)
+    }
+
     /// Finds processes that have ended. A process ends with its last thread, which may not be the
     /// main one. It also continues, with the same id, when a thread other than the main one calls
     /// `exec`.
     fn over(&mut self) -> Vec<u32> {
         let mut over = Vec::new();
-        self.leaderless.retain(|pid, time_nanos| match after_leader(*pid) {
+        self.leaderless.retain(|pid, it| match after_leader(*pid) {
             After::Nothing => {
                 over.push(*pid);
                 true
             }
-            After::OtherThreads => true,
+            After::OtherThreads => {
+                if !it.is_told && it.goes_on() {
+                    it.is_told = true;
+                    self.headless.push(*pid);
+                }
+                true
+            }
             // When a process executes a program that changes its privileges, Linux drops its events and records that
             // as its end. A thread that takes over calls `exec` after the main thread has ended; an earlier `exec` is
             // one that dropped the events.
-            After::NewLeader if self.execs.get(pid).is_some_and(|exec| exec.time_nanos < *time_nanos) => {
+            After::NewLeader if self.execs.get(pid).is_some_and(|exec| exec.time_nanos < it.time_nanos) => {
                 // The events of all processes are no process's own.
                 if self.running.is_some() {
                     self.dropped.push(*pid);
@@ -337,7 +371,7 @@ impl Sideband {
 
     /// Returns the end of a process whose main thread has ended, unless it is known already.
     fn exit(&mut self, pid: u32) -> Option<ProcessEvent> {
-        let time_nanos = self.leaderless.remove(&pid)?;
+        let time_nanos = self.leaderless.remove(&pid)?.time_nanos;
         self.threaded.remove(&pid);
         // Every program maps itself, so this one was not watched.
         if self.execs.remove(&pid).is_some_and(|it| !it.is_mapped) {

@@ -4,34 +4,42 @@
 //! it. So probes, tracepoints and samples miss neither its start nor its exit.
 //!
 //! ```text
-//! task_newtask        if targets[current thread]: targets[new thread] = its task, or refused += 1
-//! sched_process_free  if targets[thread] is this task: delete targets[thread]
-//! iter/task           targets[each thread of a process] = its task: what ran before
+//! task_newtask        if the current thread is in targets: add the new thread
+//! sched_process_free  if tasks[thread] is this task: remove the thread
+//! iter/task           add each thread of a process: what ran before
 //!
 //! iter/task           awaited = the task of the stopped command
-//! task_rename         if awaited is this task: awaited = 0, targets[thread] = its task
+//! task_rename         if awaited is this task: awaited = 0, add the thread
 //!
-//! task_rename         if this is a main thread: targets[thread] = its task, or delete it, by the new name
+//! task_rename         if this is a main thread: add or remove it, by the new name
+//!
+//! to add a thread     tasks[thread] = its task, and set its bit in targets; or refused += 1
+//! to remove it        clear its bit in targets, and delete tasks[thread]
 //! ```
-//! The last one is for a scope of all processes of a name. An `exec` names its process, too.
+//! The last `task_rename` is for a scope of all processes of a name. An `exec` names its process, too.
 //!
+//! Handlers test the bit (`xputrace_bytecode::targets`), which takes them no search. `tasks` is needed only here: a value is
+//! the address of the thread's `task_struct`, because Linux reuses an id before it frees the thread that had it.
 //!
 //! Until its `exec`, a stopped command still runs our code. It becomes a target in the middle of
 //! that call, when Linux gives the process its new name. It has had that name since its fork, so
 //! everything that is counted has the command's name.
 //!
-//! The map's keys are thread ids in the initial pid namespace, which every program can read,
-//! whatever the namespaces of the tracer and the threads. A value is the address of the thread's
-//! `task_struct`, because Linux reuses an id before it frees the thread that had it.
+//! Threads have their ids of the initial pid namespace, which every program can read, whatever the
+//! namespaces of the tracer and the threads.
 
 use crate::btf;
 use crate::map::MapHandle;
 use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use xputrace_bytecode::image::NO_PREALLOC;
 use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
-use xputrace_bytecode::{Assembler, BpfMapId, Label, MapKind, MapSpec, Reg, helper};
+use xputrace_bytecode::{Assembler, BpfMapId, Home, Label, MapKind, MapSpec, Reg, helper, targets};
 use xputrace_model::process_name::{COMM_BYTES, ProcessName};
+
+/// Maximum number of threads that are followed at a time.
+pub const MOST_THREADS: u32 = 131_072;
 
 /// Stack slots in the programs.
 const KEY: i16 = -4;
@@ -39,6 +47,8 @@ const ZERO: i16 = -8;
 const TASK: i16 = -16;
 /// A name of `COMM_BYTES`.
 const NAME: i16 = -32;
+/// For [`targets::find_word`].
+const WORD: i16 = NAME - targets::SCRATCH_BYTES;
 
 /// The loaded programs.
 #[derive(Debug)]
@@ -51,6 +61,7 @@ pub(crate) struct Targets {
     await_exec: OwnedFd,
     rename: OwnedFd,
     targets: OwnedFd,
+    tasks: OwnedFd,
     awaited: OwnedFd,
     refused: MapHandle,
     /// The number of refused threads already reported.
@@ -58,15 +69,16 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    /// Loads the programs for a map of targets. Errors are sentences.
-    pub(crate) fn load(targets: BorrowedFd<'_>) -> Result<Targets, String> {
+    /// Loads the programs for a map of targets, of which there may be so many at a time. Errors are sentences.
+    pub(crate) fn load(targets: BorrowedFd<'_>, most_threads: u32) -> Result<Targets, String> {
         let spec = MapSpec::number("xt_refused", MapKind::Array);
         let failed = |what: &str, answer: io::Error| format!("cannot {what}: {answer}");
         let create = |spec: &MapSpec| sys::map_create(spec).map_err(|it| failed("create a map", it));
         let refused = create(&spec)?;
         let awaited = create(&MapSpec::number("xt_awaited", MapKind::Array))?;
+        let tasks = create(&tasks_map(most_threads))?;
         let task = TaskType::of_linux().ok_or_else(btf::why_missing)?;
-        let maps = [targets, refused.as_fd(), awaited.as_fd()];
+        let maps = [targets, tasks.as_fd(), refused.as_fd(), awaited.as_fd()];
         let load =
             |name, asm| sys::load_raw_tracepoint(name, &insns(asm, maps)?).map_err(|it| failed("load a program", it));
         let birth = load(c"xt_birth", on_birth(&task))?;
@@ -80,7 +92,7 @@ impl Targets {
         let await_exec = visit(c"xt_await", on_visit_awaited())?;
         let refused = MapHandle::new(spec, refused).map_err(|it| it.to_string())?;
         let targets = targets.try_clone_to_owned().map_err(|it| failed("share a map", it))?;
-        Ok(Targets { birth, free, add, await_exec, rename, targets, awaited, refused, reported: 0 })
+        Ok(Targets { birth, free, add, await_exec, rename, targets, tasks, awaited, refused, reported: 0 })
     }
 
     /// From here on, children and threads of targets become targets.
@@ -102,7 +114,7 @@ impl Targets {
     pub(crate) fn watch_name(&self, name: &ProcessName) -> Result<OwnedFd, String> {
         let task = TaskType::of_linux().ok_or_else(btf::why_missing)?;
         let refused = self.refused.fd();
-        let maps = [self.targets.as_fd(), refused.as_fd(), self.awaited.as_fd()];
+        let maps = [self.targets.as_fd(), self.tasks.as_fd(), refused.as_fd(), self.awaited.as_fd()];
         let program = sys::load_raw_tracepoint(c"xt_name", &insns(on_new_name(&task, name), maps)?)
             .map_err(|it| format!("cannot load a program: {it}"))?;
         link(c"task_rename", &program)
@@ -129,6 +141,20 @@ impl Targets {
         let new = all.saturating_sub(self.reported);
         self.reported += new;
         new
+    }
+}
+
+/// Describes the map from a thread's id to the address of its `task_struct`.
+fn tasks_map(most_threads: u32) -> MapSpec {
+    MapSpec {
+        name: "xt_tasks".into(),
+        kind: MapKind::Hash,
+        key_size: 4,
+        value_size: 8,
+        max_entries: most_threads,
+        flags: NO_PREALLOC,
+        home: Home::Linux,
+        inner: None,
     }
 }
 
@@ -165,10 +191,7 @@ fn on_birth(task: &TaskType) -> Assembler {
     let mut asm = Assembler::new();
     let (out, refused) = (asm.label(), asm.label());
     asm.mov(Reg::R6, Reg::R1);
-    asm.call(helper::GET_CURRENT_PID_TGID);
-    asm.stx(Size::W, Reg::FP, KEY, Reg::R0);
-    call_with_key(&mut asm, Map::Targets, KEY, helper::MAP_LOOKUP_ELEM);
-    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    targets::leave_out_others(&mut asm, Map::Targets.id(), WORD, Reg::R6, &[], out);
     asm.ldx(Size::Dw, Reg::R6, Reg::R6, 0);
     read_thread_id(&mut asm, task, refused);
     add_thread(&mut asm, out);
@@ -183,12 +206,12 @@ fn on_free(task: &TaskType) -> Assembler {
     let out = asm.label();
     asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
     read_thread_id(&mut asm, task, out);
-    call_with_key(&mut asm, Map::Targets, KEY, helper::MAP_LOOKUP_ELEM);
+    call_with_key(&mut asm, Map::Tasks, KEY, helper::MAP_LOOKUP_ELEM);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
     // The id may belong to a newer thread.
     asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
     asm.jump_if(Cond::Ne, Reg::R1, Reg::R6, out);
-    call_with_key(&mut asm, Map::Targets, KEY, helper::MAP_DELETE_ELEM);
+    remove_thread(&mut asm, out);
     finish(asm, out)
 }
 
@@ -258,7 +281,7 @@ fn on_new_name(task: &TaskType, name: &ProcessName) -> Assembler {
     count_refused(&mut asm, out);
     asm.jump(out);
     asm.place(other);
-    call_with_key(&mut asm, Map::Targets, KEY, helper::MAP_DELETE_ELEM);
+    remove_thread(&mut asm, out);
     finish(asm, out)
 }
 
@@ -278,13 +301,34 @@ fn read_member(asm: &mut Assembler, offset: i32, slot: i16, unreadable: Label) {
 }
 
 /// Makes the task in R6, whose id is in its stack slot, a target. Jumps to `done`, or falls through
-/// if the map is full.
+/// if there are too many.
 fn add_thread(asm: &mut Assembler, done: Label) {
+    let full = asm.label();
     asm.stx(Size::Dw, Reg::FP, TASK, Reg::R6);
     address(asm, Reg::R3, TASK);
     asm.mov_imm(Reg::R4, helper::UPDATE_ANY.into());
-    call_with_key(asm, Map::Targets, KEY, helper::MAP_UPDATE_ELEM);
-    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+    call_with_key(asm, Map::Tasks, KEY, helper::MAP_UPDATE_ELEM);
+    asm.jump_if_imm(Cond::Ne, Reg::R0, 0, full);
+    find_bit(asm, done);
+    asm.atomic(atomic::OR, Size::Dw, Reg::R0, 0, Reg::R1);
+    asm.jump(done);
+    asm.place(full);
+}
+
+/// Makes the thread whose id is in its stack slot no target any more. Jumps to `out` if there is no such id.
+fn remove_thread(asm: &mut Assembler, out: Label) {
+    find_bit(asm, out);
+    asm.alu_imm(Alu::Xor, Reg::R1, -1);
+    asm.atomic(atomic::AND, Size::Dw, Reg::R0, 0, Reg::R1);
+    call_with_key(asm, Map::Tasks, KEY, helper::MAP_DELETE_ELEM);
+}
+
+/// Sets R0 to the address of the word of the thread whose id is in its stack slot, and R1 to its bit. Jumps to `out` if
+/// there is no such id.
+fn find_bit(asm: &mut Assembler, out: Label) {
+    asm.ldx(Size::W, Reg::R0, Reg::FP, KEY);
+    targets::find_word(asm, Map::Targets.id(), WORD);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
 }
 
 fn count_refused(asm: &mut Assembler, out: Label) {
@@ -305,13 +349,20 @@ fn only_element(asm: &mut Assembler, map: Map, out: Label) {
 #[derive(Clone, Copy)]
 enum Map {
     Targets,
+    Tasks,
     Refused,
     Awaited,
 }
 
+impl Map {
+    fn id(self) -> BpfMapId {
+        BpfMapId(self as u32)
+    }
+}
+
 /// Preserves R3 and R4.
 fn call_with_key(asm: &mut Assembler, map: Map, key: i16, function: i32) {
-    asm.ld_map(Reg::R1, BpfMapId(map as u32));
+    asm.ld_map(Reg::R1, map.id());
     address(asm, Reg::R2, key);
     asm.call(function);
 }
@@ -328,7 +379,7 @@ fn finish(mut asm: Assembler, out: Label) -> Assembler {
     asm
 }
 
-fn insns(asm: Assembler, maps: [BorrowedFd<'_>; 3]) -> Result<Vec<[u8; 8]>, String> {
+fn insns(asm: Assembler, maps: [BorrowedFd<'_>; 4]) -> Result<Vec<[u8; 8]>, String> {
     let mut done = asm.finish().map_err(|it| it.to_string())?;
     for (slot, map) in done.map_refs {
         done.insns[slot].imm = maps[map.index()].as_raw_fd();

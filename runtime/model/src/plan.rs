@@ -48,8 +48,7 @@ pub struct Plan {
     pub linux_ring: Option<BpfMapId>,
     /// Linux's stack map.
     pub linux_stacks: Option<BpfMapId>,
-    /// The hash of target threads, from their ids in the initial pid namespace (`u32`) to
-    /// the address of their `task_struct` (`u64`). Present if any probe is limited to them.
+    /// The array of target threads, as `xputrace_bytecode::targets` describes it. Present if any probe is limited to them.
     pub targets: Option<BpfMapId>,
     /// The hash of maps, from process id (`u32`) to an array of [`TAG_SLOTS`] × 16 bytes
     /// (`u64` set, `u64` tag), through which launch handlers in Linux return their tag.

@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::probe::{self, pt_regs};
+use xputrace_bytecode::targets;
 use xputrace_bytecode::vm::Env;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::cookie;
@@ -484,11 +485,10 @@ impl Replay<'_> {
     fn run_hit(&mut self, hit: &Hit, sink: &mut dyn Sink) {
         let Some(handlers) = self.handlers.hits.get(hit.probe as usize) else { return };
         let state = self.pipeline.state_mut();
-        // Every recorded hit is a target's. The map holds only the current thread, so it is never
-        // full.
-        let thread = hit.tid.to_le_bytes();
+        // Every recorded hit is a target's. The map holds only the current thread.
+        let (word, bit) = targets::place(hit.tid);
         if let Some(targets) = state.plan.targets {
-            state.engine.update(targets, &thread, &0u64.to_le_bytes(), 0);
+            state.engine.update(targets, &word.to_le_bytes(), &bit.to_le_bytes(), 0);
         }
         let cookie = cookie_of(hit, &mut state.names);
         for it in handlers {
@@ -510,7 +510,7 @@ impl Replay<'_> {
             }
         }
         if let Some(targets) = state.plan.targets {
-            state.engine.delete(targets, &thread);
+            state.engine.update(targets, &word.to_le_bytes(), &0u64.to_le_bytes(), 0);
         }
     }
 

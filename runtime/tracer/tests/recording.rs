@@ -355,17 +355,16 @@ fn count_targets(targets: usize) -> xputrace_bytecode::Program {
 }
 
 #[test]
-fn hits_of_more_threads_than_the_map_of_targets_holds_are_all_replayed() {
-    const ROOM: u32 = 4;
+fn hits_of_all_threads_are_replayed() {
+    const THREADS: [u32; 4] = [1, 1000, 1001, targets::THREAD_IDS - 1];
     let mut plan = tagging_plan();
-    let targets = xputrace_bytecode::MapSpec { max_entries: ROOM, ..targets::map("targets") };
-    plan.image.maps.push(targets);
+    plan.image.maps.push(targets::map("targets"));
     plan.targets = Some(BpfMapId::at(plan.image.maps.len() - 1));
     plan.image.programs[1] = count_targets(plan.image.maps.len() - 1);
     plan.tables = vec![table("@hits", vec![key(Scalar::Int)], TableKind::Count, BpfMapId(1))];
-    let hits = (0..ROOM * 4).map(|tid| Entry::Hit(Hit { tid: 1000 + tid, ..hit(500, 42) }));
-    let (mut pipeline, _) = replay(plan, Reader::new(written(&hits.collect::<Vec<_>>())).unwrap()).unwrap();
-    assert_eq!(rows(&mut pipeline, 0, false), [(vec![Value::Int(0)], Cell::Number(i64::from(ROOM) * 4))]);
+    let hits = THREADS.map(|tid| Entry::Hit(Hit { tid, ..hit(500, 42) }));
+    let (mut pipeline, _) = replay(plan, Reader::new(written(&hits)).unwrap()).unwrap();
+    assert_eq!(rows(&mut pipeline, 0, false), [(vec![Value::Int(0)], Cell::Number(THREADS.len() as i64))]);
 }
 
 #[test]

@@ -4,9 +4,9 @@ use crate::need_root;
 use crate::plans::*;
 use crate::target::*;
 use std::process::Command;
-use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::{Cond, Size};
 use xputrace_bytecode::{Assembler, BpfMapId, MapKind, ProgramKind, Reg};
+use xputrace_bytecode::{helper, targets};
 use xputrace_linux::{Linux, News, ProcessEvent, Scope, StoppedChild};
 use xputrace_model::plan::{Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::Event;
@@ -32,7 +32,12 @@ fn a_tracepoint_fires_for_the_process_tree_alone() {
 
 fn n_targets(linux: &Linux, plan: &Plan) -> usize {
     let mut n = 0;
-    linux.map(plan.targets.unwrap()).unwrap().for_each(&mut |_, _| n += 1).unwrap();
+    let bits = |word: &[u8]| word.iter().map(|it| it.count_ones() as usize).sum::<usize>();
+    linux
+        .map(plan.targets.unwrap())
+        .unwrap()
+        .for_each(&mut |_, words| n += words.iter().map(|it| bits(it)).sum::<usize>())
+        .unwrap();
     n
 }
 
@@ -44,7 +49,7 @@ fn samples_come_with_user_stacks() {
     let stacks = add_map(&mut plan, "stacks", MapKind::StackTrace, 4, 127 * 8, 1024);
     let ids = add_map(&mut plan, "ids", MapKind::Hash, 8, 8, 1024);
     plan.linux_stacks = Some(stacks);
-    plan.targets = Some(add_map(&mut plan, "targets", MapKind::Hash, 4, 8, 1024));
+    plan.targets = Some(plan.image.add_map(targets::map("targets")));
     let mut asm = Assembler::new();
     let out = asm.label();
     asm.mov(Reg::R6, Reg::R1);
@@ -111,12 +116,15 @@ fn a_process_ends_with_its_last_thread() {
     });
     let early: Vec<_> = linux.processes();
     assert!(!early.iter().any(|it| matches!(it, ProcessEvent::Exit { .. })), "{early:?}");
+    let is_told = |it: &News| matches!(it, News::Warning(it) if it.text.contains("goes on without its main thread"));
+    poll_until(&mut linux, |linux| linux.news().iter().any(is_told));
     let _writer = feed(&fifo, 1);
     poll_until(&mut linux, |linux| {
         linux.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { pid: ended, .. } if *ended == pid))
     });
     child.wait().unwrap();
     assert_eq!(read_counter(&linux, work), 300);
+    assert!(!linux.news().iter().any(is_told), "it is told of once");
 }
 
 /// The thread that calls `exec` becomes the main thread; the previous one has ended.
@@ -143,9 +151,8 @@ fn a_process_goes_on_when_another_thread_than_the_main_one_calls_exec() {
 #[test]
 fn processes_that_are_too_many_to_be_followed_are_counted() {
     need_root!();
-    let (mut plan, calls) = getppid_plan();
-    plan.image.maps[plan.targets.unwrap()].max_entries = 2;
-    let mut linux = Linux::load(&plan).unwrap();
+    let (plan, calls) = getppid_plan();
+    let mut linux = Linux::load_following(&plan, 2).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let fifo = make_fifo(&directory);
     let mut child = StoppedChild::spawn(&words(&["children", "1", fifo.to_str().unwrap()]), &[], None).unwrap();
@@ -163,13 +170,12 @@ fn processes_that_are_too_many_to_be_followed_are_counted() {
     assert_eq!(read_counter(&linux, calls), 0);
 }
 
-/// The map only has room for the main thread.
+/// There is only room for the main thread.
 #[test]
 fn threads_that_are_too_many_to_be_followed_are_counted() {
     need_root!();
-    let (mut plan, _) = getppid_plan();
-    plan.image.maps[plan.targets.unwrap()].max_entries = 1;
-    let (mut linux, report) = run(&plan, &["threads", "1"]);
+    let (plan, _) = getppid_plan();
+    let (mut linux, report) = run_in(Linux::load_following(&plan, 1).unwrap(), &plan, &["threads", "1"]);
     assert!(report.warnings.is_empty(), "{report:?}");
     let news = linux.news();
     assert!(matches!(news[..], [News::Unfollowed(4)]), "{news:?}");
@@ -222,7 +228,7 @@ fn a_whole_system_scope_sees_processes_that_start_later() {
 fn getppid_plan() -> (Plan, BpfMapId) {
     let mut plan = Plan::default();
     let calls = counter(&mut plan, "calls");
-    plan.targets = Some(add_map(&mut plan, "targets", MapKind::Hash, 4, 8, 1024));
+    plan.targets = Some(plan.image.add_map(targets::map("targets")));
     let (category, name) = ("syscalls".to_owned(), "sys_enter_getppid".to_owned());
     let mut asm = Assembler::new();
     let out = asm.label();
@@ -241,7 +247,7 @@ fn a_tree_is_seen_from_every_childs_first_instruction_and_nobody_else() {
     need_root!();
     let mut plan = Plan::default();
     let work = counter(&mut plan, "work");
-    plan.targets = Some(add_map(&mut plan, "targets", MapKind::Hash, 4, 8, 1024));
+    plan.targets = Some(plan.image.add_map(targets::map("targets")));
     let mut asm = Assembler::new();
     let out = asm.label();
     in_targets(&mut asm, &plan, out);

@@ -68,7 +68,10 @@ pub fn words(arguments: &[&str]) -> Vec<OsString> {
 
 /// Runs the test program to its end, with the plan attached before its `exec`.
 pub fn run(plan: &Plan, arguments: &[&str]) -> (Linux, AttachReport) {
-    let mut linux = Linux::load(plan).unwrap();
+    run_in(Linux::load(plan).unwrap(), plan, arguments)
+}
+
+pub fn run_in(mut linux: Linux, plan: &Plan, arguments: &[&str]) -> (Linux, AttachReport) {
     let mut child = StoppedChild::spawn(&words(arguments), &[], None).unwrap();
     let report = linux.attach(plan, &child.scope()).unwrap();
     assert!(child.wait().unwrap().success());
@@ -104,19 +107,23 @@ pub struct AtWork {
     /// Index of the counter's map.
     pub work: BpfMapId,
     pub fifo: PathBuf,
-    /// Contains the FIFO; removed on drop.
+    /// Contains the copy and the FIFO; removed on drop.
     pub directory: tempfile::TempDir,
 }
 
-/// Starts the test program in one of its waiting modes; it then makes `calls` calls.
+/// Starts a copy of the test program in one of its waiting modes; it then makes `calls` calls. A copy, because other tests
+/// probe the same function meanwhile, and a process without a main thread loses its uprobes when they are done.
 pub fn at_work(mode: &str, calls: &str) -> AtWork {
     let mut plan = Plan::default();
     let work = counter(&mut plan, "work");
-    uprobe(&mut plan, target(), "work", work);
     let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("target-copy");
+    std::fs::copy(target(), &copy).unwrap();
+    uprobe(&mut plan, &copy, "work", work);
     let fifo = make_fifo(&directory);
     let mut linux = Linux::load(&plan).unwrap();
-    let mut child = StoppedChild::spawn(&words(&[mode, calls, fifo.to_str().unwrap()]), &[], None).unwrap();
+    let command = [copy.as_os_str(), mode.as_ref(), calls.as_ref(), fifo.as_os_str()].map(OsString::from);
+    let mut child = StoppedChild::spawn(&command, &[], None).unwrap();
     linux.attach(&plan, &child.scope()).unwrap();
     child.resume().unwrap();
     AtWork { linux, child, work, fifo, directory }

@@ -8,6 +8,7 @@ use super::{Error, MAGIC, VERSION};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
+use xputrace_bytecode::targets::THREAD_IDS;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::stack::StackKey;
 
@@ -241,6 +242,9 @@ fn decode_hit(input: &mut &[u8], budget: &mut Budget) -> Option<Hit> {
     let (comm, rest) = input.split_first_chunk::<16>()?;
     *input = rest;
     let [probe, entry, pid, tid, uid, gid, cpu] = small;
+    if tid >= THREAD_IDS {
+        return None;
+    }
     let [time_nanos, cgroup, cookie, func_ip, ustack, kstack] = large;
     let context = owned(get_bytes(input)?, budget)?;
     let mut strings = Vec::new();
