@@ -8,7 +8,8 @@
 # CSV=FILE       where to write every round
 #
 # Every round runs each case under both tools, one right after the other; the order alternates. Prints the
-# medians of the CPU time per call, less that of a call without a probe. Without bpftrace (apt-get install
+# medians of the CPU time per call, less that of a call without a probe, and the median of the rounds' ratios,
+# which a machine that becomes slower or faster meanwhile does not change. Without bpftrace (apt-get install
 # bpftrace) only xputrace's figures are printed.
 set -eu
 rounds=${1:-7}
@@ -50,22 +51,28 @@ for round in $(seq "$rounds"); do
 done
 
 awk -F, "$(cat "$bench/median.awk")"'
+function by_round(case_,    n, list) {
+    for (n = 1; n <= rounds; n++)
+        if (("xputrace", case_, n) in of_round && ("bpftrace", case_, n) in of_round)
+            list = list " " (of_round["xputrace", case_, n] - base) / (of_round["bpftrace", case_, n] - base)
+    return median(list)
+}
 NR == 1 { next }
 $2 == "" { bare = bare " " $4; next }
 {
-    ns[$2, $1] = ns[$2, $1] " " $4; attach[$2] = attach[$2] " " $5; ending[$2] = ending[$2] " " $6
+    ns[$2, $1] = ns[$2, $1] " " $4; of_round[$2, $1, $3] = $4; rounds = $3; attach[$2] = attach[$2] " " $5; ending[$2] = ending[$2] " " $6
     if ($7 > peak[$2]) peak[$2] = $7
     if (!($1 in seen)) { seen[$1] = 1; order[++n_cases] = $1 }
 }
 END {
     base = median(bare)
     printf "without a probe: %.1f ns; a probe adds (medians):\n", base
-    printf "%-12s %14s %14s %8s\n", "case", "xputrace", "bpftrace", "ratio"
+    printf "%-12s %14s %14s %8s %15s\n", "case", "xputrace", "bpftrace", "ratio", "ratio by round"
     for (i = 1; i <= n_cases; i++) {
         ours = median(ns["xputrace", order[i]]) - base
         if (("bpftrace", order[i]) in ns) {
             theirs = median(ns["bpftrace", order[i]]) - base
-            printf "%-12s %11.0f ns %11.0f ns %8.2f\n", order[i], ours, theirs, ours / theirs
+            printf "%-12s %11.0f ns %11.0f ns %8.2f %15.2f\n", order[i], ours, theirs, ours / theirs, by_round(order[i])
         } else printf "%-12s %11.0f ns %14s %8s\n", order[i], ours, "-", "-"
     }
     for (tool in attach)

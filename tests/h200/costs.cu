@@ -1,9 +1,10 @@
-// What single calls of CUDA cost, in stretches, at each line `measure` of standard input; see costs.py. Other lines are functions of
-// LIBFLOOR that are called.
+// What single calls of CUDA cost, in stretches, at each line `measure` of standard input; see costs.py. At `launches`, what a launch
+// costs; see launches.py. Other lines are functions of LIBFLOOR that are called.
 //
 //   costs LIBFLOOR
 //
-// Prints, after `ready`, for each measurement the nanoseconds of each operation of OPERATIONS, of the best of 15 stretches.
+// Prints, after `ready`, for each measurement the nanoseconds of each operation of OPERATIONS, of the best of 15 stretches; of a
+// launch, of the best of 150.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -36,13 +37,14 @@ static double stretch(void (*operation)()) {
   CHECK(cudaStreamSynchronize(stream));
   return took / calls;
 }
+static void measure(void (*operation)(), int stretches) {
+  double best = 1e18;
+  for (int i = 0; i < 3; i++) stretch(operation);
+  for (int i = 0; i < stretches; i++) best = std::min(best, stretch(operation));
+  printf("%.1f ", best);
+}
 static void measure() {
-  for (auto operation : operations) {
-    double best = 1e18;
-    for (int i = 0; i < 3; i++) stretch(operation);
-    for (int i = 0; i < 15; i++) best = std::min(best, stretch(operation));
-    printf("%.1f ", best);
-  }
+  for (auto operation : operations) measure(operation, 15);
   puts("");
 }
 int main(int, char **argv) {
@@ -56,6 +58,7 @@ int main(int, char **argv) {
   while (fgets(line, sizeof line, stdin)) {
     line[strcspn(line, "\n")] = 0;
     if (!strcmp(line, "measure")) measure();
+    else if (!strcmp(line, "launches")) { measure(launch, 150); puts(""); }
     else printf("%d\n", ((int (*)(void))dlsym(floor, line))());
   }
 }

@@ -43,7 +43,7 @@ def main(rounds):
     # NVTX's tool must be known as the program starts. The collector is dormant until a tracer comes.
     env = {"CUDA_INJECTION64_PATH": collector(), "NVTX_INJECTION64_PATH": collector(), "XPUTRACE_SOCKET": "@xputrace-nobody-listens"}
     scripts = {name: [script] for name, script in WAYS.items() if script}
-    program = Program([str(BIN / "costs"), str(BIN / "libfloor.so")], scripts, floor=FLOOR, env=env)
+    program = Program([str(BIN / "costs"), str(BIN / "libfloor.so")], scripts, floors={FLOOR: "floor_begin"}, env=env)
     # (bare, armed) of each round: the machine changes its speed, so each way has a bare stretch right before it.
     samples = {way: [] for way in WAYS}
     for way in WAYS:

@@ -22,5 +22,6 @@ static void listen(const char *domains) {
 }
 extern "C" int InitializeInjection(void) { cuptiActivityRegisterCallbacks(request, complete); if (const char *domains = getenv("FLOOR_CALLBACKS")) listen(domains); const char *kind = getenv("FLOOR_KIND"); return cuptiActivityEnable(kind ? (CUpti_ActivityKind)atoi(kind) : CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) == CUPTI_SUCCESS; }
 // The floor while a program runs. A callback is enabled before the records: with contexts that exist, CUPTI 13.0 crashes otherwise.
+extern "C" int floor_begin_both(void) { listen("both"); cuptiActivityRegisterCallbacks(request, complete); return cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL); }
 extern "C" int floor_begin(void) { cuptiSubscribe(&handle, nothing, 0); cuptiEnableCallback(1, handle, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_STREAM_CREATED); cuptiActivityRegisterCallbacks(request, complete); return cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL); }
 extern "C" int floor_end(void) { cuptiActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL); cuptiActivityFlushAll(0); cuptiUnsubscribe(handle); return cuptiFinalize(); }

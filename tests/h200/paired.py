@@ -25,8 +25,8 @@ OF_BEFORE = ", before"
 class Program:
     """A program that measures itself when asked, while tracers and the floor come and go."""
 
-    def __init__(self, line, scripts, floor="floor", env=None):
-        self.scripts, self.floor = scripts, floor
+    def __init__(self, line, scripts, floors={"floor": "floor_begin"}, env=None, question="measure"):
+        self.scripts, self.floors, self.question = scripts, floors, question
         self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
         assert self.line() == "ready"
 
@@ -44,8 +44,8 @@ class Program:
         """Returns the figures that the program measured."""
         if how == "bare":
             return self.figures()
-        if how == self.floor:
-            assert self.ask("floor_begin") == "0"
+        if how in self.floors:
+            assert self.ask(self.floors[how]) == "0"
             figures = self.figures()
             assert self.ask("floor_end") == "0"
             return figures
@@ -65,7 +65,7 @@ class Program:
         return figures
 
     def figures(self):
-        return [float(it) for it in self.ask("measure").split()]
+        return [float(it) for it in self.ask(self.question).split()]
 
 
 def main(rounds):

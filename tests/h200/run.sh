@@ -59,7 +59,7 @@ part=${1:-all}
 export OUT BIN
 case $part in
     build) ls "$BIN" ;;
-    attach | bpftime | costs | device_costs | graphcost | inside | ledgers | others | paired | reach | two_gpus) python3 "$part.py" "${@:2}" ;;
+    attach | bpftime | costs | device_costs | graphcost | inside | launches | ledgers | others | own | paired | reach | two_gpus) python3 "$part.py" "${@:2}" ;;
     agree)
         for program in "transformer.py train 30" "jax_step.py 300"; do
             echo "$program"
@@ -80,5 +80,5 @@ case $part in
         done
         ;;
     check | measure | record | report) python3 h200.py "$part" "${@:2}" ;;
-    *) echo "usage: run.sh build|check|inside|device_costs|bpftime|tools|ledgers|agree|reach|costs|others|graphcost|attach|two_gpus|twins|paired|measure|record|report" >&2; exit 2 ;;
+    *) echo "usage: run.sh build|check|inside|device_costs|bpftime|tools|ledgers|agree|reach|costs|launches|others|own|graphcost|attach|two_gpus|twins|paired|measure|record|report" >&2; exit 2 ;;
 esac

@@ -909,12 +909,12 @@ fn print_the_cost_of_a_launch() {
         let mut block = |n: u32| {
             let nanos = [false, true].map(|armed| cupti::time_launches(program, LAUNCHES, n * LAUNCHES, armed));
             tracer.drain();
-            nanos[1].saturating_sub(nanos[0])
+            nanos[1] - nanos[0]
         };
-        let mut extra: Vec<_> = (0..BLOCKS).map(&mut block).collect();
-        extra.sort_unstable();
+        let mut extra: Vec<f64> = (0..BLOCKS).map(&mut block).collect();
+        extra.sort_unstable_by(f64::total_cmp);
         let (low, median, high) = (extra[3], extra[extra.len() / 2], extra[extra.len() - 4]);
-        println!("{what}: median {median} ns a launch, nine in ten between {low} and {high}");
+        println!("{what}: median {median:.1} ns a launch, nine in ten between {low:.1} and {high:.1}");
         let launches = tracer.launches();
         assert_eq!(launches.len(), (BLOCKS * LAUNCHES) as usize);
         println!("  frames {:?}", tracer.stack(launches[0].stack).map(|it| it.len()));

@@ -16,7 +16,7 @@ use super::launch::{current_ranges, stack_of_call};
 use super::output::{self, Output};
 use super::selection::LastContext;
 use super::stack::StackTaken;
-use std::cell::{Cell, RefCell};
+use super::this_thread::{ThisThread, this_thread};
 use xputrace_unwind::{Bounds, Pushed};
 use xputrace_wire::events::host::{
     Alloc, Api, Common, EventRecord, Free, PARAMETER_WORDS, StreamChange, StreamChangeKind, StreamMode, Wait,
@@ -144,7 +144,7 @@ impl Opens {
 }
 
 /// What a thread remembers between its callbacks.
-struct Local {
+pub(super) struct Local {
     agent: *const Agent,
     runtime: Opens,
     driver: Opens,
@@ -154,56 +154,44 @@ struct Local {
     layers_added: u32,
 }
 
-thread_local! {
-    /// Has no destructor: callbacks occur while threads end.
-    static LOCAL: RefCell<Local> = const {
-        RefCell::new(Local::new(std::ptr::null(), None))
-    };
-}
-
-thread_local! {
-    /// Whether the thread makes calls of ours.
-    static IS_OURS: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Runs something of ours that calls CUDA: its calls are not the program's, and no events.
 pub fn unseen<R>(run: impl FnOnce() -> R) -> R {
-    let before = IS_OURS.replace(true);
+    let before = this_thread().is_ours.replace(true);
     let result = run();
-    IS_OURS.set(before);
+    this_thread().is_ours.set(before);
     result
 }
 
 /// Whether the calling thread makes calls of ours.
 #[inline]
 pub fn is_unseen() -> bool {
-    IS_OURS.get()
+    this_thread().is_unseen()
 }
 
 /// Handles a call on entry.
 ///
 /// # Safety
 /// The registers in `entered` are those of the calling thread.
-pub unsafe fn enter(agent: &'static Agent, entered: &Entered<'_>) {
-    if IS_OURS.get() {
+pub unsafe fn enter(thread: &'static ThisThread, agent: &'static Agent, entered: &Entered<'_>) {
+    if thread.is_unseen() {
         return;
     }
-    LOCAL.with(|local| match local.try_borrow_mut() {
+    match thread.host_call.try_borrow_mut() {
         Ok(mut local) => local.enter(agent, entered),
         Err(_) => agent.count_unexpected(),
-    });
+    }
 }
 
 /// Handles a call on return. `facts` is called if it is recorded.
-pub fn exit(agent: &'static Agent, returned: &Returned, facts: impl FnOnce() -> Facts) {
-    LOCAL.with(|local| match local.try_borrow_mut() {
+pub fn exit(thread: &'static ThisThread, agent: &'static Agent, returned: &Returned, facts: impl FnOnce() -> Facts) {
+    match thread.host_call.try_borrow_mut() {
         Ok(mut local) => local.exit(agent, returned, facts),
         Err(_) => agent.count_unexpected(),
-    });
+    }
 }
 
 impl Local {
-    const fn new(agent: *const Agent, bounds: Option<Bounds>) -> Self {
+    pub(super) const fn new(agent: *const Agent, bounds: Option<Bounds>) -> Self {
         Local { agent, runtime: Opens::NONE, driver: Opens::NONE, bounds, context: LastContext::NONE, layers_added: 0 }
     }
 
@@ -325,7 +313,7 @@ macro_rules! with_common {
             function: $it.open.function,
             nested: $it.open.nested,
             correlation: $it.open.correlation,
-            tid: output::tid(),
+            tid: this_thread().id(),
             stack: $it.open.stack,
             ranges: $it.open.ranges,
             result: $it.returned.result,

@@ -6,6 +6,7 @@
 
 use super::zeroed::{ZeroIsValid, Zeroed};
 use std::ffi::{CStr, c_char};
+use std::hint::cold_path;
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use xputrace_python::Code;
@@ -69,7 +70,9 @@ const LEN_BITS: u32 = 16;
 const _: () = assert!(MAX_CODE + 1 < 1 << LEN_BITS && MAX_NAME + 1 < 1 << LEN_BITS);
 
 impl Store {
+    /// Makes room for so many byte strings, a power of two, and for their bytes together.
     pub(crate) fn new(entries: usize, bytes: usize) -> io::Result<Self> {
+        debug_assert!(entries.is_power_of_two());
         Ok(Store { entries: Zeroed::new(entries)?, bytes: Zeroed::new(bytes)?, used: AtomicUsize::new(0) })
     }
 
@@ -78,7 +81,7 @@ impl Store {
     pub(crate) fn find(&self, parts: &[&[u8]]) -> Result<u32, NoId> {
         let hash = parts.iter().fold(0, |hash, it| hash_bytes(hash, it));
         for probe in 0..PROBES {
-            let slot = (hash as usize).wrapping_add(probe) % self.entries.len();
+            let slot = self.slot((hash as usize).wrapping_add(probe));
             let entry = &self.entries[slot];
             let id = slot as u32 + 1;
             match entry.hash.compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire) {
@@ -124,13 +127,13 @@ impl Store {
     }
 
     /// The bytes of `id`.
-    #[inline]
+    #[inline(always)]
     fn get(&self, id: u32) -> Option<&[u8]> {
         self.get_with_nul(id).map(|it| &it[..it.len() - 1])
     }
 
     /// The bytes of `id` and a 0 behind them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_with_nul(&self, id: u32) -> Option<&[u8]> {
         let place = self.entry(id).place.load(Ordering::Acquire);
         if place == 0 || place == NO_PLACE {
@@ -178,7 +181,13 @@ impl Store {
 
     #[inline]
     fn entry(&self, id: u32) -> &Entry {
-        &self.entries[(id as usize).wrapping_sub(1) % self.entries.len()]
+        &self.entries[self.slot((id as usize).wrapping_sub(1))]
+    }
+
+    /// Returns the number modulo that of the entries.
+    #[inline]
+    fn slot(&self, number: usize) -> usize {
+        number & (self.entries.len() - 1)
     }
 }
 
@@ -203,7 +212,7 @@ impl Addresses {
         &self.0[spread(address & ADDRESS_MASK) as usize % ADDRESSES]
     }
 
-    #[inline]
+    #[inline(always)]
     fn id(&self, address: u64) -> Option<u32> {
         let word = self.slot(address).load(Ordering::Relaxed);
         (word >> ADDRESS_BITS != 0 && word & ADDRESS_MASK == address & ADDRESS_MASK)
@@ -242,18 +251,23 @@ impl Names {
     ///
     /// # Safety
     /// `pointer` is a C string.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn intern(
         &self,
         pointer: *const c_char,
         text: Text,
         mut tell: impl FnMut(u32, &[u8]) -> bool,
     ) -> Result<u32, NoId> {
-        // SAFETY: the caller's promise.
-        let known = self.addresses.id(pointer as u64).filter(|it| unsafe { self.is_text(*it, pointer, text) });
-        if let Some(id) = known.filter(|it| self.store.is_told(*it)) {
-            return Ok(id);
+        let mut known = self.addresses.id(pointer as u64);
+        if let Some(id) = known {
+            // SAFETY: the caller's promise.
+            match unsafe { self.is_text(id, pointer, text) } {
+                true if self.store.is_told(id) => return Ok(id),
+                true => {}
+                false => known = None,
+            }
         }
+        cold_path();
         // SAFETY: the caller's promise.
         let bytes = unsafe { bytes(pointer, text) };
         self.addresses.keep(pointer as u64, self.store.intern(known, &[bytes], |id, _| tell(id, bytes)))
@@ -263,7 +277,7 @@ impl Names {
     ///
     /// # Safety
     /// `pointer` is a C string.
-    #[inline]
+    #[inline(always)]
     unsafe fn is_text(&self, id: u32, pointer: *const c_char, text: Text) -> bool {
         let Some(ours) = self.store.get(id) else { return false };
         // SAFETY: the bytes are in the store, and strncmp stops at the end of the caller's string.

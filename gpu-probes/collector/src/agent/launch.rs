@@ -17,9 +17,10 @@ use super::presence;
 use super::python::Python;
 use super::selection::LastContext;
 use super::stack::{Here, Native, StackTaken, Stacks};
+use super::this_thread::{ThisThread, this_thread};
 use crate::nvtx;
-use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
+use std::hint::cold_path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use xputrace_python::Code;
 use xputrace_unwind::{Bounds, Pushed};
@@ -118,7 +119,7 @@ pub struct Returned {
 }
 
 /// What a thread remembers between its callbacks.
-struct Local {
+pub(super) struct Local {
     agent: *const Agent,
     /// The outermost launch call that has not returned.
     open: Option<Open>,
@@ -162,51 +163,49 @@ struct StreamSlot {
     priority: u32,
 }
 
-thread_local! {
-    /// Has no destructor: callbacks occur while threads end.
-    static LOCAL: RefCell<Local> = const { RefCell::new(Local::new()) };
-}
-
 /// Handles a call on entry. `submission` is called once per launch, at the driver's call.
 ///
 /// # Safety
 /// The pointers in `entered` are valid, and its registers those of the calling thread.
-#[inline]
-pub unsafe fn enter(agent: &'static Agent, entered: &Entered<'_>, submission: impl FnOnce() -> Submission) {
-    LOCAL.with(|local| match local.try_borrow_mut() {
+#[inline(always)]
+pub unsafe fn enter(
+    thread: &'static ThisThread,
+    agent: &'static Agent,
+    entered: &Entered<'_>,
+    submission: impl FnOnce() -> Submission,
+) {
+    match thread.launch.try_borrow_mut() {
         Ok(mut local) => {
             local.bind(agent);
-            local.enter(agent, entered, submission);
+            local.enter(thread, agent, entered, submission);
         }
         Err(_) => agent.count_unexpected(),
-    });
+    }
 }
 
 /// Handles a call on return; returns whether it was an outermost one.
 ///
 /// # Safety
 /// The pointers passed to [`enter`] are still valid.
-#[inline]
-pub unsafe fn exit(agent: &'static Agent, returned: &Returned) -> bool {
-    LOCAL.with(|local| match local.try_borrow_mut() {
+#[inline(always)]
+pub unsafe fn exit(thread: &'static ThisThread, agent: &'static Agent, returned: &Returned) -> bool {
+    match thread.launch.try_borrow_mut() {
         Ok(mut local) => {
             local.bind(agent);
-            local.exit(agent, returned)
+            local.exit(thread, agent, returned)
         }
         Err(_) => {
             agent.count_unexpected();
             false
         }
-    })
+    }
 }
 
 /// Returns the tag of the launch that the calling thread is making, if it has one so far.
 pub fn tag() -> Option<i64> {
-    LOCAL.with(|local| {
-        let local = local.try_borrow().ok()?;
-        let is_recorded = local.open.is_some_and(|it| it.recorded) && local.launch.flags & Launch::TAGGED != 0;
-        is_recorded.then_some(local.launch.tag)
-    })
+    let local = this_thread().launch.try_borrow().ok()?;
+    let is_recorded = local.open.is_some_and(|it| it.recorded) && local.launch.flags & Launch::TAGGED != 0;
+    is_recorded.then_some(local.launch.tag)
 }
 
 /// Takes the calling thread's stack in any call of the driver.
@@ -215,12 +214,10 @@ pub fn tag() -> Option<i64> {
 /// The registers are those of the calling thread.
 #[cold]
 pub(super) unsafe fn stack_of_driver_call(agent: &'static Agent, registers: &Pushed) -> StackTaken {
-    LOCAL.with(|local| {
-        let Ok(mut local) = local.try_borrow_mut() else { return StackTaken::Lost };
-        local.bind(agent);
-        // SAFETY: the caller's promise.
-        unsafe { stack_of_call(agent, &mut local.bounds, registers, Layer::Driver, 0) }
-    })
+    let Ok(mut local) = this_thread().launch.try_borrow_mut() else { return StackTaken::Lost };
+    local.bind(agent);
+    // SAFETY: the caller's promise.
+    unsafe { stack_of_call(agent, &mut local.bounds, registers, Layer::Driver, 0) }
 }
 
 /// Takes the stack of the calling thread, in a call of the program, and tells the tracer. `bounds` are those of the
@@ -330,7 +327,7 @@ impl ObjectsOf {
 }
 
 impl Local {
-    const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         const NO_STREAM: StreamSlot =
             StreamSlot { epoch: 0, context: 0, stream: Stream { handle: 0, per_thread: false }, id: 0, priority: 0 };
         Local {
@@ -352,16 +349,23 @@ impl Local {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn bind(&mut self, agent: &'static Agent) {
         if !std::ptr::eq(self.agent, agent) {
+            cold_path();
             let bounds = self.bounds;
             *self = Local { agent, bounds, ..Local::new() };
         }
     }
 
-    #[inline]
-    fn enter(&mut self, agent: &'static Agent, entered: &Entered<'_>, submission: impl FnOnce() -> Submission) {
+    #[inline(always)]
+    fn enter(
+        &mut self,
+        thread: &'static ThisThread,
+        agent: &'static Agent,
+        entered: &Entered<'_>,
+        submission: impl FnOnce() -> Submission,
+    ) {
         let nested = match self.open {
             Some(open) if is_nested(open, entered) => true,
             Some(open) if open.pauses != agent.window.pauses() => false,
@@ -380,7 +384,7 @@ impl Local {
             let open = Open { call, layer, correlation, recorded: agent.is_recording(), pauses };
             self.open = Some(open);
             if open.recorded {
-                self.begin(agent, start, entered);
+                self.begin(thread, agent, start, entered);
             }
         }
         let recorded = self.open.is_some_and(|it| it.recorded);
@@ -388,12 +392,13 @@ impl Local {
             self.submit(agent, entered, submission());
         }
         if let Some(nanos) = &mut self.timed {
+            cold_path();
             *nanos += now().saturating_sub(start);
         }
     }
 
-    #[inline]
-    fn begin(&mut self, agent: &'static Agent, start: u64, entered: &Entered<'_>) {
+    #[inline(always)]
+    fn begin(&mut self, thread: &'static ThisThread, agent: &'static Agent, start: u64, entered: &Entered<'_>) {
         self.timed = match self.countdown {
             0 => Some(0),
             _ => None,
@@ -403,13 +408,13 @@ impl Local {
         self.has_no_slot = false;
         self.symbol = entered.symbol;
         self.name = entered.name;
-        presence::begin_call(agent, start);
+        presence::begin_call(thread, agent, start);
         self.demand = agent.demand_now();
         let is_inside = agent.window.contains_now() && is_asked_for(agent, self.demand, entered.submits);
         self.launch = Launch {
             start,
             correlation: entered.correlation,
-            tid: output::tid(),
+            tid: thread.id(),
             launch_kind: entered.submits.number(),
             demanded: self.demanded(agent, entered.layer),
             flags: Records::so_far(entered.submits).flag()
@@ -464,7 +469,7 @@ impl Local {
     }
 
     /// Takes the driver call's parameters, and runs the handlers at the marker.
-    #[inline]
+    #[inline(always)]
     fn submit(&mut self, agent: &'static Agent, entered: &Entered<'_>, submission: Submission) {
         self.submitted = true;
         if self.symbol.is_null() {
@@ -492,7 +497,7 @@ impl Local {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn set_context(&mut self, agent: &Agent, context: Option<Context>) {
         let Some(context) = context else { return };
         self.launch.context = context.id;
@@ -536,14 +541,14 @@ impl Local {
     }
 
     /// Returns whether it was an outermost call.
-    #[inline]
-    fn exit(&mut self, agent: &'static Agent, returned: &Returned) -> bool {
+    #[inline(always)]
+    fn exit(&mut self, thread: &'static ThisThread, agent: &'static Agent, returned: &Returned) -> bool {
         match self.open {
             Some(open) if (open.call, open.correlation) == (returned.call, returned.correlation) => {
                 self.open = None;
                 if open.recorded && agent.is_ours() {
-                    self.finish(agent, returned);
-                    presence::end_call();
+                    self.finish(thread, agent, returned);
+                    presence::end_call(thread);
                 }
                 true
             }
@@ -570,7 +575,7 @@ impl Local {
             start: at,
             end: at,
             correlation: returned.correlation,
-            tid: output::tid(),
+            tid: this_thread().id(),
             launch_kind: returned.submits.number(),
             result: returned.result,
             flags: Launch::OUTSIDE,
@@ -582,8 +587,8 @@ impl Local {
         }
     }
 
-    #[inline]
-    fn finish(&mut self, agent: &'static Agent, returned: &Returned) {
+    #[inline(always)]
+    fn finish(&mut self, thread: &'static ThisThread, agent: &'static Agent, returned: &Returned) {
         let wants_end = self.wants(demand::ENDS);
         let end = if wants_end || self.timed.is_some() { now() } else { 0 };
         self.launch.end = if wants_end { end } else { self.launch.start };
@@ -595,12 +600,14 @@ impl Local {
             agent.yielding.count(&self.launch);
         }
         let (call_name, symbol, launch) = (self.name, self.symbol, &mut self.launch);
-        let wrote = output::with(agent, Role::Launch, |out| {
+        let mut ring = None;
+        if let Some(mut out) = output::of(thread, agent, Role::Launch) {
+            ring = Some(out.ring());
             // SAFETY: the backend's C string, valid while its call is open.
-            let told = || unsafe { name(agent, out, call_name, Text::Call) };
+            let told = || unsafe { name(agent, &mut out, call_name, Text::Call) };
             launch.api = agent.tables.call_names.id(returned.call, told);
             // SAFETY: as above.
-            let is_named = match unsafe { find_name(agent, out, symbol, Text::Symbol) } {
+            let is_named = match unsafe { find_name(agent, &mut out, symbol, Text::Symbol) } {
                 // A launch without its kernel's name would pass for one of another kernel.
                 Err(NoId::NotTold) => false,
                 id => {
@@ -608,17 +615,16 @@ impl Local {
                     true
                 }
             };
-            (out.ring(), is_named && out.write(kind::LAUNCH, launch, &[]))
-        });
-        match wrote {
-            Some((_, true)) => {}
-            Some((_, false)) => agent.count_lost(Lost::LaunchRingFull, 1),
-            // Counted at its marker.
-            None if self.has_no_slot => {}
-            None => output::count_no_ring(agent, 1),
+            if !is_named || !out.write(kind::LAUNCH, launch, &[]) {
+                cold_path();
+                agent.count_lost(Lost::LaunchRingFull, 1);
+            }
+        } else if !self.has_no_slot {
+            // Otherwise it was counted at its marker.
+            output::count_no_ring(agent, 1);
         }
         let nanos = self.timed.take().map_or(0, |before| (before + now() - end) * u64::from(TIMED_EVERY));
-        agent.counters_of(wrote.map(|(ring, _)| ring)).add(&self.launch, nanos);
+        agent.counters_of(ring).add(&self.launch, nanos);
     }
 }
 
@@ -679,11 +685,12 @@ impl CallNames {
     }
 
     /// Returns the known id, or the result of `intern`; 0 means none.
-    #[inline]
+    #[inline(always)]
     fn id(&self, call: usize, intern: impl FnOnce() -> u32) -> u32 {
         let Some(known) = self.0.get(call) else { return intern() };
         match known.load(Ordering::Acquire) {
             0 => {
+                cold_path();
                 let id = intern();
                 known.store(id, Ordering::Release);
                 id
@@ -726,7 +733,7 @@ pub(super) unsafe fn name(agent: &Agent, out: &mut Output, pointer: *const c_cha
 
 /// # Safety
 /// `pointer` is null or a C string.
-#[inline]
+#[inline(always)]
 unsafe fn find_name(agent: &Agent, out: &mut Output, pointer: *const c_char, text: Text) -> Result<u32, NoId> {
     if pointer.is_null() {
         return Ok(0);
@@ -735,7 +742,7 @@ unsafe fn find_name(agent: &Agent, out: &mut Output, pointer: *const c_char, tex
     unsafe { agent.tables.names.intern(pointer, text, |id, text| out.write_name(id, text)) }
 }
 
-#[inline]
+#[inline(always)]
 fn counted(agent: &Agent, id: Result<u32, NoId>) -> u32 {
     id.unwrap_or_else(|_| {
         agent.count_lost(Lost::NameTableFull, 1);
@@ -765,13 +772,16 @@ impl Counters {
         if let Some(totals) = inside.map(|it| &self.calls[it.index()]) {
             self.bump(&totals.made, 1);
             if launch.result != 0 {
+                cold_path();
                 self.bump(&totals.failed, 1);
             }
             if launch.flags & Launch::CAPTURED != 0 {
+                cold_path();
                 self.bump(&totals.captured, 1);
             }
         }
         if callback_nanos != 0 {
+            cold_path();
             self.bump(&self.callback_nanos, callback_nanos);
         }
     }
@@ -783,6 +793,7 @@ impl Counters {
     #[inline]
     fn bump(&self, counter: &AtomicU64, n: u64) {
         if self.shared {
+            cold_path();
             counter.fetch_add(n, Ordering::Relaxed);
         } else {
             counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);

@@ -31,6 +31,7 @@ pub mod resources;
 mod selection;
 pub mod stack;
 pub mod switching;
+pub mod this_thread;
 pub(crate) mod window;
 mod yielding;
 pub(crate) mod zeroed;
@@ -57,6 +58,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use switching::Switching;
+use this_thread::{ThisThread, this_thread};
 use window::Window;
 use xputrace_wire::cuda_calls::Functions;
 use xputrace_wire::events::{HostEvent, HostEvents};
@@ -413,9 +415,15 @@ impl Agent {
 
     /// Runs a callback's work, unless the run is over; returns whether it did. Catches and counts panics, which must
     /// not reach C.
-    #[inline]
+    #[inline(always)]
     pub fn guarded(&self, run: impl FnOnce()) -> bool {
-        let inside = self.come_in();
+        self.guarded_on(this_thread(), run)
+    }
+
+    /// Like [`Agent::guarded`], on the calling thread.
+    #[inline(always)]
+    pub fn guarded_on(&self, thread: &'static ThisThread, run: impl FnOnce()) -> bool {
+        let inside = self.come_in(thread);
         if inside.is_some() {
             self.caught(run);
         }
@@ -423,7 +431,7 @@ impl Agent {
     }
 
     /// Runs something of ours. Catches and counts panics.
-    #[inline]
+    #[inline(always)]
     pub(super) fn caught(&self, run: impl FnOnce()) {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() && self.is_ours() {
             self.count_lost(Lost::Panics, 1);

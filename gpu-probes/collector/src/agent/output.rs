@@ -3,7 +3,8 @@
 //! Unread records stay in a released ring; the next owner writes after them.
 
 use super::Agent;
-use std::cell::{Cell, RefCell};
+use super::this_thread::{ThisThread, this_thread};
+use std::cell::RefMut;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -40,39 +41,29 @@ pub(crate) struct Output {
 }
 
 thread_local! {
-    /// Has no destructor, so that it is always usable; `GUARD` releases the ring.
-    static OUTPUT: RefCell<Output> = const {
-        RefCell::new(Output { agent: std::ptr::null(), writer: None, ring: 0, tid: 0, released_seen: None })
-    };
     static GUARD: Guard = const { Guard };
-    static TID: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Returns the calling thread's id.
-#[inline]
-pub(crate) fn tid() -> u32 {
-    let known = TID.get();
-    if known != 0 && !super::is_forked() {
-        return known;
-    }
-    // SAFETY: no arguments, no effects.
-    let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    TID.set(tid);
-    tid
 }
 
 /// Runs `with` on the calling thread's ring; returns `None` if it has none, or if the ring is in
 /// use further up the stack.
-#[inline]
+#[inline(always)]
 pub(crate) fn with<R>(agent: &'static Agent, role: Role, with: impl FnOnce(&mut Output) -> R) -> Option<R> {
-    OUTPUT.with(|output| {
-        let mut output = output.try_borrow_mut().ok()?;
-        output.attach(agent, role).then(|| with(&mut output))
-    })
+    of(this_thread(), agent, role).map(|mut it| with(&mut it))
+}
+
+/// Returns the calling thread's end of its ring; `None` if it has none, or if that is in use further up the stack.
+#[inline(always)]
+pub(super) fn of(thread: &'static ThisThread, agent: &'static Agent, role: Role) -> Option<RefMut<'static, Output>> {
+    let mut output = thread.output.try_borrow_mut().ok()?;
+    output.attach(agent, role).then_some(output)
 }
 
 impl Output {
-    #[inline]
+    /// Of a thread without a ring. `GUARD` releases one.
+    pub(super) const NONE: Output =
+        Output { agent: std::ptr::null(), writer: None, ring: 0, tid: 0, released_seen: None };
+
+    #[inline(always)]
     fn attach(&mut self, agent: &'static Agent, role: Role) -> bool {
         if std::ptr::eq(self.agent, agent) && self.writer.is_some() {
             return agent.is_ours();
@@ -87,7 +78,7 @@ impl Output {
         }
         if !std::ptr::eq(self.agent, agent) {
             // A ring of an earlier run needs no release: that run is over.
-            *self = Output { agent, writer: None, ring: 0, tid: tid(), released_seen: None };
+            *self = Output { agent, tid: this_thread().id(), ..Output::NONE };
         }
         let released = agent.memory.released.load(Ordering::Acquire);
         let ending = GUARD.try_with(|_| ()).is_err();
@@ -118,7 +109,7 @@ impl Output {
     }
 
     /// Writes a record, or nothing if it does not fit.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write<T: IntoBytes + Immutable>(&mut self, kind: u16, body: &T, tail: &[u8]) -> bool {
         let Some(writer) = &mut self.writer else { return false };
         writer.write(size_of_record::<T>(tail.len()), |out| encode(kind, body, tail, out))
@@ -197,7 +188,7 @@ impl Output {
         // SAFETY: null, or an agent, which is never freed.
         let Some(agent) = (unsafe { self.agent.as_ref() }) else { return };
         let had_ring = self.writer.take().is_some();
-        if let (true, Some(_inside)) = (had_ring && agent.is_surely_ours(), agent.come_in()) {
+        if let (true, Some(_inside)) = (had_ring && agent.is_surely_ours(), agent.come_in(this_thread())) {
             agent.memory.threads[self.ring as usize].store(0, Ordering::Release);
             agent.memory.region.ring(self.ring).owner.store(0, Ordering::Release);
             agent.memory.released.fetch_add(1, Ordering::AcqRel);
@@ -253,11 +244,9 @@ struct Guard;
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _ = OUTPUT.try_with(|output| {
-            if let Ok(mut output) = output.try_borrow_mut() {
-                output.release();
-            }
-        });
+        if let Ok(mut output) = this_thread().output.try_borrow_mut() {
+            output.release();
+        }
     }
 }
 

@@ -6,7 +6,9 @@
 //! it is not on the launch path: the control thread asks Linux to run one on every thread (membarrier(2)).
 
 use super::Agent;
-use std::cell::{Cell, UnsafeCell};
+use super::this_thread::{ThisThread, this_thread};
+use std::cell::UnsafeCell;
+use std::hint::cold_path;
 use std::io;
 use std::ops::Deref;
 use std::ptr::null_mut;
@@ -47,13 +49,11 @@ static ALL: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// Numbers in [`OWN`] besides those of slots: not looked for yet; none.
-const UNKNOWN: usize = usize::MAX;
+/// Numbers in [`ThisThread::slot`] besides those of slots: not looked for yet; none.
+pub(super) const UNKNOWN: usize = usize::MAX;
 const NONE: usize = usize::MAX - 1;
 
 thread_local! {
-    /// The number of this thread's slot. Has no destructor, so that it is always usable.
-    static OWN: Cell<usize> = const { Cell::new(UNKNOWN) };
     static GUARD: Guard = const { Guard };
 }
 
@@ -62,7 +62,7 @@ struct Guard;
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(slot) = ALL.get(OWN.replace(NONE)) {
+        if let Some(slot) = ALL.get(this_thread().slot.replace(NONE)) {
             slot.call.store(null_mut(), Ordering::Release);
             slot.is_taken.store(false, Ordering::Release);
         }
@@ -70,27 +70,27 @@ impl Drop for Guard {
 }
 
 #[inline]
-fn own_slot() -> Option<&'static Slot> {
-    match OWN.get() {
-        UNKNOWN => take_slot(),
+fn slot_of(thread: &ThisThread) -> Option<&'static Slot> {
+    match thread.slot.get() {
+        UNKNOWN => take_slot(thread),
         number => ALL.get(number),
     }
 }
 
 #[cold]
-fn take_slot() -> Option<&'static Slot> {
+fn take_slot(thread: &ThisThread) -> Option<&'static Slot> {
     // A thread that ends already would not free it.
     let ends = GUARD.try_with(|_| ()).is_err();
     let free = || ALL.iter().position(|it| !it.is_taken.swap(true, Ordering::AcqRel));
     let number = if ends { None } else { free() };
-    OWN.set(number.unwrap_or(NONE));
+    thread.slot.set(number.unwrap_or(NONE));
     number.and_then(|it| ALL.get(it))
 }
 
-/// Notes that this thread begins a launch call, which looks only then whether it is recorded.
+/// Notes that the thread begins a launch call, which looks only then whether it is recorded.
 #[inline]
-pub(super) fn begin_call(agent: &Agent, began: u64) {
-    if let Some(slot) = own_slot() {
+pub(super) fn begin_call(thread: &ThisThread, agent: &Agent, began: u64) {
+    if let Some(slot) = slot_of(thread) {
         slot.call_began.store(began, Ordering::Relaxed);
         slot.call.store(std::ptr::from_ref(agent).cast_mut(), Ordering::Release);
         compiler_fence(Ordering::SeqCst);
@@ -99,8 +99,8 @@ pub(super) fn begin_call(agent: &Agent, began: u64) {
 
 /// Notes that the launch call has returned.
 #[inline]
-pub(super) fn end_call() {
-    if let Some(slot) = own_slot() {
+pub(super) fn end_call(thread: &ThisThread) {
+    if let Some(slot) = slot_of(thread) {
         slot.call.store(null_mut(), Ordering::Release);
     }
 }
@@ -122,8 +122,11 @@ impl Drop for Inside<'_> {
     fn drop(&mut self) {
         match self.how {
             How::Slot(slot) => slot.run.store(null_mut(), Ordering::Release),
-            How::Counted(agent) => _ = agent.life.visitors.fetch_sub(1, Ordering::Release),
-            How::Again => {}
+            How::Counted(agent) => {
+                cold_path();
+                agent.life.visitors.fetch_sub(1, Ordering::Release);
+            }
+            How::Again => cold_path(),
         }
     }
 }
@@ -131,20 +134,22 @@ impl Drop for Inside<'_> {
 impl Agent {
     /// Keeps this run's memory until the result is dropped; `None` if it may have been given back.
     #[inline]
-    pub(crate) fn come_in(&self) -> Option<Inside<'_>> {
-        let Some(slot) = own_slot() else { return self.come_in_counted() };
+    pub(crate) fn come_in(&self, thread: &ThisThread) -> Option<Inside<'_>> {
+        let Some(slot) = slot_of(thread) else { return self.come_in_counted() };
         let this = std::ptr::from_ref(self).cast_mut();
         let before = slot.run.load(Ordering::Relaxed);
-        if std::ptr::eq(before, this) {
-            return Some(Inside { how: How::Again });
-        }
         if !before.is_null() {
-            return None;
+            cold_path();
+            return std::ptr::eq(before, this).then_some(Inside { how: How::Again });
         }
         slot.run.store(this, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         let inside = Inside { how: How::Slot(slot) };
-        (!self.life.is_closed.load(Ordering::Acquire)).then_some(inside)
+        if self.life.is_closed.load(Ordering::Acquire) {
+            cold_path();
+            return None;
+        }
+        Some(inside)
     }
 
     #[cold]

@@ -4,6 +4,7 @@ use super::Agent;
 use super::clock::now;
 use super::launch::range_name;
 use super::output;
+use super::this_thread::this_thread;
 use crate::nvtx::Details;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -59,7 +60,7 @@ pub(crate) fn record(range: &Range<'_>) {
     if !wants(agent.demand_now()) || !agent.window.contains_now() {
         return;
     }
-    let Some(_inside) = agent.come_in() else { return };
+    let Some(_inside) = agent.come_in(this_thread()) else { return };
     // Not before: see `Agent::settled_until`.
     let end = now();
     output::record_host_events(agent, HostEvents::of(&[HostEvent::Nvtx]), |event, out| {

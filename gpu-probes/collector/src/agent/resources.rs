@@ -6,6 +6,7 @@ use super::clock::now;
 use super::launch::{self, current_ranges};
 use super::output;
 use super::stack::StackTaken;
+use super::this_thread::this_thread;
 use xputrace_unwind::Pushed;
 use xputrace_wire::events::host::{self, Common, Module};
 use xputrace_wire::events::{ContextChangeKind, HostEvent, HostEvents, ModuleKind};
@@ -121,7 +122,7 @@ impl Agent {
         let lost = if matches!(taken, StackTaken::Lost) { Common::NO_STACK } else { 0 };
         Some(Caller {
             start,
-            tid: output::tid(),
+            tid: this_thread().id(),
             stack: taken.id().unwrap_or(0),
             ranges: if demand & demand::HOST_RANGES != 0 { current_ranges(self) } else { 0 },
             flags: lost | demand::told(demand) << Common::DEMANDED_AT,

@@ -2,6 +2,7 @@
 
 use super::Agent;
 use super::backend::{Backend, Context};
+use std::hint::cold_path;
 use std::sync::OnceLock;
 use xputrace_wire::record::{Gpu, GpuLimits, UNKNOWN};
 
@@ -58,6 +59,7 @@ impl LastContext {
     #[inline]
     pub(super) fn set(&mut self, agent: &Agent, context: Context) -> LastContext {
         if self.id != context.id {
+            cold_path();
             let device = agent.backend.device_of(context).unwrap_or(UNKNOWN);
             let is_selected = agent.selection.contains(device, agent.backend);
             *self = LastContext { id: context.id, device, is_selected };

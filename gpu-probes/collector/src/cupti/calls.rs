@@ -294,6 +294,21 @@ pub fn index_of(domain: u32, id: u32) -> Option<usize> {
     INDEX.get(domain, id)
 }
 
+/// Returns what the call submits that is at this index of [`IDS`]: [`Call::submits`], which takes branches to find out.
+#[inline]
+pub fn submits(index: usize) -> Option<events::Call> {
+    static SUBMITS: [Option<events::Call>; IDS.len()] = {
+        let mut all = [None; IDS.len()];
+        let mut n = 0;
+        while n < all.len() {
+            all[n] = IDS[n].call.submits();
+            n += 1;
+        }
+        all
+    };
+    SUBMITS[index]
+}
+
 /// The parameters of a driver call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Params {
@@ -320,14 +335,17 @@ pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
     let in_stream = |handle: usize| Stream { handle, per_thread: call.is_per_thread() };
     // SAFETY: the caller's promise, and the offsets of `layouts.txt`.
     unsafe {
-        Some(match call {
-            Call::DriverLaunch | Call::DriverLaunchPtsz => Params {
+        // By far the most frequent ones.
+        if matches!(call, Call::DriverLaunch | Call::DriverLaunchPtsz) {
+            return Some(Params {
                 grid: read(at, 8),
                 block: read(at, 20),
                 dynamic_shared_bytes: read(at, 32),
                 stream: in_stream(read(at, 40)),
                 ..Params::default()
-            },
+            });
+        }
+        Some(match call {
             Call::DriverLaunchEx | Call::DriverLaunchExPtsz => {
                 let config: *const u8 = read(at, 0);
                 if config.is_null() {

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::agent::host_call::is_unseen;
 use crate::agent::resources::{ContextChange, ModuleChange};
+use crate::agent::this_thread::{ThisThread, this_thread};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use xputrace_unwind::{Pushed, with_registers};
@@ -48,12 +49,13 @@ unsafe extern "C-unwind" fn on_callback(
 ///
 /// # Safety
 /// `data` is CUPTI's for this callback, null or valid while it runs, `registers` null or those at CUPTI's call.
-#[inline]
+#[inline(always)]
 unsafe fn on_ours(domain: u32, id: u32, data: *const CallbackData, registers: *const Pushed) {
     // SAFETY: a run, never freed; and the caller's promise.
     if let (Some(run), Some(registers)) = unsafe { (RUN.load(Ordering::Acquire).as_ref(), registers.as_ref()) } {
+        let thread = this_thread();
         // SAFETY: CUPTI's data of this call, null or valid while it runs.
-        run.agent.guarded(|| unsafe { on_own_callback(run, domain, id, data, registers) });
+        run.agent.guarded_on(thread, || unsafe { on_own_callback(run, thread, (domain, id), data, registers) });
     }
 }
 
@@ -113,11 +115,17 @@ unsafe fn on_twins_callback(domain: u32, id: u32, data: *const CallbackData) {
 
 /// # Safety
 /// `data` is CUPTI's for this callback, `registers` those at CUPTI's call.
-#[inline]
-unsafe fn on_own_callback(run: &'static Run, domain: u32, id: u32, data: *const CallbackData, registers: &Pushed) {
+#[inline(always)]
+unsafe fn on_own_callback(
+    run: &'static Run,
+    thread: &'static ThisThread,
+    (domain, id): (u32, u32),
+    data: *const CallbackData,
+    registers: &Pushed,
+) {
     // What the driver loads in a call of ours, it would have loaded in one of the program's.
     let is_of_program = (domain, id) == (domain::RESOURCE, RESOURCE_MODULE_LOADED);
-    if run.has_twins && is_unseen() && !is_of_program {
+    if run.has_twins && thread.is_unseen() && !is_of_program {
         return;
     }
     if domain == domain::RESOURCE {
@@ -128,7 +136,7 @@ unsafe fn on_own_callback(run: &'static Run, domain: u32, id: u32, data: *const 
     match unsafe { data.as_ref() } {
         None => run.agent.count_unexpected(),
         // SAFETY: the caller's promise.
-        Some(data) => unsafe { run.on_call(domain, id, data, registers) },
+        Some(data) => unsafe { run.on_call(thread, (domain, id), data, registers) },
     }
 }
 

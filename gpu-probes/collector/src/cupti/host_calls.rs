@@ -6,6 +6,7 @@
 use super::calls::{Id, Index, driver, read, runtime};
 use super::{CallbackData, Run, SITE_ENTER, SITE_EXIT};
 use crate::agent::host_call::{self, Created, Entered, Facts, Memory, Returned};
+use crate::agent::this_thread::ThisThread;
 use crate::agent::{Layer, Order, Stream};
 use std::ffi::c_void;
 use xputrace_unwind::Pushed;
@@ -309,19 +310,31 @@ impl Run {
     /// # Safety
     /// As for [`Run::on_call`].
     #[cold]
-    pub(super) unsafe fn on_watched_call(&self, domain: u32, id: u32, data: &CallbackData, registers: &Pushed) {
+    pub(super) unsafe fn on_watched_call(
+        &self,
+        thread: &'static ThisThread,
+        (domain, id): (u32, u32),
+        data: &CallbackData,
+        registers: &Pushed,
+    ) {
         let Some(function) = FunctionId::of_callback(domain, id) else { return self.agent.count_unexpected() };
         // SAFETY: the caller's promise.
-        unsafe { self.on_host_call(function, data, registers) };
+        unsafe { self.on_host_call(thread, function, data, registers) };
         if super::calls::index_of(domain, id).is_some() {
             // SAFETY: the caller's promise.
-            unsafe { self.on_known_call(domain, id, data, registers) };
+            unsafe { self.on_known_call(thread, (domain, id), data, registers) };
         }
     }
 
     /// # Safety
     /// `data` is CUPTI's for this call, `registers` those at CUPTI's call.
-    unsafe fn on_host_call(&self, function: FunctionId, data: &CallbackData, registers: &Pushed) {
+    unsafe fn on_host_call(
+        &self,
+        thread: &'static ThisThread,
+        function: FunctionId,
+        data: &CallbackData,
+        registers: &Pushed,
+    ) {
         let layer = if function.domain() == super::domain::DRIVER { Layer::Driver } else { Layer::Runtime };
         let (function_number, correlation) = (function.number(), data.correlation_id);
         let context = super::launches::context(data);
@@ -330,14 +343,14 @@ impl Run {
                 let events = self.watched.events_of(function);
                 let entered = Entered { function: function_number, layer, events, correlation, context, registers };
                 // SAFETY: the registers of this very call.
-                unsafe { host_call::enter(self.agent, &entered) };
+                unsafe { host_call::enter(thread, self.agent, &entered) };
             }
             SITE_EXIT => {
                 let result = super::launches::result(data);
                 let returned = Returned { function: function_number, layer, correlation, result, context };
                 // SAFETY: CUPTI's parameters of this call, which has returned.
                 let facts = || unsafe { facts(function, data.function_params, result) };
-                host_call::exit(self.agent, &returned, facts);
+                host_call::exit(thread, self.agent, &returned, facts);
             }
             _ => self.agent.count_unexpected(),
         }

@@ -3,6 +3,7 @@
 use super::calls::{self, Call, IDS};
 use super::{CallbackData, CuptiBackend, Run, SITE_ENTER, SITE_EXIT, domain};
 use crate::agent::launch::{self, Entered, Records, Returned, Submission};
+use crate::agent::this_thread::ThisThread;
 use crate::agent::{Context, Layer};
 use std::sync::atomic::Ordering;
 use xputrace_unwind::Pushed;
@@ -12,24 +13,36 @@ impl Run {
     ///
     /// # Safety
     /// `data` is CUPTI's for this call, `registers` those at CUPTI's call.
-    #[inline]
-    pub(super) unsafe fn on_call(&self, domain: u32, id: u32, data: &CallbackData, registers: &Pushed) {
+    #[inline(always)]
+    pub(super) unsafe fn on_call(
+        &self,
+        thread: &'static ThisThread,
+        (domain, id): (u32, u32),
+        data: &CallbackData,
+        registers: &Pushed,
+    ) {
         if self.has_host_calls {
             // SAFETY: the caller's promise.
-            return unsafe { self.on_watched_call(domain, id, data, registers) };
+            return unsafe { self.on_watched_call(thread, (domain, id), data, registers) };
         }
         // SAFETY: the caller's promise.
-        unsafe { self.on_known_call(domain, id, data, registers) }
+        unsafe { self.on_known_call(thread, (domain, id), data, registers) }
     }
 
     /// Handles a call of [`IDS`]: one that launches, or that launches depend on.
     ///
     /// # Safety
     /// As for [`Run::on_call`].
-    #[inline]
-    pub(super) unsafe fn on_known_call(&self, domain: u32, id: u32, data: &CallbackData, registers: &Pushed) {
+    #[inline(always)]
+    pub(super) unsafe fn on_known_call(
+        &self,
+        thread: &'static ThisThread,
+        (domain, id): (u32, u32),
+        data: &CallbackData,
+        registers: &Pushed,
+    ) {
         let Some(index) = calls::index_of(domain, id) else { return self.agent.count_unexpected() };
-        let Some(submits) = IDS[index].call.submits() else {
+        let Some(submits) = calls::submits(index) else {
             // SAFETY: the caller's promise.
             return unsafe { self.on_preparation(IDS[index].call, data) };
         };
@@ -45,7 +58,7 @@ impl Run {
                     registers,
                 };
                 // SAFETY: the caller's promise; CUPTI's strings and parameters are those of this call.
-                unsafe { launch::enter(self.agent, &entered, || self.submission(IDS[index].call, data)) };
+                unsafe { launch::enter(thread, self.agent, &entered, || self.submission(IDS[index].call, data)) };
             }
             SITE_EXIT => {
                 let returned = Returned {
@@ -56,7 +69,7 @@ impl Run {
                     context: context(data),
                 };
                 // SAFETY: the caller's promise.
-                if unsafe { launch::exit(self.agent, &returned) } {
+                if unsafe { launch::exit(thread, self.agent, &returned) } {
                     self.backend.on_outermost_exit(self.agent);
                 }
             }
@@ -66,7 +79,7 @@ impl Run {
 
     /// # Safety
     /// `data` is CUPTI's for this call.
-    #[inline]
+    #[inline(always)]
     unsafe fn submission(&self, call: Call, data: &CallbackData) -> Submission {
         // SAFETY: the caller's promise: CUPTI's parameters of this very call.
         let params = unsafe { calls::params(call, data.function_params) };

@@ -5,8 +5,8 @@ use super::handles::{Handle, Handles};
 use super::texts::{Attributes, Details, Name, Payload, Text, Wide, name_handle, path_of};
 use super::{NEXT, thread, window};
 use crate::agent::clock::now;
-use crate::agent::output::tid;
 use crate::agent::ranges::{self, Range};
+use crate::agent::this_thread::this_thread;
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -190,7 +190,7 @@ fn start(id: Handle, domain: Handle, name: Name) {
     // SAFETY: the program's argument, here and in the functions below.
     let (details, (path, is_window)) =
         unsafe { (name.details(domain), name.with(|it| (Text::NONE.with(it), window::names(domain, it)))) };
-    let it = Started { path, domain: path_of(domain), start: now(), tid: tid(), is_window, details };
+    let it = Started { path, domain: path_of(domain), start: now(), tid: this_thread().id(), is_window, details };
     if STARTED.set(id, it.words()) && is_window {
         window::enter();
     }
@@ -210,7 +210,7 @@ fn mark(domain: Handle, name: Name) {
     // SAFETY: as above.
     let (details, path) = unsafe { (name.details(domain), name.with(|it| Text::NONE.with(it))) };
     let (path, domain) = (path.c_str(), path_of(domain).c_str());
-    ranges::record(&Range { kind: RangeKind::Mark, path, domain, start: None, details, tid: tid() });
+    ranges::record(&Range { kind: RangeKind::Mark, path, domain, start: None, details, tid: this_thread().id() });
 }
 
 fn push(domain: Handle, name: Name) {

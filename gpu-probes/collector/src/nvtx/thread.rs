@@ -4,8 +4,8 @@ use super::handles::Handle;
 use super::texts::{self, Details, Text};
 use super::window;
 use crate::agent::clock::now;
-use crate::agent::output::tid;
 use crate::agent::ranges::{self, Range};
+use crate::agent::this_thread::this_thread;
 use std::cell::RefCell;
 use std::ffi::CStr;
 use xputrace_wire::events::RangeKind;
@@ -91,7 +91,7 @@ impl Level {
             domain: texts::path_of(self.domain).c_str(),
             start: Some(self.start),
             details: self.details,
-            tid: tid(),
+            tid: this_thread().id(),
         });
         if self.is_window {
             window::leave(1);

@@ -6,6 +6,7 @@
 use super::functions::{GraphLaunchData, LaunchData};
 use crate::agent::clock::realtime_now;
 use crate::agent::launch::{self, Entered, Records, Returned, Submission};
+use crate::agent::this_thread::this_thread;
 use crate::agent::{Agent, Context, Layer, Stream};
 use crate::cupti::Handle;
 use std::cell::Cell;
@@ -95,7 +96,7 @@ pub(super) unsafe fn begin(
     };
     let entered = entered(events::Call::Kernel, correlation, data.function_name, registers);
     // SAFETY: the caller's promise.
-    unsafe { launch::enter(agent, &entered, submission) };
+    unsafe { launch::enter(this_thread(), agent, &entered, submission) };
 }
 
 /// Has the kernel recorded whose launch the calling thread has begun.
@@ -136,7 +137,9 @@ pub(super) unsafe fn begin_graph(agent: &'static Agent, data: &GraphLaunchData, 
         records: Records::Possible,
     };
     // SAFETY: the caller's promise.
-    unsafe { launch::enter(agent, &entered(events::Call::Graph, correlation, null(), registers), submission) };
+    unsafe {
+        launch::enter(this_thread(), agent, &entered(events::Call::Graph, correlation, null(), registers), submission)
+    };
     // Handles are addresses of structures, of which no two are within 16 bytes.
     let id = (data.executable as usize >> 4) as u32 | 1;
     GRAPH.set(Some(OpenGraph { context, correlation, id }));
@@ -168,7 +171,7 @@ fn entered<'a>(submits: events::Call, correlation: u32, symbol: *const c_char, r
 fn leave(agent: &'static Agent, submits: events::Call, correlation: u32, context: Context) {
     let returned = Returned { call: CALL, submits, correlation, result: 0, context: Some(context) };
     // SAFETY: the names stay until the call returns.
-    unsafe { launch::exit(agent, &returned) };
+    unsafe { launch::exit(this_thread(), agent, &returned) };
 }
 
 /// Returns a context by its slot: nobody names contexts here.

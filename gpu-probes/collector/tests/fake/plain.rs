@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::World;
 use xputrace_collector::agent::launch::{self, Entered, Records, Returned, Submission};
+use xputrace_collector::agent::this_thread::this_thread;
 use xputrace_collector::agent::{Agent, Backend, Context, Flushing, Layer, Order, Refusal, Stream, StreamKind};
 use xputrace_unwind::{Pushed, push_registers};
 use xputrace_wire::events::{Activities, Activity, Call, Calls, Realtime};
@@ -94,7 +95,7 @@ impl Backend for PlainBackend {
 pub fn returns_only(inner: Option<u32>) -> u32 {
     let correlation = inner.unwrap_or_else(|| CORRELATION.fetch_add(1, SeqCst));
     let returned = Returned { call: 0, submits: Call::Kernel, correlation, result: 0, context: CONTEXT };
-    let _ = agent().map(|it| unsafe { launch::exit(it, &returned) });
+    let _ = agent().map(|it| unsafe { launch::exit(this_thread(), it, &returned) });
     correlation
 }
 
@@ -113,7 +114,7 @@ const CONTEXT: Option<Context> = Some(Context { id: 5, handle: std::ptr::null_mu
 fn call(call: usize, name: &CStr, symbol: Option<&CStr>, submits: Call, stream: u64, result: i32) -> u32 {
     let correlation = enter(call, name, symbol, submits, stream);
     let returned = Returned { call, submits, correlation, result, context: CONTEXT };
-    let _ = agent().map(|it| unsafe { launch::exit(it, &returned) });
+    let _ = agent().map(|it| unsafe { launch::exit(this_thread(), it, &returned) });
     correlation
 }
 
@@ -132,7 +133,7 @@ fn enter(call: usize, name: &CStr, symbol: Option<&CStr>, submits: Call, stream:
             is_captured: false,
             records: Records::Certain,
         };
-        unsafe { launch::enter(agent, &entered, || submission) };
+        unsafe { launch::enter(this_thread(), agent, &entered, || submission) };
     };
     let mut enter: &mut dyn FnMut(&Pushed) = &mut enter;
     // The data is not read.

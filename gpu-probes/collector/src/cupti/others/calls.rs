@@ -9,6 +9,7 @@ use super::{OTHER, OURS, scoped};
 use crate::agent::Conflict;
 use crate::agent::external;
 use crate::agent::presence::Inside;
+use crate::agent::this_thread::this_thread;
 use crate::cupti::{
     ATTRIBUTE_ALL_SYNCHRONIZATIONS, ATTRIBUTE_ALLOCATION_SOURCE, ATTRIBUTE_DEVICE_GRAPHS, ATTRIBUTE_EVENT_TIMESTAMPS,
     ATTRIBUTE_LATENCY_TIMESTAMPS, ATTRIBUTE_LAUNCH_ATTRIBUTES, ATTRIBUTE_THREAD_ID_TYPE, ATTRIBUTE_TIMESTAMP_CALLBACK,
@@ -150,7 +151,7 @@ impl Call {
         let library = redirected()?;
         let is_internal = library.is_internal(caller);
         let run = current_run().filter(|it| !is_internal && it.agent.is_ours() && it.agent.is_recording());
-        let inside = run.and_then(|it| it.agent.come_in());
+        let inside = run.and_then(|it| it.agent.come_in(this_thread()));
         Some(Call { library, run: run.filter(|_| inside.is_some()), _inside: inside, caller })
     }
 

@@ -1,0 +1,69 @@
+//! What the library keeps for a thread that makes CUDA calls.
+//!
+//! In a library that is loaded later, each variable of a thread is found by a call (`__tls_get_addr`). So those of the
+//! launch path are one, which a callback looks up once and hands on.
+
+use super::output::Output;
+use super::{host_call, launch, presence};
+use std::cell::{Cell, RefCell};
+
+/// The calling thread's. Nothing in it has a destructor, because callbacks occur while threads end.
+pub struct ThisThread {
+    /// The number of its slot ([`presence`]).
+    pub(super) slot: Cell<usize>,
+    /// 0 if it is not known yet.
+    pub(super) id: Cell<u32>,
+    /// Whether it makes calls of ours ([`super::host_call::unseen`]).
+    pub(super) is_ours: Cell<bool>,
+    pub(super) output: RefCell<Output>,
+    pub(super) launch: RefCell<launch::Local>,
+    pub(super) host_call: RefCell<host_call::Local>,
+}
+
+const _: () = assert!(!std::mem::needs_drop::<ThisThread>());
+
+thread_local! {
+    static THIS: ThisThread = const {
+        ThisThread {
+            slot: Cell::new(presence::UNKNOWN),
+            id: Cell::new(0),
+            is_ours: Cell::new(false),
+            output: RefCell::new(Output::NONE),
+            launch: RefCell::new(launch::Local::new()),
+            host_call: RefCell::new(host_call::Local::new(std::ptr::null(), None)),
+        }
+    };
+}
+
+/// Returns what is kept for the calling thread.
+#[inline(always)]
+pub fn this_thread() -> &'static ThisThread {
+    // SAFETY: without a destructor, it lives as long as the thread, which it can't leave: it is not `Sync`.
+    THIS.with(|it| unsafe { &*std::ptr::from_ref(it) })
+}
+
+impl ThisThread {
+    /// Returns the thread's id.
+    #[inline]
+    pub(crate) fn id(&self) -> u32 {
+        let known = self.id.get();
+        if known != 0 && !super::is_forked() {
+            return known;
+        }
+        self.ask_id()
+    }
+
+    #[cold]
+    fn ask_id(&self) -> u32 {
+        // SAFETY: no arguments, no effects.
+        let id = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+        self.id.set(id);
+        id
+    }
+
+    /// Whether it makes calls of ours.
+    #[inline]
+    pub fn is_unseen(&self) -> bool {
+        self.is_ours.get()
+    }
+}
