@@ -8,7 +8,6 @@
 //
 // The function starts with `push %rbp`, which Linux emulates, and is called five frames deep.
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -125,6 +124,22 @@ static pid_t start_tool(char **arguments, pid_t target) {
     return pid;
 }
 
+// Interrupts the tool until it ends: bpftrace 0.17 may miss the first SIGINT.
+static struct rusage end(pid_t tool) {
+    sigset_t ended;
+    sigemptyset(&ended);
+    sigaddset(&ended, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &ended, NULL);
+    struct rusage used;
+    int status;
+    do {
+        kill(tool, SIGINT);
+        struct timespec patience = {5, 0};
+        sigtimedwait(&ended, NULL, &patience);
+    } while (wait4(tool, &status, WNOHANG, &used) == 0);
+    return used;
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     if (!strcmp(argv[1], "bare")) {
@@ -145,10 +160,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     long stopped = now_ns();
-    kill(tool, SIGINT);
-    struct rusage used;
-    int status;
-    while (wait4(tool, &status, 0, &used) < 0 && errno == EINTR) {}
+    struct rusage used = end(tool);
     long ended = now_ns();
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
