@@ -247,9 +247,10 @@ fn bundled(name: &str) -> Option<SourceFile> {
 
 fn similar(name: &str) -> String {
     let names: Vec<&str> = xputrace_script::scripts().iter().map(|it| it.name).collect();
-    match xputrace_model::diagnostic::nearest(name, names.iter().copied()) {
-        Some(near) => format!("; a bundled script is called `{near}`"),
-        None => format!("; the bundled scripts are {}", names.join(", ")),
+    match (xputrace_model::diagnostic::nearest(name, names.iter().copied()), crate::cli::nearest_verb(name)) {
+        (Some(near), _) => format!("; a bundled script is called `{near}`"),
+        (None, Some(verb)) => format!("; did you mean the verb `{verb}`?"),
+        (None, None) => format!("; the bundled scripts are {}", names.join(", ")),
     }
 }
 

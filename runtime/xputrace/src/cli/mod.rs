@@ -21,6 +21,7 @@ use std::time::Duration;
 use typed::{RecordOptions, RunOptions, ScriptOptions, Typed, Verb, usage};
 use words::Words;
 use xputrace_bytecode::object::Loaders;
+use xputrace_model::diagnostic::nearest;
 use xputrace_model::process_name::ProcessName;
 use xputrace_render::{FORMATS, Format};
 
@@ -41,6 +42,12 @@ pub enum Invocation {
     Completions(CompletionsOptions),
     Definitions,
     Man(ManOptions),
+}
+
+/// Returns the verb that a word may be meant as.
+pub fn nearest_verb(word: &str) -> Option<String> {
+    let table = table();
+    nearest(word, table.get_subcommands().map(clap::Command::get_name)).map(str::to_owned)
 }
 
 /// Returns the table of verbs and options.

@@ -1,7 +1,7 @@
 //! Sorts the words before `--`: clap says which are ours; of the others, long options are the script's.
 
 use super::typed::{NOT_YET, ScriptOptions, Typed, UsageError, Verb, usage};
-use super::{is_command, is_program};
+use super::{is_command, is_program, nearest_verb};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
@@ -125,10 +125,21 @@ impl Words {
             let message = "there is no option `-l`: to list events, tracepoints and functions, use `xputrace list`";
             return usage(message.into());
         }
-        match self.command_before(&error) {
-            Some(name) => usage(format!("put the command and its options after `--`: -- {name} …")),
+        if let Some(name) = self.command_before(&error) {
+            return usage(format!("put the command and its options after `--`: -- {name} …"));
+        }
+        match self.misspelled_verb(&error) {
+            Some((word, verb)) => usage(format!("there is no verb or script `{word}`; did you mean `{verb}`?")),
             None => error,
         }
+    }
+
+    /// Returns the word in the script's place, and the verb that it may be meant as.
+    fn misspelled_verb(&self, error: &UsageError) -> Option<(String, String)> {
+        let at = self.position_of(&unknown_word(error)?)?;
+        let word = Typed::try_parse_from(&self.ours[..at]).ok()?.run.script.script?;
+        let verb = nearest_verb(&word).filter(|_| !is_script(&word))?;
+        Some((word, verb))
     }
 
     /// Returns the word that must be a command's: the name in the script's place, or else the word that clap doesn't know.
