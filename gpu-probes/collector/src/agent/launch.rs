@@ -6,6 +6,9 @@
 //! ```
 //! A driver call on its own does all of it. No lock, and no allocation after a thread's first
 //! launch.
+//!
+//! Between two launches, CUDA runs so much code of its own that ours is in none of the nearer caches. So what every launch
+//! runs is inlined into one function, with what is rare out of its way (docs/BENCHMARKS.md).
 
 use super::Agent;
 use super::backend::{Context, Layer, Stream, StreamKind};
