@@ -124,20 +124,23 @@ static pid_t start_tool(char **arguments, pid_t target) {
     return pid;
 }
 
-// Interrupts the tool until it ends: bpftrace 0.17 may miss the first SIGINT.
-static struct rusage end(pid_t tool) {
+// Interrupts the tool until it ends: bpftrace 0.17 may miss the first SIGINT. Writes what the tool used, and returns the
+// time of the SIGINT that it took.
+static long end(pid_t tool, struct rusage *used) {
     sigset_t ended;
     sigemptyset(&ended);
     sigaddset(&ended, SIGCHLD);
     sigprocmask(SIG_BLOCK, &ended, NULL);
-    struct rusage used;
-    int status;
-    do {
+    for (;;) {
+        long interrupted = now_ns();
         kill(tool, SIGINT);
-        struct timespec patience = {5, 0};
-        sigtimedwait(&ended, NULL, &patience);
-    } while (wait4(tool, &status, WNOHANG, &used) == 0);
-    return used;
+        for (struct timespec patience = {5, 0}; ; ) {
+            pid_t done = wait4(tool, NULL, WNOHANG, used);
+            if (done == tool) return interrupted;
+            if (done < 0) exit(1);
+            if (sigtimedwait(&ended, NULL, &patience) < 0) break;
+        }
+    }
 }
 
 int main(int argc, char **argv) {
@@ -159,11 +162,11 @@ int main(int argc, char **argv) {
         kill(tool, SIGKILL);
         return 1;
     }
-    long stopped = now_ns();
-    struct rusage used = end(tool);
+    struct rusage used;
+    long interrupted = end(tool, &used);
     long ended = now_ns();
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    printf("%.2f %.1f %.1f %ld\n", ns, (attached - started) / 1e6, (ended - stopped) / 1e6, used.ru_maxrss);
+    printf("%.2f %.1f %.1f %ld\n", ns, (attached - started) / 1e6, (ended - interrupted) / 1e6, used.ru_maxrss);
     return 0;
 }

@@ -36,7 +36,7 @@ def main(rounds):
             added[way].append(armed - before)
     with open(OUT / "launches.csv", "w") as file:
         rows = csv.writer(file)
-        rows.writerow(["way", "round", "bare", "added"])
+        rows.writerow(["way", "round", "bare_ns", "added_ns"])
         for way in ways:
             rows.writerows([way, r + 1, bare[way][r], round(added[way][r], 1)] for r in range(rounds))
     print(f"ns a launch, {rounds} rounds; bare: {statistics.median(sum(bare.values(), [])):.0f}")

@@ -38,7 +38,7 @@ def sampled(how, seconds):
         binary = BEFORE if how.endswith(OF_BEFORE) else XPUTRACE
         line = [binary, "-q", "-o", "/dev/null", "-e", *SCRIPTS[how.removesuffix(OF_BEFORE)], "--", *line]
     program = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env, start_new_session=True)
-    pid = program.pid if how == "both domains" else child(program.pid)
+    pid = program.pid if how == "both domains" else child(program)
     time.sleep(2)
     folded = OUT / "own.folded"
     probe = f"profile({HZ}.hz, |e| if e.tid == e.pid {{ @s[e.ustack].count() }});"
@@ -53,12 +53,14 @@ def sampled(how, seconds):
     return {name: launch * n / total for name, n in samples.items()}, launch
 
 
-def child(pid):
-    while True:
-        found = subprocess.run(["pgrep", "-x", "-P", str(pid), "loop"], capture_output=True, text=True).stdout.split()
+def child(tracer):
+    """Returns the process id of the traced program, once it runs."""
+    while tracer.poll() is None:
+        found = subprocess.run(["pgrep", "-x", "-P", str(tracer.pid), "loop"], capture_output=True, text=True).stdout.split()
         if found:
             return int(found[0])
         time.sleep(0.05)
+    sys.exit(f"xputrace ended with {tracer.returncode}")
 
 
 def main(seconds):

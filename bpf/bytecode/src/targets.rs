@@ -28,7 +28,7 @@ pub fn map(name: &str) -> MapSpec {
 }
 
 /// Returns the index of a thread's word in the map, and its bit there.
-pub fn place(thread: u32) -> (u32, u64) {
+pub fn word_and_bit(thread: u32) -> (u32, u64) {
     (thread >> WORD_SHIFT, 1 << (thread % u64::BITS))
 }
 
@@ -83,7 +83,10 @@ mod tests {
 
     #[test]
     fn every_thread_id_has_a_bit_of_its_own() {
-        assert_eq!([place(0), place(63), place(64), place(131)], [(0, 1), (0, 1 << 63), (1, 1), (2, 8)]);
-        assert_eq!(place(THREAD_IDS - 1).0, map("").max_entries - 1);
+        assert_eq!(
+            [word_and_bit(0), word_and_bit(63), word_and_bit(64), word_and_bit(131)],
+            [(0, 1), (0, 1 << 63), (1, 1), (2, 8)]
+        );
+        assert_eq!(word_and_bit(THREAD_IDS - 1).0, map("").max_entries - 1);
     }
 }

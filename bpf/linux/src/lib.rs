@@ -61,7 +61,7 @@ pub use map::{MapHandle, OnElement};
 pub use marker::TagArrays;
 pub use report::{AttachReport, LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
 pub use scope::{CommandScope, Scope, all_processes, parent_of, with_descendants};
-pub use sideband::{ProcessEvent, Unwatched, has_ended, is_over};
+pub use sideband::{ProcessEvent, Unwatched, has_ended, is_leaderless, is_over};
 pub use spawn::{Identity, StoppedChild};
 pub use sys::{monotonic_nanos, pidfd};
 pub use watch::ProcessWatch;

@@ -72,7 +72,7 @@ impl Links {
 
     /// Whether a process has links of its own.
     pub(crate) fn has_own(&self, pid: u32) -> bool {
-        self.by_process.contains_key(&Some(pid))
+        self.by_process.get(&Some(pid)).is_some_and(|it| !it.is_empty())
     }
 
     /// Closes an ended process's links in the background.

@@ -16,6 +16,7 @@ use crate::sideband::{self, MOST_PARANOID_FOR_PROCESSES, MOST_PARANOID_FOR_SYSTE
 use crate::sys;
 use crate::targets::{MOST_THREADS, Targets};
 use crate::usdt::Rules;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -43,6 +44,8 @@ pub struct Linux {
     scope: Scope,
     sideband: Sideband,
     lost_events_told: bool,
+    /// Processes without their main thread that were told of.
+    leaderless_told: BTreeSet<u32>,
     events: Vec<ProcessEvent>,
     news: Vec<News>,
 }
@@ -98,6 +101,7 @@ impl Linux {
             scope: Scope::Processes(Vec::new()),
             sideband: Sideband::default(),
             lost_events_told: false,
+            leaderless_told: BTreeSet::new(),
             events: Vec::new(),
             news: Vec::new(),
         })
@@ -130,6 +134,7 @@ impl Linux {
         self.scope = scope.clone();
         report.warnings.extend(self.watch_processes(scope));
         self.follow(Targets::watch_births)?;
+        self.follow(Targets::watch_takeovers)?;
         match scope {
             Scope::Command(_) => self.follow(Targets::watch_exec)?,
             Scope::Named(name) => self.follow(|it| it.watch_name(name))?,
@@ -381,9 +386,9 @@ impl Linux {
             }
             self.events.push(event);
         }
-        for pid in self.sideband.headless() {
-            if self.probes.has_own_links(pid) {
-                self.news.push(News::Warning(Warning { probe: None, text: headless(pid) }));
+        for pid in self.sideband.leaderless() {
+            if self.probes.has_own_links(pid) && self.leaderless_told.insert(pid) {
+                self.news.push(News::Warning(Warning { probe: None, text: leaderless(pid) }));
             }
         }
         for it in self.sideband.unwatched() {
@@ -398,19 +403,24 @@ impl Linux {
         }
     }
 
-    /// A process that takes the scope's name becomes a target with the threads that it has already.
+    /// A process that takes the scope's name becomes a target with the threads that it has already, and one that gives
+    /// it up is none with all of its threads.
     fn on_thread_name(&mut self, pid: u32, comm: &str) {
-        if let (Scope::Named(name), Some(targets)) = (&self.scope, &self.targets)
-            && name.matches(comm)
-            && scope::has_name(pid, name)
-            && let Err(text) = targets.add(Some(pid))
-        {
+        let (Scope::Named(name), Some(targets)) = (&self.scope, &self.targets) else { return };
+        let change = match scope::has_name(pid, name) {
+            true if name.matches(comm) => targets.add(Some(pid)),
+            // Another thread took another name.
+            true => Ok(()),
+            false => targets.remove(pid),
+        };
+        if let Err(text) = change {
             self.news.push(News::Warning(Warning { probe: None, text }));
         }
     }
 
     fn forget(&mut self, pid: u32) {
         self.probes.forget(pid);
+        self.leaderless_told.remove(&pid);
         self.remove_tag_array(pid);
     }
 
@@ -440,7 +450,7 @@ impl Linux {
 
 /// Linux knows a link's process by the memory of its main thread (`uprobe_multi_link_filter`), which has none once it has
 /// ended. So when any probe of a function is removed, it takes the function's breakpoints out of the process.
-fn headless(pid: u32) -> String {
+fn leaderless(pid: u32) -> String {
     format!(
         "process {pid} goes on without its main thread: its own uprobes no longer fire once anyone removes a probe of the \
          same function. Where they must, use `#{{scope: \"tree\"}}`"

@@ -98,21 +98,41 @@ struct LastExec {
 /// A process whose main thread has ended.
 #[derive(Clone, Copy, Debug)]
 struct Leaderless {
+    /// When the main thread ended, as far as known.
+    since_nanos: u64,
     /// When the last of its threads that have ended did so.
-    time_nanos: u64,
-    is_told: bool,
+    last_end_nanos: u64,
+    /// When it was last asked whether it has ended.
+    asked_nanos: u64,
+    /// Whether other threads were found to go on, rather than end with the main one.
+    goes_on: bool,
 }
 
 impl Leaderless {
-    fn since(time_nanos: u64) -> Self {
-        Leaderless { time_nanos, is_told: false }
+    fn since(since_nanos: u64) -> Self {
+        Leaderless { since_nanos, last_end_nanos: since_nanos, asked_nanos: 0, goes_on: false }
     }
 
-    /// Whether its other threads go on, rather than end with the main one.
-    fn goes_on(&self) -> bool {
-        /// The threads of a process that ends take less.
+    /// Whether it is time to ask again. Asking opens a file: a script that traces that would wake us each time.
+    fn is_due(&mut self) -> bool {
+        const PERIOD_NANOS: u64 = 10_000_000;
+        let now = sys::monotonic_nanos();
+        let is_due = now.saturating_sub(self.asked_nanos) >= PERIOD_NANOS;
+        if is_due {
+            self.asked_nanos = now;
+        }
+        is_due
+    }
+
+    /// Looks whether a thread goes on, long after the main thread's end: those of a process that ends are told to at once,
+    /// and do so when they leave Linux.
+    fn look(&mut self, pid: u32) {
         const PATIENCE_NANOS: u64 = 1_000_000_000;
-        sys::monotonic_nanos().saturating_sub(self.time_nanos) > PATIENCE_NANOS
+        if !self.goes_on && sys::monotonic_nanos().saturating_sub(self.since_nanos) > PATIENCE_NANOS {
+            let stat = |thread: &i32| std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).ok();
+            let lives = |thread: &i32| stat(thread).as_deref().and_then(life) == Some(Life::Lives);
+            self.goes_on = threads_of(pid).iter().any(lives);
+        }
     }
 }
 
@@ -147,8 +167,6 @@ pub(crate) struct Sideband {
     unsettled: Vec<Record>,
     /// Processes whose main thread has ended but others may run.
     leaderless: BTreeMap<u32, Leaderless>,
-    /// Those that are known to go on.
-    headless: Vec<u32>,
     /// By running process.
     execs: BTreeMap<u32, LastExec>,
     /// Processes whose running program has created threads.
@@ -171,6 +189,8 @@ impl Sideband {
         let running = pids.map(|it| it.iter().copied().collect());
         let mut sideband = Sideband { running, ..Sideband::default() };
         sideband.threaded = pids.into_iter().flatten().copied().filter(|it| threads_of(*it).len() > 1).collect();
+        let leaderless = pids.into_iter().flatten().filter(|it| is_leaderless(**it));
+        sideband.leaderless = leaderless.map(|it| (*it, Leaderless::since(sys::monotonic_nanos()))).collect();
         for cpu in cpus::online()? {
             sideband.open_cpu(cpu, &threads)?;
         }
@@ -312,7 +332,7 @@ impl Sideband {
                     if pid == thread || self.leaderless.contains_key(&pid) =>
                 {
                     let it = self.leaderless.entry(pid).or_insert(Leaderless::since(time_nanos));
-                    it.time_nanos = time_nanos;
+                    it.last_end_nanos = time_nanos;
                 }
                 Record::ThreadEnd { .. } => {}
                 Record::Lost { n, .. } => self.lost += n,
@@ -332,9 +352,9 @@ impl Sideband {
         std::mem::take(&mut self.unwatched)
     }
 
-    /// Returns the processes that have gone on without their main thread, since the last call.
-    pub(crate) fn headless(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.headless)
+    /// Returns the processes whose main thread has ended and that go on.
+    pub(crate) fn leaderless(&self) -> Vec<u32> {
+        self.leaderless.iter().filter(|(_, it)| it.goes_on).map(|(pid, _)| *pid).collect()
     }
 
     /// Finds processes that have ended. A process ends with its last thread, which may not be the
@@ -342,36 +362,36 @@ impl Sideband {
     /// `exec`.
     fn over(&mut self) -> Vec<u32> {
         let mut over = Vec::new();
-        self.leaderless.retain(|pid, it| match after_leader(*pid) {
-            After::Nothing => {
-                over.push(*pid);
-                true
-            }
-            After::OtherThreads => {
-                if !it.is_told && it.goes_on() {
-                    it.is_told = true;
-                    self.headless.push(*pid);
+        self.leaderless.retain(|pid, it| {
+            !it.is_due()
+                || match after_leader(*pid) {
+                    After::Nothing => {
+                        over.push(*pid);
+                        true
+                    }
+                    After::OtherThreads => {
+                        it.look(*pid);
+                        true
+                    }
+                    // When a process executes a program that changes its privileges, Linux drops its events and records that
+                    // as its end. A thread that takes over calls `exec` after the main thread has ended; an earlier `exec` is
+                    // one that dropped the events.
+                    After::NewLeader if self.execs.get(pid).is_some_and(|exec| exec.time_nanos < it.last_end_nanos) => {
+                        // The events of all processes are no process's own.
+                        if self.running.is_some() {
+                            self.dropped.push(*pid);
+                        }
+                        false
+                    }
+                    After::NewLeader => false,
                 }
-                true
-            }
-            // When a process executes a program that changes its privileges, Linux drops its events and records that
-            // as its end. A thread that takes over calls `exec` after the main thread has ended; an earlier `exec` is
-            // one that dropped the events.
-            After::NewLeader if self.execs.get(pid).is_some_and(|exec| exec.time_nanos < it.time_nanos) => {
-                // The events of all processes are no process's own.
-                if self.running.is_some() {
-                    self.dropped.push(*pid);
-                }
-                false
-            }
-            After::NewLeader => false,
         });
         over
     }
 
     /// Returns the end of a process whose main thread has ended, unless it is known already.
     fn exit(&mut self, pid: u32) -> Option<ProcessEvent> {
-        let time_nanos = self.leaderless.remove(&pid)?.time_nanos;
+        let time_nanos = self.leaderless.remove(&pid)?.last_end_nanos;
         self.threaded.remove(&pid);
         // Every program maps itself, so this one was not watched.
         if self.execs.remove(&pid).is_some_and(|it| !it.is_mapped) {
@@ -440,10 +460,15 @@ fn after_leader(pid: u32) -> After {
         return After::Nothing;
     }
     // This file may be missing for a moment while a thread replaces the main one.
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")).ok().as_deref().and_then(main_thread) {
-        Some(MainThread::Lives) => After::NewLeader,
-        Some(MainThread::Ended) | None => After::OtherThreads,
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")).ok().as_deref().and_then(life) {
+        Some(Life::Lives) => After::NewLeader,
+        Some(Life::Ended) | None => After::OtherThreads,
     }
+}
+
+/// Whether a process goes on, or ends, without its main thread.
+pub fn is_leaderless(pid: u32) -> bool {
+    after_leader(pid) == After::OtherThreads
 }
 
 /// Whether all threads have ended. `/proc` cannot tell: while a thread replaces the main one, a
@@ -470,23 +495,23 @@ fn is_readable(fd: &OwnedFd) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MainThread {
+enum Life {
     Lives,
     /// Or is exiting: its end has been recorded, but it is still there.
     Ended,
 }
 
-/// Parses `/proc/PID/stat`: the third field is the state, the ninth the flags.
-fn main_thread(stat: &str) -> Option<MainThread> {
+/// Parses a `stat` of a thread in `/proc`: the third field is the state, the ninth the flags.
+fn life(stat: &str) -> Option<Life> {
     /// Source: `include/linux/sched.h`.
     const PF_EXITING: u64 = 4;
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?;
     let flags: u64 = fields.nth(5)?.parse().ok()?;
     Some(match state {
-        "Z" | "X" => MainThread::Ended,
-        _ if flags & PF_EXITING != 0 => MainThread::Ended,
-        _ => MainThread::Lives,
+        "Z" | "X" => Life::Ended,
+        _ if flags & PF_EXITING != 0 => Life::Ended,
+        _ => Life::Lives,
     })
 }
 
@@ -702,12 +727,12 @@ mod tests {
     }
 
     #[test]
-    fn a_main_thread_that_lives_is_told_from_one_that_ends() {
+    fn a_thread_that_lives_is_told_from_one_that_ends() {
         let stat = |state: &str, flags: u64| format!("7 (a) Z 1 (b) {state} 1 7 7 0 -1 {flags} 90 0");
-        assert_eq!(main_thread(&stat("S", 0x40_0000)), Some(MainThread::Lives));
-        assert_eq!(main_thread(&stat("R", 0x40_0004)), Some(MainThread::Ended));
-        assert_eq!(main_thread(&stat("Z", 0x40_000c)), Some(MainThread::Ended));
-        assert_eq!(main_thread("7 (a"), None);
+        assert_eq!(life(&stat("S", 0x40_0000)), Some(Life::Lives));
+        assert_eq!(life(&stat("R", 0x40_0004)), Some(Life::Ended));
+        assert_eq!(life(&stat("Z", 0x40_000c)), Some(Life::Ended));
+        assert_eq!(life("7 (a"), None);
         assert_eq!(after_leader(std::process::id()), After::NewLeader);
     }
 

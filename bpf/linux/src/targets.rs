@@ -5,8 +5,12 @@
 //!
 //! ```text
 //! task_newtask        if the current thread is in targets: add the new thread
+//!                     else if the new thread's bit is set, and tasks[thread] is another task: remove the old thread
+//! sched_process_exec  if the thread had another id, and tasks[that id] is this task: remove that id, and
+//!                     tasks[its id now] = its task, if that bit is set
 //! sched_process_free  if tasks[thread] is this task: remove the thread
 //! iter/task           add each thread of a process: what ran before
+//! iter/task           remove each thread of a process that has lost the scope's name
 //!
 //! iter/task           awaited = the task of the stopped command
 //! task_rename         if awaited is this task: awaited = 0, add the thread
@@ -16,7 +20,11 @@
 //! to add a thread     tasks[thread] = its task, and set its bit in targets; or refused += 1
 //! to remove it        clear its bit in targets, and delete tasks[thread]
 //! ```
-//! The last `task_rename` is for a scope of all processes of a name. An `exec` names its process, too.
+//! The last `task_rename` is for a scope of all processes of a name. An `exec` names its process, too. Another thread than
+//! the main one that calls `exec` takes the main one's id (`de_thread` in Linux's fs/exec.c), which is a target already.
+//!
+//! Between Linux's last use of an id and its freeing of the task, the id may go to another thread, even while
+//! `sched_process_free` looks at it. So a bit may be left behind, but the id's next thread does not inherit it.
 //!
 //! Handlers test the bit (`xputrace_bytecode::targets`), which takes them no search. `tasks` is needed only here: a value is
 //! the address of the thread's `task_struct`, because Linux reuses an id before it frees the thread that had it.
@@ -55,8 +63,11 @@ const WORD: i16 = NAME - targets::SCRATCH_BYTES;
 pub(crate) struct Targets {
     birth: OwnedFd,
     free: OwnedFd,
+    exec: OwnedFd,
     /// Adds the threads visited by an iteration.
     add: OwnedFd,
+    /// Removes the threads visited by an iteration.
+    remove: OwnedFd,
     /// Stores the thread visited by an iteration, for `rename`.
     await_exec: OwnedFd,
     rename: OwnedFd,
@@ -83,16 +94,31 @@ impl Targets {
             |name, asm| sys::load_raw_tracepoint(name, &insns(asm, maps)?).map_err(|it| failed("load a program", it));
         let birth = load(c"xt_birth", on_birth(&task))?;
         let free = load(c"xt_free", on_free(&task))?;
+        let exec = load(c"xt_exec", on_exec(&task))?;
         let rename = load(c"xt_rename", on_rename(&task))?;
         let visit = |name, asm| {
             sys::load_iterator(name, task.iterator, &insns(asm, maps)?)
                 .map_err(|it| failed("load an iterator over tasks, which Linux has from 6.1 on", it))
         };
         let add = visit(c"xt_add", on_visit(&task))?;
+        let remove = visit(c"xt_remove", on_visit_removed(&task))?;
         let await_exec = visit(c"xt_await", on_visit_awaited())?;
         let refused = MapHandle::new(spec, refused).map_err(|it| it.to_string())?;
         let targets = targets.try_clone_to_owned().map_err(|it| failed("share a map", it))?;
-        Ok(Targets { birth, free, add, await_exec, rename, targets, tasks, awaited, refused, reported: 0 })
+        Ok(Targets {
+            birth,
+            free,
+            exec,
+            add,
+            remove,
+            await_exec,
+            rename,
+            targets,
+            tasks,
+            awaited,
+            refused,
+            reported: 0,
+        })
     }
 
     /// From here on, children and threads of targets become targets.
@@ -103,6 +129,11 @@ impl Targets {
     /// From here on, targets that Linux frees are removed.
     pub(crate) fn watch_frees(&self) -> Result<OwnedFd, String> {
         link(c"sched_process_free", &self.free)
+    }
+
+    /// From here on, a target that takes its main thread's id is one by that id alone.
+    pub(crate) fn watch_takeovers(&self) -> Result<OwnedFd, String> {
+        link(c"sched_process_exec", &self.exec)
     }
 
     /// From here on, the process passed to [`Targets::await_exec`] becomes a target at its `exec`.
@@ -130,6 +161,11 @@ impl Targets {
     /// the process has ended.
     pub(crate) fn add(&self, pid: Option<u32>) -> Result<(), String> {
         visit(&self.add, pid)
+    }
+
+    /// Makes every thread of a running process no target any more. Not an error if the process has ended.
+    pub(crate) fn remove(&self, pid: u32) -> Result<(), String> {
+        visit(&self.remove, Some(pid))
     }
 
     /// Returns how many threads were refused because the map is full, since the last call. Includes
@@ -189,13 +225,45 @@ impl TaskType {
 /// Arguments: the new task, its clone flags. Runs in the thread that creates it.
 fn on_birth(task: &TaskType) -> Assembler {
     let mut asm = Assembler::new();
-    let (out, refused) = (asm.label(), asm.label());
-    asm.mov(Reg::R6, Reg::R1);
-    targets::leave_out_others(&mut asm, Map::Targets.id(), WORD, Reg::R6, &[], out);
-    asm.ldx(Size::Dw, Reg::R6, Reg::R6, 0);
+    let (out, refused, of_other, stale) = (asm.label(), asm.label(), asm.label(), asm.label());
+    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
+    targets::leave_out_others(&mut asm, Map::Targets.id(), WORD, Reg::R6, &[], of_other);
     read_thread_id(&mut asm, task, refused);
     add_thread(&mut asm, out);
     asm.place(refused);
+    count_refused(&mut asm, out);
+    asm.jump(out);
+
+    asm.place(of_other);
+    read_thread_id(&mut asm, task, out);
+    leave_out_others(&mut asm, out);
+    // An iteration may have added it already.
+    call_with_key(&mut asm, Map::Tasks, KEY, helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, stale);
+    asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
+    asm.jump_if(Cond::Eq, Reg::R1, Reg::R6, out);
+    asm.place(stale);
+    remove_thread(&mut asm, out);
+    finish(asm, out)
+}
+
+/// Arguments: the task, which is the current thread; the id that it had before.
+fn on_exec(task: &TaskType) -> Assembler {
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
+    asm.ldx(Size::Dw, Reg::R7, Reg::R1, 8);
+    asm.alu32(Alu::Mov, Reg::R7, Reg::R7);
+    read_thread_id(&mut asm, task, out);
+    asm.ldx(Size::W, Reg::R8, Reg::FP, KEY);
+    asm.jump_if(Cond::Eq, Reg::R7, Reg::R8, out);
+    asm.stx(Size::W, Reg::FP, KEY, Reg::R7);
+    leave_out_unowned(&mut asm, out);
+    remove_thread(&mut asm, out);
+    // Its new name may have made it no target.
+    asm.stx(Size::W, Reg::FP, KEY, Reg::R8);
+    leave_out_others(&mut asm, out);
+    add_thread(&mut asm, out);
     count_refused(&mut asm, out);
     finish(asm, out)
 }
@@ -206,11 +274,20 @@ fn on_free(task: &TaskType) -> Assembler {
     let out = asm.label();
     asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
     read_thread_id(&mut asm, task, out);
-    call_with_key(&mut asm, Map::Tasks, KEY, helper::MAP_LOOKUP_ELEM);
-    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
     // The id may belong to a newer thread.
-    asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
-    asm.jump_if(Cond::Ne, Reg::R1, Reg::R6, out);
+    leave_out_unowned(&mut asm, out);
+    remove_thread(&mut asm, out);
+    finish(asm, out)
+}
+
+/// Context: as for [`on_visit`].
+fn on_visit_removed(task: &TaskType) -> Assembler {
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 8);
+    asm.jump_if_imm(Cond::Eq, Reg::R6, 0, out);
+    read_thread_id(&mut asm, task, out);
+    leave_out_unowned(&mut asm, out);
     remove_thread(&mut asm, out);
     finish(asm, out)
 }
@@ -321,6 +398,22 @@ fn remove_thread(asm: &mut Assembler, out: Label) {
     asm.alu_imm(Alu::Xor, Reg::R1, -1);
     asm.atomic(atomic::AND, Size::Dw, Reg::R0, 0, Reg::R1);
     call_with_key(asm, Map::Tasks, KEY, helper::MAP_DELETE_ELEM);
+}
+
+/// Jumps to `out` if the thread whose id is in its stack slot is no target.
+fn leave_out_others(asm: &mut Assembler, out: Label) {
+    find_bit(asm, out);
+    asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
+    asm.alu(Alu::And, Reg::R0, Reg::R1);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+}
+
+/// Jumps to `out` if the id in its stack slot is not that of a target which is the task in R6.
+fn leave_out_unowned(asm: &mut Assembler, out: Label) {
+    call_with_key(asm, Map::Tasks, KEY, helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
+    asm.jump_if(Cond::Ne, Reg::R1, Reg::R6, out);
 }
 
 /// Sets R0 to the address of the word of the thread whose id is in its stack slot, and R1 to its bit. Jumps to `out` if

@@ -486,7 +486,7 @@ impl Replay<'_> {
         let Some(handlers) = self.handlers.hits.get(hit.probe as usize) else { return };
         let state = self.pipeline.state_mut();
         // Every recorded hit is a target's. The map holds only the current thread.
-        let (word, bit) = targets::place(hit.tid);
+        let (word, bit) = targets::word_and_bit(hit.tid);
         if let Some(targets) = state.plan.targets {
             state.engine.update(targets, &word.to_le_bytes(), &bit.to_le_bytes(), 0);
         }

@@ -87,8 +87,10 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
         } else if run.options.all_processes {
             *scope = Some(ProbeScope::System);
         } else if !run.options.pids.is_empty() {
-            // Attaching to a process should not affect others; its children may miss a moment.
-            scope.get_or_insert(ProbeScope::Process);
+            // Attaching to a process should not affect others; its children may miss a moment. Linux finds a process's
+            // own uprobes by its main thread.
+            let is_without = run.options.pids.iter().any(|it| xputrace_linux::is_leaderless(*it));
+            scope.get_or_insert(if is_without { ProbeScope::Tree } else { ProbeScope::Process });
         } else if run.options.loaders.is_some() {
             // Other loaders neither know which processes belong to a command, nor where functions return.
             scope.get_or_insert(ProbeScope::System);

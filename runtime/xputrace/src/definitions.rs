@@ -8,20 +8,26 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use xputrace_model::manual::{EVENTS, Entry};
 
-/// An event whose name is a word of Rhai's: there it can't be a function.
-const RESERVED: &str = "module";
+/// Words that the language server keeps for itself: a definition of theirs ends its reading of the file.
+const RESERVED: &[&str] = &["exit", "module"];
 
 /// The functions that declare no event: head and meaning.
 const FUNCTIONS: &[(&str, &str)] = &[
     ("map(options: Map)", "Declares a map: `#{name: \"calls\", size: 1_000_000, evict: true}`."),
     ("stacks(size: int)", "Declares how many different stacks Linux keeps."),
-    ("arg(name: String, default: ?, help: String) -> ?", "Declares an argument of the script, and returns its value."),
+    (
+        "arg(name: String, otherwise: ?, help: String) -> ?",
+        "Declares an argument of the script, and returns its value.",
+    ),
     ("interpret(handler: Fn) -> Fn", "Makes a handler run in the interpreter."),
     ("flamegraph(path: String, map: ?)", "Draws a map whose first key is a stack."),
-    ("exit()", "Ends the tracing."),
-    ("exit(code: int)", "Ends the tracing with this exit status."),
     ("str(address: int) -> String", "Reads a string of the program, of up to 128 bytes."),
     ("str(address: int, length: int) -> String", "Reads a string of the program."),
+    ("print(value: ?)", "Prints a text, a number, a map, or, as JSON, an object."),
+    ("fit(texts: Array, beside: int) -> Array", "Shortens texts to what a line of the terminal has room for."),
+    ("min(a: ?, b: ?) -> ?", "Returns the lesser of two values."),
+    ("max(a: ?, b: ?) -> ?", "Returns the greater of two values."),
+    ("abs(x: ?) -> ?", "Returns a number without its sign."),
 ];
 
 /// Prints the definitions.
@@ -30,7 +36,7 @@ const FUNCTIONS: &[(&str, &str)] = &[
 /// Standard output cannot be written.
 pub fn print() -> Result<ExitCode> {
     let mut text = String::from("module static;\n");
-    for entry in EVENTS.iter().filter(|it| it.event.name() != RESERVED) {
+    for entry in EVENTS.iter().filter(|it| !RESERVED.contains(&it.event.name())) {
         event(&mut text, entry);
     }
     for (head, meaning) in FUNCTIONS {

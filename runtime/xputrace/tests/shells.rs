@@ -139,6 +139,26 @@ fn definitions_have_a_function_for_each_event() {
     }
 }
 
+/// Words that can name neither a function nor a parameter. Source: "Keywords" in Rhai's book, the active and the
+/// reserved ones; `exit` is one of the language server's own.
+const WORDS: &str = " true false let const if else switch do while loop until for in continue break fn private this \
+    return throw try catch import export as global Fn call curry type_of eval is_def_fn is_def_var is_shared var \
+    static default match case public protected new use with is module package super thread spawn go shared sync \
+    async await yield exit void null nil ";
+
+#[test]
+fn definitions_name_nothing_by_a_word_of_the_language() {
+    let text = xputrace(&["definitions"]);
+    for head in text.lines().filter_map(|it| it.strip_prefix("fn ")) {
+        let (name, rest) = head.split_once('(').unwrap();
+        let (parameters, _) = rest.split_once(')').unwrap();
+        let named = parameters.split(',').filter_map(|it| it.split_once(':')).map(|(name, _)| name.trim());
+        for word in named.chain([name]) {
+            assert!(!WORDS.contains(&format!(" {word} ")), "{head}");
+        }
+    }
+}
+
 /// Every page, by its name.
 fn pages(directory: &Path) -> Vec<PathBuf> {
     let written = xputrace(&["man", "-o", directory.to_str().unwrap()]);

@@ -9,6 +9,7 @@ use xputrace_bytecode::{Assembler, BpfMapId, MapKind, ProgramKind, Reg};
 use xputrace_bytecode::{helper, targets};
 use xputrace_linux::{Linux, News, ProcessEvent, Scope, StoppedChild};
 use xputrace_model::plan::{Plan, Probe, ProbeScope, Target};
+use xputrace_model::process_name::ProcessName;
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 
@@ -266,4 +267,72 @@ fn a_tree_is_seen_from_every_childs_first_instruction_and_nobody_else() {
     linux.processes();
     let children: Vec<_> = linux.news().into_iter().filter(|it| matches!(it, News::Child(_))).collect();
     assert!(children.is_empty(), "no child needs links of its own: {children:?}");
+}
+
+/// The thread that calls `exec` takes the main thread's id, and gives up its own.
+#[test]
+fn an_exec_by_another_thread_leaves_no_bit_behind() {
+    need_root!();
+    let (plan, _) = getppid_plan();
+    let mut linux = Linux::load(&plan).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = make_fifo(&directory);
+    let mut child = StoppedChild::spawn(&words(&["exec-by-thread", "1", fifo.to_str().unwrap()]), &[], None).unwrap();
+    linux.attach(&plan, &child.scope()).unwrap();
+    child.resume().unwrap();
+    let _writer = feed(&fifo, 1);
+    poll_until(&mut linux, |linux| n_targets(linux, &plan) <= 1);
+    child.wait().unwrap();
+    poll_until(&mut linux, |linux| n_targets(linux, &plan) == 0);
+}
+
+#[test]
+fn a_process_that_gives_up_the_scopes_name_is_left_with_all_its_threads() {
+    need_root!();
+    let (plan, calls) = getppid_plan();
+    let mut linux = Linux::load(&plan).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("xt-first-name");
+    std::fs::copy(target(), &copy).unwrap();
+    let fifo = make_fifo(&directory);
+    linux.attach(&plan, &Scope::Named(ProcessName::parse("xt-first-name").unwrap())).unwrap();
+    let mut child = Command::new(&copy).args(["renamed", "100"]).arg(&fifo).spawn().unwrap();
+    poll_until(&mut linux, |linux| n_targets(linux, &plan) == 1);
+    let _first = feed(&fifo, 1);
+    poll_until(&mut linux, |linux| {
+        linux.processes();
+        std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().count() == 2 && n_targets(linux, &plan) == 0
+    });
+    let _second = feed(&fifo, 1);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(read_counter(&linux, calls), 0);
+}
+
+/// As if an id had been given away at the moment in which its last thread's bit was cleared.
+#[test]
+fn a_bit_that_is_left_behind_makes_nobody_a_target() {
+    need_root!();
+    let (plan, calls) = getppid_plan();
+    let linux = &mut Linux::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&["forking-syscalls", "1000"]), &[], None).unwrap();
+    linux.attach(&plan, &child.scope()).unwrap();
+    let targets = linux.map(plan.targets.unwrap()).unwrap();
+    let next = child.pid() / u64::BITS;
+    for word in next..next + 128 {
+        let unused = (0..u64::BITS).filter(|bit| !is_running(word * u64::BITS + bit)).map(|bit| 1u64 << bit);
+        targets.update(&word.to_ne_bytes(), &unused.sum::<u64>().to_ne_bytes(), 0).unwrap();
+    }
+    for _ in 0..20 {
+        let mut other = StoppedChild::spawn(&words(&["forking-syscalls", "1000"]), &[], None).unwrap();
+        other.resume().unwrap();
+        other.wait().unwrap();
+    }
+    assert_eq!(read_counter(linux, calls), 0, "nothing of others");
+    child.resume().unwrap();
+    child.wait().unwrap();
+    assert_eq!(read_counter(linux, calls), 3000);
+}
+
+fn is_running(thread: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{thread}")).exists()
 }

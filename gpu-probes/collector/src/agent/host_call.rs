@@ -154,20 +154,6 @@ pub(super) struct Local {
     layers_added: u32,
 }
 
-/// Runs something of ours that calls CUDA: its calls are not the program's, and no events.
-pub fn unseen<R>(run: impl FnOnce() -> R) -> R {
-    let before = this_thread().is_ours.replace(true);
-    let result = run();
-    this_thread().is_ours.set(before);
-    result
-}
-
-/// Whether the calling thread makes calls of ours.
-#[inline]
-pub fn is_unseen() -> bool {
-    this_thread().is_unseen()
-}
-
 /// Handles a call on entry.
 ///
 /// # Safety

@@ -72,7 +72,7 @@ const _: () = assert!(MAX_CODE + 1 < 1 << LEN_BITS && MAX_NAME + 1 < 1 << LEN_BI
 impl Store {
     /// Makes room for so many byte strings, a power of two, and for their bytes together.
     pub(crate) fn new(entries: usize, bytes: usize) -> io::Result<Self> {
-        debug_assert!(entries.is_power_of_two());
+        assert!(entries.is_power_of_two(), "slots are found by a mask");
         Ok(Store { entries: Zeroed::new(entries)?, bytes: Zeroed::new(bytes)?, used: AtomicUsize::new(0) })
     }
 

@@ -8,7 +8,7 @@
 //! launch.
 //!
 //! Between two launches, CUDA runs so much code of its own that ours is in none of the nearer caches. So what every launch
-//! runs is inlined into one function, with what is rare out of its way (docs/BENCHMARKS.md).
+//! runs is inlined into its callback, and what is rare is out of its way (docs/BENCHMARKS.md).
 
 use super::Agent;
 use super::backend::{Context, Layer, Stream, StreamKind};

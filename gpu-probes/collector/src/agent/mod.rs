@@ -420,7 +420,7 @@ impl Agent {
         self.guarded_on(this_thread(), run)
     }
 
-    /// Like [`Agent::guarded`], on the calling thread.
+    /// Like [`Agent::guarded`], for a caller that has looked up its thread.
     #[inline(always)]
     pub fn guarded_on(&self, thread: &'static ThisThread, run: impl FnOnce()) -> bool {
         let inside = self.come_in(thread);

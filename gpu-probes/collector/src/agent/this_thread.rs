@@ -13,8 +13,7 @@ pub struct ThisThread {
     pub(super) slot: Cell<usize>,
     /// 0 if it is not known yet.
     pub(super) id: Cell<u32>,
-    /// Whether it makes calls of ours ([`super::host_call::unseen`]).
-    pub(super) is_ours: Cell<bool>,
+    is_unseen: Cell<bool>,
     pub(super) output: RefCell<Output>,
     pub(super) launch: RefCell<launch::Local>,
     pub(super) host_call: RefCell<host_call::Local>,
@@ -27,7 +26,7 @@ thread_local! {
         ThisThread {
             slot: Cell::new(presence::UNKNOWN),
             id: Cell::new(0),
-            is_ours: Cell::new(false),
+            is_unseen: Cell::new(false),
             output: RefCell::new(Output::NONE),
             launch: RefCell::new(launch::Local::new()),
             host_call: RefCell::new(host_call::Local::new(std::ptr::null(), None)),
@@ -40,6 +39,14 @@ thread_local! {
 pub fn this_thread() -> &'static ThisThread {
     // SAFETY: without a destructor, it lives as long as the thread, which it can't leave: it is not `Sync`.
     THIS.with(|it| unsafe { &*std::ptr::from_ref(it) })
+}
+
+/// Runs something of ours that calls CUDA: its calls are not the program's, and no events.
+pub fn unseen<R>(run: impl FnOnce() -> R) -> R {
+    let before = this_thread().is_unseen.replace(true);
+    let result = run();
+    this_thread().is_unseen.set(before);
+    result
 }
 
 impl ThisThread {
@@ -61,9 +68,9 @@ impl ThisThread {
         id
     }
 
-    /// Whether it makes calls of ours.
+    /// Whether it runs something of ours ([`unseen`]).
     #[inline]
     pub fn is_unseen(&self) -> bool {
-        self.is_ours.get()
+        self.is_unseen.get()
     }
 }

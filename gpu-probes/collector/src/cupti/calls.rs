@@ -294,7 +294,7 @@ pub fn index_of(domain: u32, id: u32) -> Option<usize> {
     INDEX.get(domain, id)
 }
 
-/// Returns what the call submits that is at this index of [`IDS`]: [`Call::submits`], which takes branches to find out.
+/// Returns what the call at this index of [`IDS`] submits. A table, because [`Call::submits`] branches.
 #[inline]
 pub fn submits(index: usize) -> Option<events::Call> {
     static SUBMITS: [Option<events::Call>; IDS.len()] = {

@@ -10,7 +10,6 @@ use super::{
     RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED,
     RESOURCE_STREAM_CREATED, RUN, ResourceData, Run, SITE_ENTER, current_run, domain,
 };
-use crate::agent::host_call::is_unseen;
 use crate::agent::resources::{ContextChange, ModuleChange};
 use crate::agent::this_thread::{ThisThread, this_thread};
 use std::ffi::c_void;
@@ -101,7 +100,7 @@ unsafe fn on_shared(wanted: WantedBy, domain: u32, id: u32, data: *const Callbac
 /// `data` is CUPTI's for this callback, null or valid while it runs.
 #[inline]
 unsafe fn on_twins_callback(domain: u32, id: u32, data: *const CallbackData) {
-    if is_unseen() {
+    if this_thread().is_unseen() {
         return;
     }
     // SAFETY: a run, never freed.

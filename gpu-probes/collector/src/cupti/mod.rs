@@ -30,9 +30,9 @@ mod yielding;
 pub use functions::*;
 
 use crate::agent::device::ImageCode;
-use crate::agent::host_call;
 use crate::agent::presence::Held;
 use crate::agent::resources::ContextIds;
+use crate::agent::this_thread;
 use crate::agent::{Agent, Backend, Context, Flushing, Layer, Order, Refusal, Stream, StreamKind};
 use driver::Driver;
 use graphs::Graphs;
@@ -313,7 +313,7 @@ impl Backend for CuptiBackend {
     }
 
     fn each_gpu(&self, each: &mut dyn FnMut(&Gpu, &GpuLimits, &[u8])) -> bool {
-        host_call::unseen(|| self.driver.devices.each(each))
+        this_thread::unseen(|| self.driver.devices.each(each))
     }
 
     fn device_of(&self, context: Context) -> Option<u32> {

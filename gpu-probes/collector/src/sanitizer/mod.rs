@@ -16,7 +16,7 @@ mod places;
 mod times;
 
 use crate::agent::device::ImageCode;
-use crate::agent::host_call::{is_unseen, unseen};
+use crate::agent::this_thread::{this_thread, unseen};
 use crate::agent::{Agent, Backend, Context, Flushing, Layer, Order, Refusal, Stream, StreamKind};
 use crate::cupti::driver::{Driver, find_driver};
 use crate::cupti::{Handle, kind_of_stream, layer_of, twins};
@@ -151,7 +151,7 @@ unsafe extern "C" fn on_callback(
         return;
     };
     // A forked child has neither the memory nor the threads; and what we load is not the program's.
-    if data.is_null() || is_unseen() || !run.agent.is_ours() {
+    if data.is_null() || this_thread().is_unseen() || !run.agent.is_ours() {
         return;
     }
     // SAFETY: the API's data for this callback, which is valid while it runs.

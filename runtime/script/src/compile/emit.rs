@@ -21,8 +21,8 @@ use xputrace_model::table::TableId;
 const STACK_BYTES: i32 = 512;
 /// Maximum number of maps in a program (`MAX_USED_MAPS` in Linux's `kernel/bpf/verifier.c`).
 const MOST_MAPS: usize = 64;
-/// An 8-byte slot for array keys, used only between two adjacent instructions.
-pub(super) const SCRATCH: i16 = -8;
+/// A slot for array keys, used only between two adjacent instructions, and by the filter of targets.
+pub(super) const SCRATCH: i16 = -xputrace_bytecode::targets::SCRATCH_BYTES;
 /// The errno of an update for which a map has no room.
 const E2BIG: i32 = 7;
 const TEMPORARIES: [Reg; 3] = [Reg::R7, Reg::R8, Reg::R9];

@@ -36,10 +36,11 @@ pub(crate) const COLLIDED: u64 = 2;
 
 /// Stack slots of the programs.
 mod slot {
-    /// The key of a map with 4-byte keys.
+    /// The key of a map with 4-byte keys, and what [`xputrace_bytecode::targets`] needs.
     pub(super) const KEY: i16 = -8;
     /// Overwritten by the readers of the context.
     pub(super) const SCRATCH: i16 = KEY - xputrace_bytecode::probe::SCRATCH_BYTES;
+    const _: () = assert!(KEY + xputrace_bytecode::targets::SCRATCH_BYTES <= 0);
 }
 
 /// What a recording always requests from the collector. Of CUDA's calls it has the waits, allocations and frees, those that

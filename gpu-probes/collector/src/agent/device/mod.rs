@@ -21,7 +21,7 @@ pub use memory::{CodeAt, ImageCode};
 pub use region::DeviceRegion;
 pub use worker::Job;
 
-use super::host_call::unseen;
+use super::this_thread::unseen;
 use super::{Agent, control};
 use exchange::{Answer, Asked, Exchange, Made};
 use files::{LoadedFile, places_of_ptx};

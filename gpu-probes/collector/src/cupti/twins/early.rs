@@ -11,7 +11,7 @@ use super::code::KernelCode;
 use super::table::{Key, New, Table};
 use super::work::{Loaded, Work};
 use super::{Images, Kernel, Origin, Run, Twins};
-use crate::agent::host_call::unseen;
+use crate::agent::this_thread::unseen;
 use crate::agent::zeroed::{ZeroIsValid, Zeroed};
 use crate::agent::{Agent, Backend, Context};
 use std::io;

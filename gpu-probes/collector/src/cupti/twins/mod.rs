@@ -38,7 +38,7 @@ use super::{
     SITE_ENTER, SITE_EXIT, domain,
 };
 use crate::agent::device::{CodeAt, Job, LOOKS_EVERY, TWIN_WITHIN};
-use crate::agent::host_call::unseen;
+use crate::agent::this_thread::unseen;
 use crate::agent::{Agent, Context};
 use calls::{Extents, Kernel, role_of};
 use choosing::{AskLaunch, CHOICES, Kernels, SharedOff, Wanted};

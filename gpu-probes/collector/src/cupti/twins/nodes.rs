@@ -6,7 +6,7 @@ use super::calls::{self, Extents, Kernel, MOST_NODE_BYTES, NodeLayout};
 use super::choosing::CHOICES;
 use super::table::Key;
 use super::{Found, Twins};
-use crate::agent::host_call::unseen;
+use crate::agent::this_thread::unseen;
 use crate::cupti::launches::context;
 use crate::cupti::{CallbackData, Run};
 use std::cell::UnsafeCell;

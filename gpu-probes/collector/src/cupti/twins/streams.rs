@@ -4,7 +4,7 @@ use super::super::{Handle, Run, STREAM_PER_THREAD};
 use super::Twins;
 use super::calls::Kernel;
 use super::choosing::AskLaunch;
-use crate::agent::host_call::unseen;
+use crate::agent::this_thread::unseen;
 use crate::agent::{Agent, Backend, Context, launch};
 use std::cell::Cell;
 use std::ptr::{null, null_mut};
