@@ -1,12 +1,16 @@
 //! Lookups in the type information of the running Linux kernel.
 //!
 //! Only what is needed: a function by name; a structure by name, then a member by name, including
-//! anonymous structures and unions. Source: `Documentation/bpf/btf.rst`.
+//! anonymous structures and unions; an integer type by name. Source: `Documentation/bpf/btf.rst`.
 
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;
+const KIND_INT: u32 = 1;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
+const KIND_ENUM: u32 = 6;
+const KIND_TYPEDEF: u32 = 8;
+const KIND_CONST: u32 = 10;
 const KIND_FUNC: u32 = 12;
 
 /// Returns what `look_up` finds in the type information of the running Linux kernel; `None` also if
@@ -22,6 +26,14 @@ pub(crate) fn why_missing() -> String {
         Err(error) => format!("cannot read Linux's type information, {VMLINUX}: {error}"),
         Ok(_) => format!("Linux's type information, {VMLINUX}, does not describe what is needed"),
     }
+}
+
+/// An integer type of C's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Integer {
+    /// In bytes.
+    pub(crate) size: u32,
+    pub(crate) signed: bool,
 }
 
 /// Type information.
@@ -61,6 +73,32 @@ impl<'a> Btf<'a> {
     /// Returns the type id of a function.
     pub(crate) fn function(&self, name: &str) -> Option<u32> {
         Some(self.position(KIND_FUNC, name)? as u32 + 1)
+    }
+
+    /// Returns an integer or enumeration type by its name in C, also one that another names (`pid_t`).
+    pub(crate) fn integer(&self, name: &str) -> Option<Integer> {
+        const SIGNED: u32 = 1 << 24;
+        const MOST_NAMES: usize = 16;
+        let name = name.trim_start_matches("const ");
+        let mut at = match (name.strip_prefix("enum "), name) {
+            (Some(name), _) => self.position(KIND_ENUM, name)?,
+            (None, "unsigned") => self.position(KIND_INT, "unsigned int")?,
+            (None, name) => self.position(KIND_INT, name).or_else(|| self.position(KIND_TYPEDEF, name))?,
+        };
+        // Bounded, against descriptions that contain themselves.
+        for _ in 0..MOST_NAMES {
+            let here = *self.types.get(at)?;
+            let word = u32_at(self.bytes, here + 8)?;
+            match self.kind(here)? {
+                KIND_INT => {
+                    return Some(Integer { size: word, signed: u32_at(self.bytes, here + 12)? & SIGNED != 0 });
+                }
+                KIND_ENUM => return Some(Integer { size: word, signed: self.info(here)? >> 31 != 0 }),
+                KIND_TYPEDEF | KIND_CONST => at = (word as usize).checked_sub(1)?,
+                _ => return None,
+            }
+        }
+        None
     }
 
     fn position(&self, kind: u32, name: &str) -> Option<usize> {
@@ -131,15 +169,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `struct s { union { int b; }; int a; }` with the anonymous union at 4 and `a` at 8.
+    /// `int`, `struct s { union { int b; }; int a; }` with the anonymous union at 4 and `a` at 8, and `typedef int id`.
     fn sample() -> Vec<u8> {
-        let strings = b"\0s\0a\0b\0int\0";
+        let strings = b"\0s\0a\0b\0int\0id\0";
         let word = |it: u32| it.to_le_bytes();
         let types: Vec<u8> = [
             word(7),
             word(1 << 24),
             word(4),
-            word(32),
+            word(1 << 24 | 32),
             word(0),
             word(5 << 24 | 1),
             word(4),
@@ -155,6 +193,9 @@ mod tests {
             word(3),
             word(1),
             word(64),
+            word(11),
+            word(8 << 24),
+            word(1),
         ]
         .concat();
         let mut bytes = MAGIC.to_le_bytes().to_vec();
@@ -179,6 +220,16 @@ mod tests {
         assert_eq!(find(&sample(), "t", "a"), None);
     }
 
+    #[test]
+    fn integers_are_found_by_all_their_names() {
+        let bytes = sample();
+        let btf = Btf::parse(&bytes).unwrap();
+        for name in ["int", "id", "const id"] {
+            assert_eq!(btf.integer(name), Some(Integer { size: 4, signed: true }), "{name}");
+        }
+        assert_eq!((btf.integer("s"), btf.integer("enum s")), (None, None));
+    }
+
     proptest! {
         #[test]
         fn broken_bytes_are_survived(at in 0usize..120, byte: u8, cut in 0usize..140) {
@@ -187,6 +238,7 @@ mod tests {
             bytes[at] = byte;
             bytes.truncate(cut);
             let _ = find(&bytes, "s", "a");
+            let _ = Btf::parse(&bytes).and_then(|it| it.integer("id"));
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The live machine as the compiler's catalog.
 //!
 //! Tracepoints come from tracefs, functions from the files that a run would probe, the pid
-//! namespace from /proc, and the offset of one field of `task_struct` from Linux's type information
-//! (BTF).
+//! namespace from /proc, and the offset of one field of `task_struct` and the sizes of C's types from Linux's type
+//! information (BTF).
 
 use crate::attach;
+use crate::btf::{self, Integer};
 use crate::error::AttachError;
 use crate::pid_namespace;
 use crate::resolve::{self, Candidate, Place};
@@ -15,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::OnceLock;
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use xputrace_bytecode::probe::PidNamespace;
 use xputrace_model::catalog::{Catalog, ReturnType, TracepointField, TracepointFieldType, TracepointFormat};
 use xputrace_model::diagnostic;
@@ -25,6 +26,8 @@ use xputrace_model::plan::UsdtPattern;
 pub(crate) const INITIAL_PID_NAMESPACE: u64 = 4_026_531_836;
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const NEAR_NAMES: usize = 3;
+/// Size of a system call's argument in the record of its tracepoint.
+const WORD_BYTES: u32 = 8;
 
 /// The live machine, with the functions of one scope's files.
 #[derive(Clone, Debug)]
@@ -135,7 +138,7 @@ impl LiveCatalog {
 
 impl Catalog for LiveCatalog {
     fn tracepoint(&self, category: &str, name: &str) -> Result<TracepointFormat, String> {
-        read(category, name, "format").map(|it| parse_format(&it)).map_err(|it| it.to_string())
+        read(category, name, "format").map(|it| parse_format(&it, &integer)).map_err(|it| it.to_string())
     }
 
     fn tracepoints(&self) -> Result<Vec<String>, String> {
@@ -273,14 +276,22 @@ fn entries(directory: &Path) -> io::Result<Vec<String>> {
     Ok(std::fs::read_dir(directory)?.flatten().filter_map(|it| it.file_name().into_string().ok()).collect())
 }
 
+/// Returns an integer type of Linux's by its name. Remembers it: a description of all types is searched.
+fn integer(name: &str) -> Option<Integer> {
+    static KNOWN: LazyLock<Mutex<HashMap<String, Option<Integer>>>> = LazyLock::new(Default::default);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    *known.entry(name.to_owned()).or_insert_with(|| btf::with(|it| it.integer(name)))
+}
+
 /// Parses lines such as `field:pid_t prev_pid; offset:24; size:4; signed:1;`, separated by tabs.
 /// Skips the fields that all tracepoints share (`common_…`).
-fn parse_format(text: &str) -> TracepointFormat {
-    let fields = text.lines().filter_map(parse_field).filter(|it| !it.name.starts_with("common_")).collect();
+fn parse_format(text: &str, integer: &dyn Fn(&str) -> Option<Integer>) -> TracepointFormat {
+    let fields =
+        text.lines().filter_map(|it| parse_field(it, integer)).filter(|it| !it.name.starts_with("common_")).collect();
     TracepointFormat { fields }
 }
 
-fn parse_field(line: &str) -> Option<TracepointField> {
+fn parse_field(line: &str, integer: &dyn Fn(&str) -> Option<Integer>) -> Option<TracepointField> {
     let mut parts = line.trim().split(';').map(str::trim);
     let declaration = parts.next()?.strip_prefix("field:")?;
     let mut number = |key: &str| parts.next()?.strip_prefix(key)?.parse::<u32>().ok();
@@ -290,7 +301,14 @@ fn parse_field(line: &str) -> Option<TracepointField> {
         Some((name, _)) => (name, true),
         None => (name, false),
     };
-    let kind = field_type(kind.trim(), declaration.contains('*'), array, size, signed);
+    let (kind, pointer) = (kind.trim(), declaration.contains('*'));
+    // The arguments of a system call are in words, whose other half may hold anything.
+    let narrower = || integer(kind).filter(|it| it.size < WORD_BYTES);
+    let Integer { size, signed } = match size == WORD_BYTES && !pointer && !array {
+        true => narrower().unwrap_or(Integer { size, signed }),
+        false => Integer { size, signed },
+    };
+    let kind = field_type(kind, pointer, array, size, signed);
     Some(TracepointField { name: name.to_owned(), offset, kind })
 }
 
@@ -319,11 +337,17 @@ mod tests {
         \tfield:__data_loc char[] name;\toffset:28;\tsize:4;\tsigned:0;\n\
         \tfield:const char * buf;\toffset:32;\tsize:8;\tsigned:0;\n\
         \tfield:u32 words[2];\toffset:40;\tsize:8;\tsigned:0;\n\
+        \tfield:pid_t upid;\toffset:56;\tsize:8;\tsigned:0;\n\
+        \tfield:size_t count;\toffset:64;\tsize:8;\tsigned:0;\n\
         \tfield:bool dead;\toffset:48;\tsize:1;\tsigned:0;\nprint fmt: \"field:x\"\n";
 
     #[test]
     fn a_format_file_is_read() {
-        let format = parse_format(FORMAT);
+        let integer = |name: &str| match name {
+            "pid_t" => Some(Integer { size: 4, signed: true }),
+            _ => Some(Integer { size: 8, signed: false }),
+        };
+        let format = parse_format(FORMAT, &integer);
         let fields: Vec<_> = format.fields.iter().map(|it| (it.name.as_str(), it.offset, it.kind)).collect();
         assert_eq!(
             fields,
@@ -333,6 +357,8 @@ mod tests {
                 ("name", 28, DataLoc),
                 ("buf", 32, Int { size: 8, signed: false }),
                 ("words", 40, Other),
+                ("upid", 56, Int { size: 4, signed: true }),
+                ("count", 64, Int { size: 8, signed: false }),
                 ("dead", 48, Int { size: 1, signed: false }),
             ]
         );

@@ -563,8 +563,9 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
         Event::Device(place) if place.is_of_blocks() => &["every", "tag", "stream", "via"],
         Event::Device(_) => &["per", "every", "tag", "stream", "via"],
         Event::Begin | Event::End | Event::Interval => &[],
-        Event::Uretprobe => &["scope", "every", "return"],
-        _ => &["scope", "every"],
+        Event::Uretprobe => &["scope", "every", "optional", "return"],
+        Event::Profile => &["scope", "every"],
+        _ => &["scope", "every", "optional"],
     };
     for (name, value) in &map {
         // It has been reported.
@@ -631,7 +632,7 @@ fn option(
             }
             Err(_) => wrong(
                 "`optional` is true or false".to_owned(),
-                "`optional: true` leaves the handler out where a recording has no such events".to_owned(),
+                "`optional: true` leaves the handler out where there are no such events".to_owned(),
             ),
         },
         "kinds" => match kinds(value) {

@@ -40,7 +40,7 @@ pub struct Options {
     pub scope: Option<ProbeScope>,
     /// `every: n`: only every n-th event.
     pub every: Option<u64>,
-    /// `optional: true`: a replay of a recording without these events leaves the handler out.
+    /// `optional: true`: where the machine has no such place, or the recording no such events, the handler is left out.
     pub optional: bool,
     /// `kinds: […]`: the calls that a `launch` handler sees, if the script says.
     pub kinds: Option<Calls>,

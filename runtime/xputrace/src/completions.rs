@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, Command};
 use clap_complete::aot;
 use std::process::ExitCode;
-use xputrace_model::manual::EVENTS;
+use xputrace_model::manual::{EVENTS, Entry};
 
 const NAME: &str = "xputrace";
 /// The argument that may be a file too.
@@ -41,15 +41,24 @@ impl Candidate {
 /// Returns the names that a verb's argument may have.
 fn names(argument: &Arg) -> Vec<Candidate> {
     match argument.get_id().as_str() {
-        SCRIPT => xputrace_script::scripts().iter().map(|it| Candidate::new(it.name, it.summary())).collect(),
-        "topic" => EVENTS.iter().map(|it| Candidate::new(it.event.name(), it.meaning.replace('`', ""))).collect(),
-        "verb" => cli::table().get_subcommands().map(verb).collect(),
+        SCRIPT => scripts().collect(),
+        "topic" => EVENTS.iter().map(event).chain(verbs()).chain(scripts()).collect(),
+        "verb" => verbs().collect(),
         _ => argument.get_possible_values().iter().map(possible_value).collect(),
     }
 }
 
-fn verb(it: &Command) -> Candidate {
-    Candidate::new(it.get_name(), it.get_about().map(ToString::to_string).unwrap_or_default())
+fn event(it: &Entry) -> Candidate {
+    Candidate::new(it.event.name(), it.meaning.replace('`', ""))
+}
+
+fn scripts() -> impl Iterator<Item = Candidate> {
+    xputrace_script::scripts().iter().map(|it| Candidate::new(it.name, it.summary()))
+}
+
+fn verbs() -> impl Iterator<Item = Candidate> {
+    let about = |it: &Command| it.get_about().map(ToString::to_string).unwrap_or_default();
+    cli::table().get_subcommands().map(|it| Candidate::new(it.get_name(), about(it))).collect::<Vec<_>>().into_iter()
 }
 
 fn possible_value(it: &PossibleValue) -> Candidate {

@@ -7,8 +7,11 @@ use anyhow::{Context, Result, bail};
 use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
+use std::rc::Rc;
 use xputrace_bpftrace::{SyntaxError, Translation};
-use xputrace_model::diagnostic::{Diagnostic, FileId, Label, SourceFile, Sources};
+use xputrace_linux::LiveCatalog;
+use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Severity, SourceFile, Sources};
+use xputrace_script::{BundledLoader, compile};
 
 /// Prints the script, and on standard error how much is missing.
 ///
@@ -19,7 +22,8 @@ pub fn translate(options: &TranslateOptions) -> Result<ExitCode> {
     match xputrace_bpftrace::translate(&source.text) {
         Ok(translation) => {
             console::print(&translation.text)?;
-            Ok(status(&translation))
+            let mistakes = mistakes_of(&translation);
+            Ok(status(&translation, &mistakes))
         }
         Err(error) => {
             let sources = Sources { files: vec![source] };
@@ -29,15 +33,31 @@ pub fn translate(options: &TranslateOptions) -> Result<ExitCode> {
     }
 }
 
-fn status(translation: &Translation) -> ExitCode {
-    match translation.untranslated.len() {
-        0 => ExitCode::SUCCESS,
-        count => {
-            let parts = if count == 1 { "1 part is".into() } else { format!("{count} parts are") };
-            console::say(format_args!("{parts} not translated; comments say why"));
-            ExitCode::from(INCOMPLETE)
-        }
+fn status(translation: &Translation, mistakes: &[Diagnostic]) -> ExitCode {
+    let count = translation.untranslated.len();
+    if count > 0 {
+        let parts = if count == 1 { "1 part is".into() } else { format!("{count} parts are") };
+        console::say(format_args!("{parts} not translated; comments say why"));
     }
+    if !mistakes.is_empty() {
+        console::say(format_args!("the translation does not compile:"));
+        let source = SourceFile { name: "translation".into(), text: translation.text.clone() };
+        crate::compiled::report(mistakes, &Sources { files: vec![source] }, true);
+    }
+    if count > 0 || !mistakes.is_empty() { ExitCode::from(INCOMPLETE) } else { ExitCode::SUCCESS }
+}
+
+/// Returns why the translation does not compile, other than for places that another machine may have, or that an argument
+/// of the script names.
+fn mistakes_of(translation: &Translation) -> Vec<Diagnostic> {
+    let source = SourceFile { name: "translation".into(), text: translation.text.clone() };
+    let loaded = xputrace_script::load(source, &[], Rc::new(BundledLoader));
+    let (_, compiled) = compile::compile(&loaded.staged, &LiveCatalog::new(), compile::Wishes::default());
+    let all = loaded.diagnostics.into_iter().chain(compiled);
+    all.filter(|it| {
+        it.severity == Severity::Error && it.code != "pattern" && !compile::MISSING_PLACES.contains(&it.code)
+    })
+    .collect()
 }
 
 fn source_of(options: &TranslateOptions) -> Result<SourceFile> {

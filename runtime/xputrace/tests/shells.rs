@@ -42,7 +42,7 @@ const TYPED: &[(&[&str], &[&str])] = &[
     (&["check", "--qu"], &["--quiet"]),
     (&["comp"], &["completions"]),
     (&["completions", ""], &["bash", "fish", "zsh"]),
-    (&["help", "mem"], &["memcpy", "memset"]),
+    (&["help", "mem"], &["memcoalesce", "memcpy", "memcpystat", "memset"]),
     (&["memcpyst"], &["memcpystat"]),
     (&["run", "--on-conflict", "y"], &["yield"]),
 ];

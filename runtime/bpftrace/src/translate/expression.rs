@@ -214,6 +214,13 @@ impl Handler<'_, '_> {
             "func" if !matches!(self.event, Event::Uprobe | Event::Uretprobe) => {
                 Err(refused(it, "this probe is at no function; `probe` is its name"))
             }
+            "probe" if self.is_at_pattern => {
+                const PATTERN: &str = "`probe` is the pattern here, so this is the function's name alone";
+                if self.translator.says(PATTERN) {
+                    self.differences.push(PATTERN.into());
+                }
+                Ok(Code::tight("e.func", kind))
+            }
             "comm" | "func" | "probe" | "ustack" | "kstack" | "pid" | "tid" | "uid" | "gid" | "cpu" | "cgroup" => {
                 Ok(Code::tight(format!("e.{name}"), kind))
             }
@@ -255,6 +262,9 @@ impl Handler<'_, '_> {
     fn field(&mut self, of: &Expr, name: &str, it: &Expr) -> Coded<Code> {
         match &of.kind {
             ExprKind::Name(args) if args == "args" && self.event == Event::Tracepoint => {
+                if name.starts_with('_') {
+                    return Err(refused(it, "names that begin with `_` are reserved here"));
+                }
                 let kind = self.translator.facts.kind(self.probe, it);
                 let place = if names::CPU_FIELDS.contains(&name) { "e.args" } else { "e" };
                 Ok(Code::tight(format!("{place}.{name}"), kind))

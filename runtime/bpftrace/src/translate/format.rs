@@ -95,7 +95,7 @@ impl Handler<'_, '_> {
         let ExprKind::Call { name, arguments } = &call.kind else { return None };
         match (name.as_str(), &arguments[..]) {
             ("printf", [Expr { kind: ExprKind::Text(format), .. }, values @ ..]) => {
-                Some(self.formatted(format, values))
+                Some(self.printf(format, values, call))
             }
             ("time", []) => Some(self.time_of_day("%H:%M:%S\n", call)),
             ("time", [Expr { kind: ExprKind::Text(format), .. }]) => Some(self.time_of_day(format, call)),
@@ -128,19 +128,28 @@ impl Handler<'_, '_> {
         Ok(format!("clock::of_day({} + ahead)", self.operand(nsecs, ADDITION)?))
     }
 
+    fn printf(&mut self, format: &str, values: &[Expr], call: &Expr) -> Coded<Vec<Part>> {
+        let is_conversion = |it: &FormatPiece| matches!(it, FormatPiece::Conversion(_));
+        let (wanted, given) = (format_pieces(format).into_iter().filter(is_conversion).count(), values.len());
+        match wanted == given {
+            true => self.formatted(format, values),
+            false => {
+                Err(refused(call, &format!("the number of values its format takes is {wanted}, and {given} are given")))
+            }
+        }
+    }
+
     fn formatted(&mut self, format: &str, values: &[Expr]) -> Coded<Vec<Part>> {
         let mut parts = Vec::new();
         let mut values = values.iter();
         for piece in format_pieces(format) {
             match piece {
                 FormatPiece::Text(text) => parts.push(Part::Text(text)),
-                FormatPiece::Conversion(conversion) => match values.next() {
-                    Some(value) => {
-                        let more = self.converted(&conversion, value, &mut parts)?;
-                        parts.extend(more);
-                    }
-                    None => parts.push(Part::Text(format!("%{}", conversion.letter))),
-                },
+                FormatPiece::Conversion(conversion) => {
+                    let Some(value) = values.next() else { continue };
+                    let more = self.converted(&conversion, value, &mut parts)?;
+                    parts.extend(more);
+                }
             }
         }
         Ok(parts)
@@ -148,6 +157,9 @@ impl Handler<'_, '_> {
 
     /// Translates a value as it is to be formatted; `before` is what is printed before it.
     fn converted(&mut self, conversion: &Conversion, value: &Expr, before: &mut [Part]) -> Coded<Vec<Part>> {
+        if conversion.letter != 's' && matches!(value.kind, ExprKind::Text(_)) {
+            return Err(refused(value, "its format prints a number, and this is text"));
+        }
         if let Some(text) = known(conversion, value) {
             return Ok(vec![Part::Text(text)]);
         }

@@ -5,7 +5,7 @@ use super::{Coded, Refused, Translator};
 use crate::facts::{self, Kind};
 use crate::layout::Piece;
 use crate::names::Named;
-use crate::target::Event;
+use crate::target::{Event, Target};
 use crate::tree::{Binary, Block, Expr, ExprKind, Probe, Span, Stmt, StmtKind};
 use std::collections::BTreeMap;
 
@@ -28,6 +28,8 @@ pub(super) struct Handler<'h, 't> {
     /// The number of the probe among the program's items.
     pub(super) probe: usize,
     pub(super) event: Event,
+    /// Whether it is at all functions of a pattern.
+    pub(super) is_at_pattern: bool,
     pub(super) variables: BTreeMap<String, Variable>,
     /// Elements that exist here for sure, as they are written.
     pub(super) present: Vec<String>,
@@ -36,8 +38,18 @@ pub(super) struct Handler<'h, 't> {
 }
 
 impl<'h, 't> Handler<'h, 't> {
-    pub(super) fn new(translator: &'h mut Translator<'t>, probe: usize, event: Event) -> Self {
-        Handler { translator, probe, event, variables: BTreeMap::new(), present: Vec::new(), differences: Vec::new() }
+    pub(super) fn new(translator: &'h mut Translator<'t>, probe: usize, event: Event, targets: &[Target]) -> Self {
+        let is_at_pattern =
+            matches!(event, Event::Uprobe | Event::Uretprobe) && targets.iter().any(|it| it.place.contains(['*', '?']));
+        Handler {
+            translator,
+            probe,
+            event,
+            is_at_pattern,
+            variables: BTreeMap::new(),
+            present: Vec::new(),
+            differences: Vec::new(),
+        }
     }
 
     /// Translates condition and body.

@@ -219,7 +219,7 @@ impl<'t> Translator<'t> {
         pieces: &mut Vec<Piece>,
     ) {
         let refused_before = self.untranslated.len();
-        let body = Handler::new(self, number, event).body(probe);
+        let body = Handler::new(self, number, event, targets).body(probe);
         match body {
             Ok(body) if body.iter().any(Piece::is_code) => {
                 for number in targets.iter().flat_map(|it| &it.parameters) {
@@ -363,9 +363,10 @@ fn head(event: Event, targets: &[Target]) -> String {
         [place] => format!("{function}({place}, {parameter}"),
         _ => {
             let list = places.join(", ");
+            // bpftrace leaves out what does not exist, if anything else does.
             match list.len() < 90 {
-                true => format!("{function}([{list}], {parameter}"),
-                false => format!("{function}([\n    {},\n], {parameter}", places.join(",\n    ")),
+                true => format!("{function}([{list}], #{{optional: true}}, {parameter}"),
+                false => format!("{function}([\n    {},\n], #{{optional: true}}, {parameter}", places.join(",\n    ")),
             }
         }
     }

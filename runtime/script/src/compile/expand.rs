@@ -1,7 +1,7 @@
 //! Expands tracepoint handlers with wildcards into one handler per matching tracepoint: their
-//! records differ, and so do their names.
+//! records differ, and so do their names. Leaves out optional handlers at places that do not exist.
 
-use super::check::tracepoints_help;
+use super::check::{TRACEPOINT_PATTERN, UNKNOWN_TRACEPOINT, missing_place, tracepoints_help};
 use crate::handler::{Handler, Staged};
 use std::borrow::Cow;
 use xputrace_model::catalog::{Catalog, glob, is_attachable};
@@ -11,13 +11,13 @@ use xputrace_model::plan::Target;
 /// Maximum number of tracepoints that a pattern may match: each becomes a program in Linux.
 const MOST_MATCHES: usize = 1024;
 
-/// Returns the script without wildcards in tracepoints.
-pub(super) fn tracepoints<'a>(
+/// Returns the script without wildcards in tracepoints, and without optional handlers at places that do not exist.
+pub(super) fn handlers<'a>(
     staged: &'a Staged,
     catalog: &dyn Catalog,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Cow<'a, Staged> {
-    if !staged.handlers.iter().any(|it| pattern(it).is_some()) {
+    if !staged.handlers.iter().any(|it| pattern(it).is_some() || it.options.optional) {
         return Cow::Borrowed(staged);
     }
     let known = catalog.tracepoints();
@@ -25,20 +25,31 @@ pub(super) fn tracepoints<'a>(
     expanded.handlers.clear();
     for handler in &staged.handlers {
         match (pattern(handler), &known) {
+            (None, _) if handler.options.optional => match missing_place(&handler.target, catalog) {
+                Some((code, why)) => diagnostics.push(left_out(handler, code, why)),
+                None => expanded.handlers.push(handler.clone()),
+            },
             (None, _) => expanded.handlers.push(handler.clone()),
             (Some(pattern), Ok(known)) => match matches(&pattern, known) {
                 Ok(names) => expanded.handlers.extend(names.into_iter().map(|it| at(handler, it))),
+                Err(message) if handler.options.optional => {
+                    diagnostics.push(left_out(handler, TRACEPOINT_PATTERN, message));
+                }
                 Err(message) => diagnostics.push(
-                    Diagnostic::error("tracepoint-pattern", message, handler.declared_at.clone())
+                    Diagnostic::error(TRACEPOINT_PATTERN, message, handler.declared_at.clone())
                         .help(tracepoints_help(staged, catalog, "*")),
                 ),
             },
             (Some(_), Err(why)) => {
-                diagnostics.push(Diagnostic::error("unknown-tracepoint", why, handler.declared_at.clone()));
+                diagnostics.push(Diagnostic::error(UNKNOWN_TRACEPOINT, why, handler.declared_at.clone()));
             }
         }
     }
     Cow::Owned(expanded)
+}
+
+fn left_out(handler: &Handler, code: &'static str, why: String) -> Diagnostic {
+    Diagnostic::warning(code, why, handler.declared_at.clone()).help("the handler is optional, and is left out")
 }
 
 /// Returns `CATEGORY:NAME` of a handler's tracepoints if it contains wildcards.

@@ -35,6 +35,7 @@ mod unit;
 use crate::declare;
 use crate::handler::{DeclaredProbe, Handler, Staged};
 use build::Build;
+pub use check::MISSING_PLACES;
 use tables::Shapes;
 use unit::Unit;
 use xputrace_model::catalog::Catalog;
@@ -72,7 +73,7 @@ pub struct Wishes {
 /// no programs and must not be run.
 pub fn compile(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (Plan, Vec<Diagnostic>) {
     let mut diagnostics = Vec::new();
-    let expanded = expand::tracepoints(staged, catalog, &mut diagnostics);
+    let expanded = expand::handlers(staged, catalog, &mut diagnostics);
     let (plan, found) = compile_handlers(&expanded, catalog, wishes);
     diagnostics.extend(found);
     let place = |it: &Diagnostic| (it.primary.file, it.primary.span.start, it.primary.span.end, it.code);

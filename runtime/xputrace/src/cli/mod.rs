@@ -160,7 +160,7 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, Misunderstood> {
     let (ours, command) = split_command(help_behind(arguments));
     let mut words = Words::new(ours);
     let invocation = words.understand().and_then(|typed| meaning(typed, &words, &command));
-    let runs_something = matches!(words.verb.as_deref(), None | Some("run" | "record" | "demo"));
+    let runs_something = matches!(words.intended_verb(), None | Some("run" | "record" | "demo"));
     invocation.map_err(|error| Misunderstood { error, runs_something })
 }
 

@@ -31,10 +31,25 @@ impl Words {
         loop {
             self.put_verb_first();
             match Typed::try_parse_from(&self.ours) {
-                Ok(typed) => return typed.without_early_script(),
+                Ok(typed) => return self.unless_misspelled(typed)?.without_early_script(),
                 Err(error) => self.give_to_script(error)?,
             }
         }
+    }
+
+    /// Takes an option that resembles one of ours for a mistake if what follows it is no script.
+    fn unless_misspelled(&mut self, typed: Typed) -> Result<Typed, UsageError> {
+        let named = typed.script().and_then(|it| it.script.as_ref());
+        match self.misspelled.take_if(|_| named.is_some_and(|it| !is_script(it))) {
+            Some(error) => Err(error),
+            None => Ok(typed),
+        }
+    }
+
+    /// Returns the verb, also of a command line that cannot be understood.
+    pub(super) fn intended_verb(&self) -> Option<&str> {
+        let first = self.ours.get(1).and_then(|it| it.to_str());
+        self.verb.as_deref().or_else(|| first.filter(|it| super::table().find_subcommand(it).is_some()))
     }
 
     /// Moves the verb before the options that precede it, which are the verb's.

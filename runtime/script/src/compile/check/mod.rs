@@ -35,7 +35,12 @@ use xputrace_model::plan::{ContextWord, Place, Target};
 const NO_SUCH_FUNCTION: &str = "no-such-function";
 /// The same for a USDT probe.
 const NO_SUCH_USDT: &str = "no-such-usdt";
-pub(super) const MISSING_PLACES: [&str; 2] = [NO_SUCH_FUNCTION, NO_SUCH_USDT];
+/// The same for a tracepoint.
+pub(super) const UNKNOWN_TRACEPOINT: &str = "unknown-tracepoint";
+/// The same for tracepoints of a pattern.
+pub(super) const TRACEPOINT_PATTERN: &str = "tracepoint-pattern";
+/// Codes of the errors for places that this machine lacks, and another one may have.
+pub const MISSING_PLACES: [&str; 4] = [NO_SUCH_FUNCTION, NO_SUCH_USDT, UNKNOWN_TRACEPOINT, TRACEPOINT_PATTERN];
 
 struct Checker<'a> {
     staged: &'a Staged,
@@ -93,32 +98,24 @@ impl Checker<'_> {
 
     /// Checks that the probe's target exists on this machine, as far as that is known in advance.
     pub(super) fn check_target(&mut self) {
-        let (code, why, help) = match &self.handler.target {
-            Target::Tracepoint { category, name } => {
-                let Err(why) = self.catalog.tracepoint(category, name) else { return };
-                ("unknown-tracepoint", why, tracepoints_help(self.staged, self.catalog, category))
+        let target = &self.handler.target;
+        if let Target::Function { object, .. } | Target::Usdt { object, .. } = target
+            && !self.catalog.has_file(object)
+        {
+            let diagnostic = no_file(object, self.pattern_label());
+            return self.error(diagnostic);
+        }
+        let Some((code, why)) = missing_place(target, self.catalog) else { return };
+        let help = match target {
+            Target::Tracepoint { category, .. } => tracepoints_help(self.staged, self.catalog, category),
+            Target::Function { function, .. } if function.starts_with("0x") || function.contains('+') => {
+                "`objdump -d` shows where instructions begin".to_owned()
             }
-            Target::Function { object, .. } | Target::Usdt { object, .. } if !self.catalog.has_file(object) => {
-                let diagnostic = no_file(object, self.pattern_label());
-                return self.error(diagnostic);
+            Target::Function { object, .. } => {
+                format!("`xputrace list 'uprobe:{object}:*'` lists the functions that can be probed")
             }
-            Target::Function { object, function } => {
-                let Err(why) = self.catalog.function(object, function) else { return };
-                let help = match function.starts_with("0x") || function.contains('+') {
-                    true => "`objdump -d` shows where instructions begin".to_owned(),
-                    false => format!("`xputrace list 'uprobe:{object}:*'` lists the functions that can be probed"),
-                };
-                (NO_SUCH_FUNCTION, why, help)
-            }
-            Target::Usdt { object, pattern } => {
-                let Err(why) = self.catalog.usdt(object, pattern) else { return };
-                (
-                    NO_SUCH_USDT,
-                    why,
-                    format!(
-                        "`xputrace list 'usdt:{object}:*'` lists the file's probes, `list 'usdt:*' -p PID` a process's"
-                    ),
-                )
+            Target::Usdt { object, .. } => {
+                format!("`xputrace list 'usdt:{object}:*'` lists the file's probes, `list 'usdt:*' -p PID` a process's")
             }
             _ => return,
         };
@@ -188,6 +185,22 @@ impl Checker<'_> {
     pub(super) fn no_value(&mut self, what: &str, at: Position, instead: &str) -> Expr {
         self.unsupported(what, at, instead);
         Expr { kind: Kind::Const(0), ty: Type::of(Base::Unknown), at }
+    }
+}
+
+/// Returns the code and the reason of the error for a place that is known not to exist.
+pub(super) fn missing_place(target: &Target, catalog: &dyn Catalog) -> Option<(&'static str, String)> {
+    match target {
+        Target::Tracepoint { category, name } => {
+            catalog.tracepoint(category, name).err().map(|why| (UNKNOWN_TRACEPOINT, why))
+        }
+        Target::Function { object, function } if catalog.has_file(object) => {
+            catalog.function(object, function).err().map(|why| (NO_SUCH_FUNCTION, why))
+        }
+        Target::Usdt { object, pattern } if catalog.has_file(object) => {
+            catalog.usdt(object, pattern).err().map(|why| (NO_SUCH_USDT, why))
+        }
+        _ => None,
     }
 }
 
