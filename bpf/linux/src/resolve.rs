@@ -227,7 +227,7 @@ pub(crate) fn places(file: &Candidate, function: &str) -> Result<Places, AttachE
     Ok(Places { places: each_once(places), indirect })
 }
 
-/// Returns the integer that a function returns, if the file tells; of several functions of the name, if they agree.
+/// Returns what a function returns, if the file tells; of several functions of the name, if they agree.
 pub(crate) fn return_type(file: &Candidate, function: &str) -> Option<ReturnType> {
     let elf = Elf::open(&file.path).ok()?;
     let wanted = Wanted { part: file.part, ..Wanted::parse(function) };

@@ -1,4 +1,4 @@
-//! The integer that a function returns, by the DWARF of its file.
+//! What a function returns, by the DWARF of its file.
 
 use crate::elf::Elf;
 use gimli::{
@@ -15,8 +15,7 @@ type Dwarf<'d> = gimli::Dwarf<Reader<'d>>;
 /// Longest chain of types (`typedef`, `const`, …) and of declarations that is followed.
 const MOST_STEPS: usize = 16;
 
-/// Returns the integer that the function at a virtual address returns; `None` if the file has no DWARF of it, or it returns
-/// no integer and no address.
+/// Returns what the function at a virtual address returns; `None` if the file has no DWARF of it, or that names no type.
 pub(crate) fn of(elf: &Elf, address: u64) -> Option<ReturnType> {
     let file = elf.parse().ok()?;
     file.section_by_name(".debug_info")?;
@@ -68,7 +67,7 @@ fn returned<'d>(unit: &Unit<Reader<'d>>, function: Entry<'d>) -> Option<ReturnTy
     let mut function = function;
     for _ in 0..MOST_STEPS {
         if let Some(found) = follow(unit, &function, constants::DW_AT_type) {
-            return integer(unit, found);
+            return type_of(unit, found);
         }
         let declared = [constants::DW_AT_abstract_origin, constants::DW_AT_specification];
         function = declared.iter().find_map(|it| follow(unit, &function, *it))?;
@@ -76,8 +75,8 @@ fn returned<'d>(unit: &Unit<Reader<'d>>, function: Entry<'d>) -> Option<ReturnTy
     None
 }
 
-/// Returns the integer that a type is, if it is one, or the bytes of an address.
-fn integer<'d>(unit: &Unit<Reader<'d>>, of: Entry<'d>) -> Option<ReturnType> {
+/// Returns what a type is, behind its names.
+fn type_of<'d>(unit: &Unit<Reader<'d>>, of: Entry<'d>) -> Option<ReturnType> {
     let mut of = of;
     for _ in 0..MOST_STEPS {
         let bytes = of.attr_value(constants::DW_AT_byte_size).and_then(|it| it.udata_value());
@@ -87,10 +86,10 @@ fn integer<'d>(unit: &Unit<Reader<'d>>, of: Entry<'d>) -> Option<ReturnType> {
             constants::DW_TAG_pointer_type
             | constants::DW_TAG_reference_type
             | constants::DW_TAG_rvalue_reference_type => {
-                return Some(ReturnType { bytes: 8, signed: false });
+                return Some(ReturnType::Integer { bytes: 8, signed: false });
             }
             constants::DW_TAG_enumeration_type if follow(unit, &of, constants::DW_AT_type).is_none() => {
-                return Some(ReturnType { bytes: bytes?, signed: false });
+                return Some(ReturnType::Integer { bytes: bytes?, signed: false });
             }
             constants::DW_TAG_enumeration_type
             | constants::DW_TAG_typedef
@@ -99,6 +98,9 @@ fn integer<'d>(unit: &Unit<Reader<'d>>, of: Entry<'d>) -> Option<ReturnType> {
             | constants::DW_TAG_restrict_type
             | constants::DW_TAG_atomic_type => of = follow(unit, &of, constants::DW_AT_type)?,
             // What has parts is no number, even where it is returned in a register.
+            constants::DW_TAG_structure_type | constants::DW_TAG_class_type | constants::DW_TAG_union_type => {
+                return Some(ReturnType::Other);
+            }
             _ => return None,
         }
     }
@@ -111,9 +113,10 @@ fn base(of: &Entry<'_>, bytes: u32) -> Option<ReturnType> {
         constants::DW_ATE_signed | constants::DW_ATE_signed_char => true,
         constants::DW_ATE_unsigned | constants::DW_ATE_unsigned_char | constants::DW_ATE_boolean => false,
         constants::DW_ATE_UTF | constants::DW_ATE_address => false,
+        constants::DW_ATE_float | constants::DW_ATE_complex_float => return Some(ReturnType::Other),
         _ => return None,
     };
-    matches!(bytes, 1 | 2 | 4 | 8).then_some(ReturnType { bytes, signed })
+    matches!(bytes, 1 | 2 | 4 | 8).then_some(ReturnType::Integer { bytes, signed })
 }
 
 /// Returns the entry of the same unit that an attribute refers to.

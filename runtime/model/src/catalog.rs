@@ -37,8 +37,7 @@ pub trait Catalog {
         true
     }
 
-    /// Returns the integer that a function of the file that `object` names returns; `None` if that is not known, or for a
-    /// pattern.
+    /// Returns what a function of the file that `object` names returns; `None` if that is not known, or for a pattern.
     fn return_type(&self, _object: &str, _function: &str) -> Option<ReturnType> {
         None
     }
@@ -62,12 +61,17 @@ pub fn is_attachable(tracepoint: &str) -> bool {
     !tracepoint.starts_with("ftrace:")
 }
 
-/// An integer or address that a function returns.
+/// What a function returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReturnType {
-    /// 1, 2, 4 or 8.
-    pub bytes: u32,
-    pub signed: bool,
+pub enum ReturnType {
+    /// An integer or an address, in the register for it.
+    Integer {
+        /// 1, 2, 4 or 8.
+        bytes: u32,
+        signed: bool,
+    },
+    /// A fraction or a structure, which is elsewhere, or there in part.
+    Other,
 }
 
 /// The fields of a tracepoint, as `events/CATEGORY/NAME/format` in tracefs describes them.
@@ -221,11 +225,12 @@ impl Catalog for MiniCatalog {
     }
 
     fn return_type(&self, object: &str, function: &str) -> Option<ReturnType> {
-        let typed = |bytes, signed| Some(ReturnType { bytes, signed });
+        let typed = |bytes, signed| Some(ReturnType::Integer { bytes, signed });
         match (object, function) {
             ("./server", "handle_request") => typed(4, true),
             ("./server", "is_open") => typed(1, false),
             ("./server", "bytes_sent") => typed(8, true),
+            ("./server", "load") => Some(ReturnType::Other),
             _ => None,
         }
     }

@@ -59,7 +59,7 @@ fn at(session: &Session, file: FileId, error: EvalAltResult, position: Position)
         EvalAltResult::ErrorFunctionNotFound(signature, _) => function_not_found(session, file, &signature, label),
         EvalAltResult::ErrorVariableNotFound(name, _) => {
             let text = session.sources.files.get(label.file.0 as usize).map_or("", |it| it.text.as_str());
-            unknown_name(&name, is_used_as_map(text, &label), label)
+            unknown_name(&name, text, label)
         }
         EvalAltResult::ErrorDotExpr(text, _) => unknown_field(&text, label),
         EvalAltResult::ErrorPropertyNotFound(name, _) => {
@@ -181,9 +181,20 @@ fn is_used_as_map(text: &str, label: &Label) -> bool {
     follows.starts_with('[') || TableKind::of_method(method).is_some()
 }
 
-fn unknown_name(name: &str, is_used_as_map: bool, label: Label) -> Diagnostic {
+/// Returns the rest of a pattern whose quotes are missing: `:malloc`.
+fn rest_of_pattern<'a>(text: &'a str, label: &Label) -> Option<&'a str> {
+    let follows = text.get(label.span.end..)?;
+    let end = follows.find(|it: char| !(it.is_alphanumeric() || ":_*?.".contains(it))).unwrap_or(follows.len());
+    Some(&follows[..end]).filter(|it| it.len() > 1 && it.starts_with(':'))
+}
+
+fn unknown_name(name: &str, text: &str, label: Label) -> Diagnostic {
+    let (is_map, rest) = (is_used_as_map(text, &label), rest_of_pattern(text, &label));
     let diagnostic = Diagnostic::error("unknown-name", format!("there is no `{name}` here"), label);
-    if is_used_as_map {
+    if let Some(rest) = rest {
+        return diagnostic.help(format!("a pattern is a string: `\"{name}{rest}\"`"));
+    }
+    if is_map {
         return diagnostic.help(format!("map names start with `@`: `@{name}`"));
     }
     let bare = ["pid", "tid", "comm", "nsecs", "arg0", "arg1", "args", "retval", "ustack", "kstack", "cpu", "func"];
@@ -290,7 +301,7 @@ pub(crate) fn parse(file: FileId, text: &str, positions: &Positions, error: &Par
     };
     let label = Label { file, span: token_at(text, offset), note: None };
     match error.err_type() {
-        ParseErrorType::VariableUndefined(name) => unknown_name(name, is_used_as_map(text, &label), label),
+        ParseErrorType::VariableUndefined(name) => unknown_name(name, text, label),
         ParseErrorType::ModuleUndefined(name) => {
             let known = crate::bundle::stdlib().iter().find(|it| it.name == name).map_or("…", |it| it.name);
             let help = format!("add `import \"{known}\" as {name};` at the top");

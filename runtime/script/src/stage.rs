@@ -212,7 +212,11 @@ impl Stage {
         for (word, advice) in unknown {
             let label = Label { file: FileId(0), span: 0..0, note: None };
             let message = format!("the script has no argument `{word}`");
-            self.report(Diagnostic::error("unknown-argument", message, label).help(advice));
+            let mut diagnostic = Diagnostic::error("unknown-argument", message, label).help(advice);
+            if word == "--json" {
+                diagnostic = diagnostic.help("`-f json` prints results as JSON");
+            }
+            self.report(diagnostic);
         }
     }
 

@@ -33,7 +33,7 @@ pub fn list(options: &ListOptions) -> Result<ExitCode> {
         Some(why) if !options.verbose && found.iter().all(|it| it.refused.is_some()) => {
             return Err(anyhow!("nothing that `{pattern}` matches can be probed ({why}); `list -v` shows what it is"));
         }
-        None if found.is_empty() => return Err(anyhow!("nothing here matches `{pattern}`")),
+        None if found.is_empty() => return Err(anyhow!("nothing here matches `{pattern}`{}", form(pattern))),
         _ => {}
     }
     if options.verbose {
@@ -41,6 +41,14 @@ pub fn list(options: &ListOptions) -> Result<ExitCode> {
     }
     console::print(xputrace_render::listing(&found, options.verbose))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says how patterns are written, if this one is of no event.
+fn form(pattern: &str) -> &'static str {
+    match pattern.contains(':') {
+        true => "",
+        false => "; patterns are events and what they are at: 'uprobe:libc:mem*', 'tracepoint:sched:*', 'api:cudaM*'",
+    }
 }
 
 fn matches(pattern: Option<&str>, pid: Option<u32>) -> Result<Vec<Listed>> {

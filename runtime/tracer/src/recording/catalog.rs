@@ -37,8 +37,9 @@ impl Catalog for RecordedMachine {
         let wanted = format!("uretprobe:{object}:{function}");
         let written = self.0.probes.iter().find(|it| it.name == wanted)?.returns.as_deref()?;
         match kind(written)? {
-            TracepointFieldType::Int { size, signed } => Some(ReturnType { bytes: size, signed }),
-            _ => None,
+            TracepointFieldType::Int { size, signed } => Some(ReturnType::Integer { bytes: size, signed }),
+            TracepointFieldType::Other => Some(ReturnType::Other),
+            TracepointFieldType::Chars(_) | TracepointFieldType::DataLoc => None,
         }
     }
 
@@ -67,7 +68,10 @@ pub(super) fn recorded(format: &TracepointFormat) -> Vec<TracepointFieldInfo> {
 
 /// Converts what a function returns for the header.
 pub(super) fn returned(it: ReturnType) -> String {
-    kind_text(TracepointFieldType::Int { size: it.bytes, signed: it.signed })
+    kind_text(match it {
+        ReturnType::Integer { bytes: size, signed } => TracepointFieldType::Int { size, signed },
+        ReturnType::Other => TracepointFieldType::Other,
+    })
 }
 
 /// Converts a field of the header; returns `None` for kinds that only later versions know.

@@ -120,7 +120,7 @@ pub struct ListOptions {
     /// tracepoint:CATEGORY:NAME, api:CALL, or device:KERNEL with -p or -- CMD; * matches any text
     pub pattern: Option<String>,
     /// Of device:KERNEL and usdt: list what is in the files that this process has mapped
-    #[arg(short = 'p', value_name = "PID")]
+    #[arg(short = 'p', value_name = "PID", value_parser = pid)]
     pub pid: Option<u32>,
     /// The command behind `--`: run it, and list the kernels that it runs
     #[arg(skip)]
@@ -252,7 +252,7 @@ pub(super) struct RunOptions {
     #[command(flatten)]
     pub(super) command: CommandOptions,
     /// Attach to a running process; repeat for several
-    #[arg(short = 'p', value_name = "PID", conflicts_with = "all_processes")]
+    #[arg(short = 'p', value_name = "PID", value_parser = pid, conflicts_with = "all_processes")]
     pub(super) pids: Vec<u32>,
     /// Attach to every process that uses CUDA or has the probed code, also to those that start later
     #[arg(short = 'a', long = "all-processes")]
@@ -420,7 +420,7 @@ pub(super) struct ExplainOptions {
     #[command(flatten)]
     pub(super) script: ScriptOptions,
     /// Say which kernels of a running process device handlers reach; `-- CMD`: of a program. Neither is traced
-    #[arg(short = 'p', value_name = "PID")]
+    #[arg(short = 'p', value_name = "PID", value_parser = pid)]
     pub(super) pids: Vec<u32>,
     #[command(flatten)]
     pub(super) python: PythonOptions,
@@ -543,6 +543,11 @@ impl FromArgMatches for FileOptions {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// Reads a process id.
+fn pid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("a process id is a number; `--comm {text}` takes the processes of a name"))
 }
 
 /// Parses `10s`, `500ms`, `100us`, `2m`.

@@ -136,6 +136,9 @@ impl Words {
         if let Some(misspelled) = self.misspelled.take() {
             return misspelled;
         }
+        if unknown_word(&error).is_some_and(|it| it == "-c") {
+            return usage("there is no option `-c`: put the command and its options after `--`: -- CMD …".into());
+        }
         if unknown_word(&error).is_some_and(|it| it == "-l") {
             let message = "there is no option `-l`: to list events, tracepoints and functions, use `xputrace list`";
             return usage(message.into());

@@ -1,6 +1,7 @@
 //! What a run reports besides its results: notes, failures, and why nothing was seen.
 
 use crate::console;
+use crate::machine;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::PathBuf;
@@ -22,6 +23,11 @@ impl Default for Collectors {
     fn default() -> Self {
         Collectors::Live(0)
     }
+}
+
+/// Why a program may not have used CUDA: in parentheses, if it is known.
+fn no_driver() -> &'static str {
+    if machine::has_gpu() { "" } else { " (NVIDIA's driver is not loaded here)" }
 }
 
 /// Prints each message once, on standard error, and remembers whether anything failed.
@@ -190,12 +196,17 @@ impl Report {
         } else if self.collectors == Collectors::Recorded(0) {
             "no GPU events: the recording has no process that used CUDA".into()
         } else if self.collectors == Collectors::Live(0) && self.attaches {
-            "no GPU events: none of the processes used CUDA; `xputrace doctor` checks the machine".into()
+            format!(
+                "no GPU events: none of the processes used CUDA{}; `xputrace doctor` checks the machine",
+                no_driver()
+            )
         } else if self.collectors == Collectors::Live(0) {
-            "no GPU events: no process loaded the collector, which happens at the first CUDA call. Either the \
-             program made no CUDA call, or it removes CUDA_INJECTION64_PATH from its environment; `xputrace doctor` \
-             checks the machine"
-                .into()
+            format!(
+                "no GPU events: no process loaded the collector, which happens at the first CUDA call. Either the \
+                 program made no CUDA call{}, or it removes CUDA_INJECTION64_PATH from its environment; `xputrace \
+                 doctor` checks the machine",
+                no_driver()
+            )
         } else if self.are_patched && !patches_tell {
             return None;
         } else if are_switched {

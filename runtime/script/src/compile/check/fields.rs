@@ -288,14 +288,21 @@ impl Checker<'_> {
 
     /// Returns a return value in its width, if that is known: the rest of the register is undefined.
     fn return_value(&mut self, register: Expr, at: Position) -> Expr {
-        let Some(returned) = self.return_type() else { return register };
-        match Width::of_bytes(returned.bytes, returned.signed) {
+        let width = match self.return_type() {
+            Some(ReturnType::Integer { bytes, signed }) => Width::of_bytes(bytes, signed),
+            Some(ReturnType::Other) => {
+                self.warn_of_no_integer(at);
+                None
+            }
+            None => None,
+        };
+        match width {
             Some(width) => self.in_width(register, width, at),
             None => register,
         }
     }
 
-    /// Returns the integer that the probed function returns, if the machine knows.
+    /// Returns what the probed function returns, if the machine knows.
     pub(super) fn return_type(&self) -> Option<ReturnType> {
         match &self.handler.target {
             Target::Function { object, function } => self.catalog.return_type(object, function),
@@ -384,6 +391,9 @@ impl Checker<'_> {
                 Some(format!("it is known at the return: `uretprobe(…, |e| … e.{name})`"))
             }
             Event::Uretprobe if has(schema::UPROBE) => Some(format!("the entry has it: `e.entry.{name}`")),
+            event if !event.is_gpu() && name == "pystack" => {
+                Some("CUDA's calls have it: `k.launch.pystack`; here, `python3.12 -X perf` names Python's frames in `ustack`".into())
+            }
             event if !event.is_gpu() && has(Event::KERNEL.fields()) => Some("`kernel` events have it".into()),
             _ => None,
         }

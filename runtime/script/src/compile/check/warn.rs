@@ -71,6 +71,12 @@ impl Checker<'_> {
         }
     }
 
+    pub(super) fn warn_of_no_integer(&mut self, at: Position) {
+        let message = "the function returns no integer: this is the register in which one would be";
+        let warning = Diagnostic::warning("no-integer-retval", message, self.label(at));
+        self.error(warning.help("fractions and structures cannot be read"));
+    }
+
     fn warn_of_raw_return(&mut self, value: &Expr) {
         let message = "this is the whole 64-bit register, in which the -1 of an `int` reads 4294967295";
         let label = self.label(value.at);
