@@ -99,7 +99,8 @@ fn zsh() -> String {
 /// clap's completions for fish leave out what isn't an option.
 fn fish() -> String {
     let table = cli::table();
-    let mut text = generated(aot::Fish, table.clone());
+    // An option whose value is being typed is none that can be parsed: no verb has come yet.
+    let mut text = generated(aot::Fish, table.clone()).replacen("    or return\n", "    or return 0\n", 1);
     let first = format!("__fish_{NAME}_needs_command");
     table.get_positionals().for_each(|it| text += &fish_names(&first, it));
     for verb in table.get_subcommands() {

@@ -44,6 +44,7 @@ const TYPED: &[(&[&str], &[&str])] = &[
     (&["completions", ""], &["bash", "fish", "zsh"]),
     (&["help", "mem"], &["memcoalesce", "memcpy", "memcpystat", "memset"]),
     (&["memcpyst"], &["memcpystat"]),
+    (&["--on-conflict", "y"], &["yield"]),
     (&["run", "--on-conflict", "y"], &["yield"]),
 ];
 
