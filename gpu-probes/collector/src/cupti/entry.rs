@@ -5,7 +5,7 @@ use super::leaving::on_other_call;
 use super::others::{OTHER, OURS, TWINS, WantedBy};
 use super::pool::Origin;
 use super::{
-    CallbackData, CallbackFunction, GraphData, Handle, ModuleData, POOL, RESOURCE_CONTEXT_CREATED,
+    CallbackData, CallbackFunction, CallbackId, GraphData, Handle, ModuleData, POOL, RESOURCE_CONTEXT_CREATED,
     RESOURCE_CONTEXT_DESTROYING, RESOURCE_CUDA_STARTED, RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED,
     RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED,
     RESOURCE_STREAM_CREATED, RUN, ResourceData, Run, SITE_ENTER, current_run, domain,
@@ -118,7 +118,7 @@ unsafe fn on_twins_callback(domain: u32, id: u32, data: *const CallbackData) {
 unsafe fn on_own_callback(
     run: &'static Run,
     thread: &'static ThisThread,
-    (domain, id): (u32, u32),
+    (domain, id): CallbackId,
     data: *const CallbackData,
     registers: &Pushed,
 ) {

@@ -10,6 +10,8 @@ use std::ffi::{CStr, c_char, c_void};
 pub type CuptiResult = u32;
 /// `CUcontext`, `CUstream` and `CUpti_SubscriberHandle` are opaque pointers.
 pub type Handle = *mut c_void;
+/// A callback: its domain, and its number there.
+pub type CallbackId = (u32, u32);
 /// `CUpti_CallbackFunc`.
 pub type CallbackFunction = unsafe extern "C" fn(*mut c_void, u32, u32, *const CallbackData);
 /// `CUpti_BuffersCallbackRequestFunc`.

@@ -4,7 +4,7 @@
 //! Ids and parameters are those of `gpu-probes/layouts`.
 
 use super::calls::{Id, Index, driver, read, runtime};
-use super::{CallbackData, Run, SITE_ENTER, SITE_EXIT};
+use super::{CallbackData, CallbackId, Run, SITE_ENTER, SITE_EXIT};
 use crate::agent::host_call::{self, Created, Entered, Facts, Memory, Returned};
 use crate::agent::this_thread::ThisThread;
 use crate::agent::{Layer, Order, Stream};
@@ -313,7 +313,7 @@ impl Run {
     pub(super) unsafe fn on_watched_call(
         &self,
         thread: &'static ThisThread,
-        (domain, id): (u32, u32),
+        (domain, id): CallbackId,
         data: &CallbackData,
         registers: &Pushed,
     ) {

@@ -1,7 +1,7 @@
 //! Translates CUPTI's callbacks for API calls into launches of the agent.
 
 use super::calls::{self, Call, IDS};
-use super::{CallbackData, CuptiBackend, Run, SITE_ENTER, SITE_EXIT, domain};
+use super::{CallbackData, CallbackId, CuptiBackend, Run, SITE_ENTER, SITE_EXIT, domain};
 use crate::agent::launch::{self, Entered, Records, Returned, Submission};
 use crate::agent::this_thread::ThisThread;
 use crate::agent::{Context, Layer};
@@ -17,7 +17,7 @@ impl Run {
     pub(super) unsafe fn on_call(
         &self,
         thread: &'static ThisThread,
-        (domain, id): (u32, u32),
+        (domain, id): CallbackId,
         data: &CallbackData,
         registers: &Pushed,
     ) {
@@ -37,7 +37,7 @@ impl Run {
     pub(super) unsafe fn on_known_call(
         &self,
         thread: &'static ThisThread,
-        (domain, id): (u32, u32),
+        (domain, id): CallbackId,
         data: &CallbackData,
         registers: &Pushed,
     ) {
