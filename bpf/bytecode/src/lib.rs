@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod asm;
+pub mod callers;
 pub mod disasm;
 pub mod helper;
 mod id;

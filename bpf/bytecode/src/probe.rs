@@ -4,6 +4,7 @@
 //! about Linux is in one place.
 
 use crate::asm::{Assembler, Label};
+use crate::callers::Callers;
 use crate::helper;
 use crate::id::BpfMapId;
 use crate::insn::{Alu, Cond, Reg, Size};
@@ -200,8 +201,8 @@ impl Reader<'_> {
 
     /// Sets R0 to the word of the current stack, or [`stack_word::EMPTY`] if there is none. Jumps
     /// to `lost` if the stack map could not store it. `context` is the program's context, `stacks`
-    /// the stack map.
-    pub fn stack(&mut self, frames: Frames, context: Reg, stacks: BpfMapId, lost: Label) {
+    /// the stack map. `callers` are given for user frames at a function's first instruction.
+    pub fn stack(&mut self, frames: Frames, context: Reg, stacks: BpfMapId, callers: Option<Callers>, lost: Label) {
         let (taken, done) = (self.asm.label(), self.asm.label());
         self.asm.mov(Reg::R1, context);
         self.asm.ld_map(Reg::R2, stacks);
@@ -213,6 +214,9 @@ impl Reader<'_> {
         self.asm.place(taken);
         self.asm.jump_if_imm(Cond::Slt, Reg::R0, 0, lost);
         self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
+        if let Some(callers) = callers {
+            callers.add(self.asm, context, [0, 8, 16].map(|it| self.scratch + it), lost);
+        }
         match frames {
             Frames::User => self.owner(),
             Frames::Kernel => self.source(stack_word::KERNEL),

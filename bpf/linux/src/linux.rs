@@ -20,11 +20,11 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
-use xputrace_bytecode::{BpfMapId, Image, ProgramId};
+use xputrace_bytecode::{BpfMapId, Image, ProgramId, callers};
 use xputrace_model::names::Names;
 use xputrace_model::plan::{Place, Plan, ProbeId};
 use xputrace_model::schema::Event;
-use xputrace_model::stack::StackKey;
+use xputrace_model::stack::{LINUX_FRAMES, StackKey};
 use xputrace_model::table::TableId;
 
 /// Everything a run holds in Linux: programs, maps and links. Dropping it removes all of them.
@@ -55,6 +55,7 @@ pub struct Linux {
 struct Roles {
     losses: Option<BpfMapId>,
     stacks: Option<BpfMapId>,
+    callers: Option<BpfMapId>,
     tags: Option<BpfMapId>,
     stored: Option<BpfMapId>,
 }
@@ -94,6 +95,7 @@ impl Linux {
                 losses: plan.linux_losses,
                 stored: plan.linux_stored,
                 stacks: plan.linux_stacks,
+                callers: plan.linux_callers,
                 tags: plan.tags,
             },
             ring,
@@ -255,9 +257,22 @@ impl Linux {
     /// there.
     pub fn stack_addresses(&self, stack: StackKey) -> Option<Vec<u64>> {
         let (StackKey::LinuxUser { id, .. } | StackKey::LinuxKernel { id }) = stack.whole() else { return None };
-        let stored = self.map(self.roles.stacks?)?.lookup(&id.to_ne_bytes()).ok()??;
+        let stacks = self.map(self.roles.stacks?)?;
+        let (id, caller) = callers::split(id, stacks.spec().max_entries);
+        let stored = stacks.lookup(&id.to_ne_bytes()).ok()??;
         let words = stored.first()?.as_chunks::<8>().0.iter().map(|it| u64::from_ne_bytes(*it));
-        Some(words.take_while(|it| *it != 0).collect())
+        let mut addresses: Vec<u64> = words.take_while(|it| *it != 0).collect();
+        let caller = caller.and_then(|it| self.caller(it)).filter(|it| addresses.get(1) != Some(it));
+        if let (Some(caller), false) = (caller, addresses.is_empty()) {
+            addresses.insert(1, caller);
+            addresses.truncate(LINUX_FRAMES as usize);
+        }
+        Some(addresses)
+    }
+
+    fn caller(&self, place: u32) -> Option<u64> {
+        let stored = self.map(self.roles.callers?)?.lookup(&place.to_ne_bytes()).ok()??;
+        Some(u64::from_ne_bytes(*stored.first()?.first_chunk()?))
     }
 
     /// Returns the counts of `Plan::loss_sites` in Linux, summed over CPUs; empty if the plan has

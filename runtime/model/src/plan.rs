@@ -48,6 +48,8 @@ pub struct Plan {
     pub linux_ring: Option<BpfMapId>,
     /// Linux's stack map.
     pub linux_stacks: Option<BpfMapId>,
+    /// The callers of probed functions in its stacks, as `xputrace_bytecode::callers` describes them.
+    pub linux_callers: Option<BpfMapId>,
     /// The array of target threads, as `xputrace_bytecode::targets` describes it. Present if any probe is limited to them.
     pub targets: Option<BpfMapId>,
     /// The hash of maps, from process id (`u32`) to an array of [`TAG_SLOTS`] × 16 bytes
@@ -538,6 +540,14 @@ pub enum Target {
     Section(String),
     /// Other GPU events, `begin` and `end`.
     None,
+}
+
+impl Target {
+    /// Whether such an event occurs at the first instructions of functions.
+    pub fn is_at_entry(&self, event: Event) -> bool {
+        let Target::Function { function, .. } = self else { return false };
+        event == Event::Uprobe && !function.contains('+') && !function.starts_with("0x")
+    }
 }
 
 /// The name of a USDT probe, as a script gives it: `*` stands for any text.

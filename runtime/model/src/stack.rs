@@ -11,7 +11,8 @@ use xputrace_bytecode::probe::stack_word;
 /// Who took the stack, which determines where its frames are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackKey {
-    /// User frames in Linux's stack map: process id, low bits of its exec generation, map id.
+    /// User frames in Linux's stack map: process id, low bits of its exec generation, and an id of the stack map and of the
+    /// probed function's caller (`xputrace_bytecode::callers`).
     LinuxUser { pid: u32, exec: u8, id: u32 },
     /// Linux kernel frames in Linux's stack map.
     LinuxKernel { id: u32 },

@@ -9,6 +9,7 @@ use super::unit::Unit;
 use crate::handler::{Handler, Staged};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+use xputrace_bytecode::callers::{self, Callers};
 use xputrace_bytecode::image::{MMAPABLE, NO_PREALLOC};
 use xputrace_bytecode::{BpfMapId, Home, Image, MapKind, MapSpec, ProgramKind};
 use xputrace_model::catalog::Catalog;
@@ -76,6 +77,8 @@ pub(super) struct Build<'a> {
     over: Option<BpfMapId>,
     /// Whether only a part of the run is recorded.
     pub(super) has_window: bool,
+    /// Whether stacks at a function's entry have its caller.
+    pub(super) keeps_callers: bool,
     /// Whether programs in Linux tell that they were hit.
     pub(super) has_hits: bool,
 }
@@ -106,6 +109,7 @@ impl<'a> Build<'a> {
             ends_in_linux: false,
             over: None,
             has_window: false,
+            keeps_callers: false,
             has_hits: false,
         };
         for map in 0..shapes.list.len() {
@@ -334,6 +338,15 @@ impl<'a> Build<'a> {
         let map = self.map(spec("stacks", MapKind::StackTrace, 4, stack::LINUX_FRAMES * 8, stacks, 0, Home::Linux));
         self.plan.linux_stacks = Some(map);
         map
+    }
+
+    pub(super) fn callers(&mut self) -> Callers {
+        let stacks = self.stack_map();
+        let stacks = self.plan.image.maps[stacks].max_entries;
+        let known = self.plan.linux_callers;
+        let map = known.unwrap_or_else(|| self.map(callers::map("callers", stacks)));
+        self.plan.linux_callers = Some(map);
+        Callers { map, stacks }
     }
 
     pub(super) fn usdt_rules_map(&mut self) -> BpfMapId {

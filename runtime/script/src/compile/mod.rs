@@ -126,6 +126,8 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     build.plan.device_ways = ways;
     build.plan.reads_lines = units.iter().any(Unit::reads_lines);
     build.has_window = wishes.window;
+    // Other loaders have the ids of Linux's stack map alone, and a recording's have the caller already.
+    build.keeps_callers = !wishes.other_loaders && !catalog.is_recording();
     build.has_hits = wishes.hits;
     build.ends_in_linux = units.iter().any(Unit::ends_in_linux);
     units.iter().for_each(|it| build.handler(it, fit));

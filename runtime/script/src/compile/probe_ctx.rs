@@ -152,7 +152,9 @@ impl Emitter<'_, '_> {
         let collided = self.counts(Loss::StackCollision, at, None, done);
         let other = self.counts(Loss::LinuxStack, at, None, done);
         let stacks = self.build.stack_map();
-        Reader { asm: &mut self.asm, machine, scratch }.stack(frames, Reg::R6, stacks, lost);
+        let is_at_entry = frames == Frames::User && self.handler.target.is_at_entry(self.handler.event);
+        let callers = (is_at_entry && self.build.keeps_callers).then(|| self.build.callers());
+        Reader { asm: &mut self.asm, machine, scratch }.stack(frames, Reg::R6, stacks, callers, lost);
         self.asm.jump(done);
         self.asm.place(lost);
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, -EEXIST, collided);

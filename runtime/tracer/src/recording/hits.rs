@@ -10,6 +10,7 @@ use crate::recording::catalog::{recorded, returned};
 use crate::recording::entry::{Hit, ProbeInfo, UserString};
 use rustc_hash::FxHashMap;
 use xputrace_bytecode::asm::AsmError;
+use xputrace_bytecode::callers::{self, Callers};
 use xputrace_bytecode::insn::{Alu, Cond, atomic};
 use xputrace_bytecode::probe::{EEXIST, Frames, Machine, Reader, pt_regs};
 use xputrace_bytecode::targets::{self, leave_out_others};
@@ -270,6 +271,7 @@ struct Builder<'a> {
     layouts: Layouts,
     ring: BpfMapId,
     stacks: BpfMapId,
+    callers: Callers,
     losses: BpfMapId,
 }
 
@@ -291,6 +293,7 @@ impl<'a> Builder<'a> {
         let declared = plan.linux_stacks.map(|it| plan.image.maps[it].max_entries);
         let n_stacks = declared.unwrap_or(stack::LINUX_STACKS);
         let stacks = map(spec("xpu_stacks", MapKind::StackTrace, 4, stack::LINUX_FRAMES * 8, n_stacks));
+        let callers = Callers { map: map(callers::map("xpu_callers", n_stacks)), stacks: n_stacks };
         let targets = map(targets::map("xpu_targets"));
         let window = plan.window.map(|_| map(spec("xpu_window", MapKind::Array, 4, 8, 1)));
         let losses = map(spec("xpu_losses", MapKind::PercpuArray, 4, 8, COUNTED.len() as u32));
@@ -300,13 +303,23 @@ impl<'a> Builder<'a> {
             image,
             linux_ring: Some(ring),
             linux_stacks: Some(stacks),
+            linux_callers: Some(callers.map),
             linux_losses: Some(losses),
             targets: Some(targets),
             window,
             demand: Demand { host: with_api(&plan.demand.host), latencies: plan.demand.latencies, ..EVERYTHING },
             ..Plan::default()
         };
-        Builder { catalog, plan: recording, probes: Vec::new(), layouts: Layouts::default(), ring, stacks, losses }
+        Builder {
+            catalog,
+            plan: recording,
+            probes: Vec::new(),
+            layouts: Layouts::default(),
+            ring,
+            stacks,
+            callers,
+            losses,
+        }
     }
 
     fn add(&mut self, probe: &Probe) -> Result<(), RecorderError> {
@@ -427,8 +440,9 @@ impl<'a> Builder<'a> {
         asm.st_imm(Size::W, Reg(7), at::PROBE, number as i32);
         asm.stx(Size::Dw, Reg(7), at::PID_TGID, Reg(8));
         self.facts(&mut asm, is_function);
-        self.stack(&mut asm, number, Frames::User, at::USTACK);
-        self.stack(&mut asm, number, Frames::Kernel, at::KSTACK);
+        let callers = probe.target.is_at_entry(probe.event).then_some(self.callers);
+        self.stack(&mut asm, number, Frames::User, callers, at::USTACK);
+        self.stack(&mut asm, number, Frames::Kernel, None, at::KSTACK);
         // The first word of a tracepoint's record is Linux's own, and nothing after the last field
         // may be read.
         let first = if matches!(probe.target, Target::Tracepoint { .. }) { 8 } else { 0 };
@@ -497,10 +511,10 @@ impl<'a> Builder<'a> {
     }
 
     /// Stores a stack's word. If Linux could not store the stack, counts that and stores 0.
-    fn stack(&self, asm: &mut Assembler, number: u32, frames: Frames, offset: i16) {
+    fn stack(&self, asm: &mut Assembler, number: u32, frames: Frames, callers: Option<Callers>, offset: i16) {
         let (lost, done) = (asm.label(), asm.label());
         asm.st_imm(Size::Dw, Reg(7), offset, 0);
-        self.reader(asm).stack(frames, Reg(6), self.stacks, lost);
+        self.reader(asm).stack(frames, Reg(6), self.stacks, callers, lost);
         asm.stx(Size::Dw, Reg(7), offset, Reg::R0);
         asm.jump(done);
         asm.place(lost);

@@ -136,15 +136,15 @@ impl Words {
         if let Some(misspelled) = self.misspelled.take() {
             return misspelled;
         }
-        if unknown_word(&error).is_some_and(|it| it == "-c") {
-            return usage("there is no option `-c`: put the command and its options after `--`: -- CMD …".into());
-        }
         if unknown_word(&error).is_some_and(|it| it == "-l") {
             let message = "there is no option `-l`: to list events, tracepoints and functions, use `xputrace list`";
             return usage(message.into());
         }
         if let Some(name) = self.command_before(&error) {
             return usage(format!("put the command and its options after `--`: -- {name} …"));
+        }
+        if unknown_word(&error).is_some_and(|it| it == "-c") {
+            return usage("there is no option `-c`: put the command and its options after `--`: -- CMD …".into());
         }
         match self.misspelled_verb(&error) {
             Some((word, verb)) => usage(format!("there is no verb or script `{word}`; did you mean `{verb}`?")),
