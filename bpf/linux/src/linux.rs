@@ -135,17 +135,18 @@ impl Linux {
         let mut report = AttachReport::default();
         self.scope = scope.clone();
         report.warnings.extend(self.watch_processes(scope));
-        self.follow(Targets::watch_births)?;
-        self.follow(Targets::watch_takeovers)?;
+        let name = if let Scope::Named(name) = scope { Some(name) } else { None };
+        self.follow(|it| it.watch_births(name))?;
+        self.follow(|it| it.watch_takeovers())?;
         match scope {
-            Scope::Command(_) => self.follow(Targets::watch_exec)?,
+            Scope::Command(_) => self.follow(|it| it.watch_exec())?,
             Scope::Named(name) => self.follow(|it| it.watch_name(name))?,
             Scope::Processes(_) | Scope::System => {}
         }
         self.add_targets()?;
         report.probes = self.probes.attach(plan, scope, &mut report.warnings);
         // After the script's handlers, which must still see the thread.
-        self.follow(Targets::watch_frees)?;
+        self.follow(|it| it.watch_frees())?;
         self.report_existing_mappings();
         Ok(report)
     }
@@ -365,8 +366,8 @@ impl Linux {
         }
     }
 
-    fn follow(&mut self, watch: impl Fn(&Targets) -> Result<OwnedFd, String>) -> Result<(), Error> {
-        if let Some(targets) = &self.targets {
+    fn follow(&mut self, watch: impl FnOnce(&mut Targets) -> Result<OwnedFd, String>) -> Result<(), Error> {
+        if let Some(targets) = &mut self.targets {
             self.followers.push(watch(targets).map_err(Error::NotFollowed)?);
         }
         Ok(())
@@ -467,8 +468,8 @@ impl Linux {
 /// ended. So when any probe of a function is removed, it takes the function's breakpoints out of the process.
 fn leaderless(pid: u32) -> String {
     format!(
-        "process {pid} goes on without its main thread: its own uprobes no longer fire once anyone removes a probe of the \
-         same function. Where they must, use `#{{scope: \"tree\"}}`"
+        "process {pid} goes on without its main thread: new uprobes of its own do not fire, and earlier ones stop once \
+         anyone removes a probe of the same function. Where they must, use `#{{scope: \"tree\"}}`"
     )
 }
 

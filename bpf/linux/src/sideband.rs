@@ -113,11 +113,16 @@ impl Leaderless {
         Leaderless { since_nanos, last_end_nanos: since_nanos, asked_nanos: 0, goes_on: false }
     }
 
-    /// Whether it is time to ask again. Asking opens a file: a script that traces that would wake us each time.
+    /// Whether it is time to ask again: often while its threads are ending. Asking opens a file, so a script that traces
+    /// that would wake us each time.
     fn is_due(&mut self) -> bool {
+        const RECENT_NANOS: u64 = 100_000_000;
         const PERIOD_NANOS: u64 = 10_000_000;
+        const LONG_PERIOD_NANOS: u64 = 500_000_000;
         let now = sys::monotonic_nanos();
-        let is_due = now.saturating_sub(self.asked_nanos) >= PERIOD_NANOS;
+        let is_recent = now.saturating_sub(self.last_end_nanos) < RECENT_NANOS;
+        let period = if is_recent { PERIOD_NANOS } else { LONG_PERIOD_NANOS };
+        let is_due = now.saturating_sub(self.asked_nanos) >= period;
         if is_due {
             self.asked_nanos = now;
         }
@@ -333,6 +338,7 @@ impl Sideband {
                 {
                     let it = self.leaderless.entry(pid).or_insert(Leaderless::since(time_nanos));
                     it.last_end_nanos = time_nanos;
+                    it.asked_nanos = 0;
                 }
                 Record::ThreadEnd { .. } => {}
                 Record::Lost { n, .. } => self.lost += n,

@@ -4,7 +4,7 @@
 //! it. So probes, tracepoints and samples miss neither its start nor its exit.
 //!
 //! ```text
-//! task_newtask        if the current thread is in targets: add the new thread
+//! task_newtask        if the current thread is in targets: add the new thread; but a process by its name, in a scope of those of a name
 //!                     else if the new thread's bit is set, and tasks[thread] is another task: remove the old thread
 //! sched_process_exec  if the thread had another id, and tasks[that id] is this task: remove that id, and
 //!                     tasks[its id now] = its task, if that bit is set
@@ -39,6 +39,7 @@
 use crate::btf;
 use crate::map::MapHandle;
 use crate::sys;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use xputrace_bytecode::image::NO_PREALLOC;
@@ -92,7 +93,7 @@ impl Targets {
         let maps = [targets, tasks.as_fd(), refused.as_fd(), awaited.as_fd()];
         let load =
             |name, asm| sys::load_raw_tracepoint(name, &insns(asm, maps)?).map_err(|it| failed("load a program", it));
-        let birth = load(c"xt_birth", on_birth(&task))?;
+        let birth = load(c"xt_birth", on_birth(&task, None))?;
         let free = load(c"xt_free", on_free(&task))?;
         let exec = load(c"xt_exec", on_exec(&task))?;
         let rename = load(c"xt_rename", on_rename(&task))?;
@@ -121,8 +122,12 @@ impl Targets {
         })
     }
 
-    /// From here on, children and threads of targets become targets.
-    pub(crate) fn watch_births(&self) -> Result<OwnedFd, String> {
+    /// From here on, children and threads of targets become targets. With a name, processes that begin with it do, whatever
+    /// their parents are.
+    pub(crate) fn watch_births(&mut self, name: Option<&ProcessName>) -> Result<OwnedFd, String> {
+        if name.is_some() {
+            self.birth = self.load_more(c"xt_birth", |task| on_birth(task, name))?;
+        }
         link(c"task_newtask", &self.birth)
     }
 
@@ -143,12 +148,15 @@ impl Targets {
 
     /// From here on, processes that get this name become targets, and those that get another one no longer are.
     pub(crate) fn watch_name(&self, name: &ProcessName) -> Result<OwnedFd, String> {
+        link(c"task_rename", &self.load_more(c"xt_name", |task| on_new_name(task, name))?)
+    }
+
+    fn load_more(&self, name: &CStr, program: impl FnOnce(&TaskType) -> Assembler) -> Result<OwnedFd, String> {
         let task = TaskType::of_linux().ok_or_else(btf::why_missing)?;
         let refused = self.refused.fd();
         let maps = [self.targets.as_fd(), self.tasks.as_fd(), refused.as_fd(), self.awaited.as_fd()];
-        let program = sys::load_raw_tracepoint(c"xt_name", &insns(on_new_name(&task, name), maps)?)
-            .map_err(|it| format!("cannot load a program: {it}"))?;
-        link(c"task_rename", &program)
+        sys::load_raw_tracepoint(name, &insns(program(&task), maps)?)
+            .map_err(|it| format!("cannot load a program: {it}"))
     }
 
     /// Makes a single-threaded process become a target at its next `exec`. Not an error if it has
@@ -209,6 +217,8 @@ struct TaskType {
     pid: i32,
     /// Offset of the process's id there, which is that of its main thread.
     tgid: i32,
+    /// Offset of the thread's name.
+    comm: i32,
     /// The BTF type id of the iterator over tasks.
     iterator: u32,
 }
@@ -217,17 +227,33 @@ impl TaskType {
     fn of_linux() -> Option<TaskType> {
         btf::with(|it| {
             let offset = |member| Some(it.offset("task_struct", member)? as i32);
-            Some(TaskType { pid: offset("pid")?, tgid: offset("tgid")?, iterator: it.function("bpf_iter_task")? })
+            Some(TaskType {
+                pid: offset("pid")?,
+                tgid: offset("tgid")?,
+                comm: offset("comm")?,
+                iterator: it.function("bpf_iter_task")?,
+            })
         })
     }
 }
 
 /// Arguments: the new task, its clone flags. Runs in the thread that creates it.
-fn on_birth(task: &TaskType) -> Assembler {
+fn on_birth(task: &TaskType, name: Option<&ProcessName>) -> Assembler {
     let mut asm = Assembler::new();
     let (out, refused, of_other, stale) = (asm.label(), asm.label(), asm.label(), asm.label());
     asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
+    let is_target = asm.label();
+    if let Some(name) = name {
+        let is_thread = asm.label();
+        only_main_threads(&mut asm, task, is_thread, of_other);
+        asm.mov(Reg::R7, Reg::R6);
+        asm.alu_imm(Alu::Add, Reg::R7, task.comm);
+        only_named(&mut asm, name, of_other);
+        asm.jump(is_target);
+        asm.place(is_thread);
+    }
     targets::leave_out_others(&mut asm, Map::Targets.id(), WORD, Reg::R6, &[], of_other);
+    asm.place(is_target);
     read_thread_id(&mut asm, task, refused);
     add_thread(&mut asm, out);
     asm.place(refused);
@@ -339,27 +365,37 @@ fn on_new_name(task: &TaskType, name: &ProcessName) -> Assembler {
     let (out, other) = (asm.label(), asm.label());
     asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
     asm.ldx(Size::Dw, Reg::R7, Reg::R1, 8);
-    read_member(&mut asm, task.tgid, ZERO, out);
-    read_thread_id(&mut asm, task, out);
-    asm.ldx(Size::W, Reg::R1, Reg::FP, KEY);
-    asm.ldx(Size::W, Reg::R2, Reg::FP, ZERO);
-    asm.jump_if(Cond::Ne, Reg::R1, Reg::R2, out);
-    asm.st_imm(Size::Dw, Reg::FP, NAME, 0);
-    asm.st_imm(Size::Dw, Reg::FP, NAME + 8, 0);
-    address(&mut asm, Reg::R1, NAME);
-    asm.mov_imm(Reg::R2, COMM_BYTES as i64);
-    asm.mov(Reg::R3, Reg::R7);
-    asm.call(helper::PROBE_READ_KERNEL_STR);
-    for (at, byte) in (NAME..).zip(name.bytes()) {
-        asm.ldx(Size::B, Reg::R1, Reg::FP, at);
-        asm.jump_if_imm(Cond::Ne, Reg::R1, byte.into(), other);
-    }
+    only_main_threads(&mut asm, task, out, out);
+    only_named(&mut asm, name, other);
     add_thread(&mut asm, out);
     count_refused(&mut asm, out);
     asm.jump(out);
     asm.place(other);
     remove_thread(&mut asm, out);
     finish(asm, out)
+}
+
+/// Jumps to `others` if the task in R6 is not the main thread of its process.
+fn only_main_threads(asm: &mut Assembler, task: &TaskType, others: Label, unreadable: Label) {
+    read_member(asm, task.tgid, ZERO, unreadable);
+    read_thread_id(asm, task, unreadable);
+    asm.ldx(Size::W, Reg::R1, Reg::FP, KEY);
+    asm.ldx(Size::W, Reg::R2, Reg::FP, ZERO);
+    asm.jump_if(Cond::Ne, Reg::R1, Reg::R2, others);
+}
+
+/// Jumps to `others` if the name at the address in R7 is another one.
+fn only_named(asm: &mut Assembler, name: &ProcessName, others: Label) {
+    asm.st_imm(Size::Dw, Reg::FP, NAME, 0);
+    asm.st_imm(Size::Dw, Reg::FP, NAME + 8, 0);
+    address(asm, Reg::R1, NAME);
+    asm.mov_imm(Reg::R2, COMM_BYTES as i64);
+    asm.mov(Reg::R3, Reg::R7);
+    asm.call(helper::PROBE_READ_KERNEL_STR);
+    for (at, byte) in (NAME..).zip(name.bytes()) {
+        asm.ldx(Size::B, Reg::R1, Reg::FP, at);
+        asm.jump_if_imm(Cond::Ne, Reg::R1, byte.into(), others);
+    }
 }
 
 /// Copies the id of the task in R6 to its stack slot.

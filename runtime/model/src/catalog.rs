@@ -42,6 +42,11 @@ pub trait Catalog {
         None
     }
 
+    /// Whether there may be such a probe, by its name: `uprobe:libc:malloc`.
+    fn has_probe(&self, _name: &str) -> bool {
+        true
+    }
+
     /// Whether it is a recording, which has the probes that a script asked for when it was made.
     fn is_recording(&self) -> bool {
         false

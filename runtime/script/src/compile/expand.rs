@@ -8,6 +8,8 @@ use xputrace_model::catalog::{Catalog, glob, is_attachable};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::Target;
 
+/// Code of the warning for an optional handler whose probe a recording lacks.
+const NOT_RECORDED: &str = "not-recorded";
 /// Maximum number of tracepoints that a pattern may match: each becomes a program in Linux.
 const MOST_MATCHES: usize = 1024;
 
@@ -25,7 +27,7 @@ pub(super) fn handlers<'a>(
     expanded.handlers.clear();
     for handler in &staged.handlers {
         match (pattern(handler), &known) {
-            (None, _) if handler.options.optional => match missing_place(&handler.target, catalog) {
+            (None, _) if handler.options.optional => match missing(handler, catalog) {
                 Some((code, why)) => diagnostics.push(left_out(handler, code, why)),
                 None => expanded.handlers.push(handler.clone()),
             },
@@ -46,6 +48,15 @@ pub(super) fn handlers<'a>(
         }
     }
     Cow::Owned(expanded)
+}
+
+/// Returns the code and the reason of the error for a handler at a place that does not exist, or that a recording lacks.
+fn missing(handler: &Handler, catalog: &dyn Catalog) -> Option<(&'static str, String)> {
+    let is_place = matches!(handler.target, Target::Function { .. } | Target::Usdt { .. } | Target::Tracepoint { .. });
+    missing_place(&handler.target, catalog).or_else(|| {
+        let lacks_it = is_place && !catalog.has_probe(&handler.name);
+        lacks_it.then(|| (NOT_RECORDED, format!("the recording has no hits of `{}`", handler.name)))
+    })
 }
 
 fn left_out(handler: &Handler, code: &'static str, why: String) -> Diagnostic {

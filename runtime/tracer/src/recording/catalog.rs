@@ -43,6 +43,10 @@ impl Catalog for RecordedMachine {
         }
     }
 
+    fn has_probe(&self, name: &str) -> bool {
+        self.0.probes.iter().any(|it| it.name == name)
+    }
+
     fn is_recording(&self) -> bool {
         true
     }
