@@ -52,9 +52,9 @@ pub fn split(id: u32, stacks: u32) -> (u32, Option<u32>) {
 }
 
 impl Callers {
-    /// Adds the caller to a stack's id, which is in R0 and at `id`, where `context` is that of a probe at a function's first
-    /// instruction. Leaves the id alone if there is no return address, and jumps to `lost` with `-EEXIST` in R0 if there is no place
-    /// for it. Uses 8 bytes each at `address` and `place`.
+    /// Adds the caller to the id of a stack, in R0. `context` is that of a probe at a function's first instruction. Leaves the
+    /// id alone if there is no return address, and jumps to `lost` with `-EEXIST` in R0 if there is no place for it. Uses 8
+    /// bytes of the program's stack each at `address`, `id` and `place`.
     pub(crate) fn add(self, asm: &mut Assembler, context: Reg, [address, id, place]: [i16; 3], lost: Label) {
         let (done, found) = (asm.label(), asm.label());
         asm.stx(Size::Dw, Reg::FP, id, Reg::R0);

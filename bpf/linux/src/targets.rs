@@ -4,7 +4,8 @@
 //! it. So probes, tracepoints and samples miss neither its start nor its exit.
 //!
 //! ```text
-//! task_newtask        if the current thread is in targets: add the new thread; but a process by its name, in a scope of those of a name
+//! task_newtask        if the current thread is in targets: add the new thread. In a scope of a name: if this is a
+//!                     main thread, add it by its name instead
 //!                     else if the new thread's bit is set, and tasks[thread] is another task: remove the old thread
 //! sched_process_exec  if the thread had another id, and tasks[that id] is this task: remove that id, and
 //!                     tasks[its id now] = its task, if that bit is set
