@@ -10,11 +10,10 @@
 
 use crate::id::BpfMapId;
 use crate::insn::{Alu, Cond, Size, atomic};
+use crate::probe::stack_word::ID_BITS;
 use crate::probe::{EEXIST, pt_regs};
 use crate::{Assembler, Label, MapKind, MapSpec, Reg, helper};
 
-/// Bits of a stack's id.
-const ID_BITS: u32 = 30;
 /// Most callers that are kept.
 const MOST_CALLERS: u32 = 16_384;
 /// Places that are tried for an address.

@@ -42,6 +42,8 @@ pub mod stack_word {
     /// Where the process id stands, and its bits.
     pub const PROCESS_SHIFT: u32 = 32;
     pub const PROCESS_MASK: u64 = 0x3f_ffff;
+    /// Bits of a stack's id, from the lowest on.
+    pub const ID_BITS: u32 = 30;
     /// Position of the low 8 bits of the exec generation.
     pub const EXEC_SHIFT: u32 = 54;
 }

@@ -368,29 +368,27 @@ impl Sideband {
     /// `exec`.
     fn over(&mut self) -> Vec<u32> {
         let mut over = Vec::new();
-        self.leaderless.retain(|pid, it| {
-            !it.is_due()
-                || match after_leader(*pid) {
-                    After::Nothing => {
-                        over.push(*pid);
-                        true
-                    }
-                    After::OtherThreads => {
-                        it.look(*pid);
-                        true
-                    }
-                    // When a process executes a program that changes its privileges, Linux drops its events and records that
-                    // as its end. A thread that takes over calls `exec` after the main thread has ended; an earlier `exec` is
-                    // one that dropped the events.
-                    After::NewLeader if self.execs.get(pid).is_some_and(|exec| exec.time_nanos < it.last_end_nanos) => {
-                        // The events of all processes are no process's own.
-                        if self.running.is_some() {
-                            self.dropped.push(*pid);
-                        }
-                        false
-                    }
-                    After::NewLeader => false,
+        self.leaderless.retain(|pid, it| match it.is_due().then(|| after_leader(*pid)) {
+            None => true,
+            Some(After::Nothing) => {
+                over.push(*pid);
+                true
+            }
+            Some(After::OtherThreads) => {
+                it.look(*pid);
+                true
+            }
+            // When a process executes a program that changes its privileges, Linux drops its events and records that
+            // as its end. A thread that takes over calls `exec` after the main thread has ended; an earlier `exec` is
+            // one that dropped the events.
+            Some(After::NewLeader) if self.execs.get(pid).is_some_and(|exec| exec.time_nanos < it.last_end_nanos) => {
+                // The events of all processes are no process's own.
+                if self.running.is_some() {
+                    self.dropped.push(*pid);
                 }
+                false
+            }
+            Some(After::NewLeader) => false,
         });
         over
     }

@@ -63,6 +63,7 @@ const WORD: i16 = NAME - targets::SCRATCH_BYTES;
 /// The loaded programs.
 #[derive(Debug)]
 pub(crate) struct Targets {
+    task: TaskType,
     birth: OwnedFd,
     free: OwnedFd,
     exec: OwnedFd,
@@ -92,8 +93,7 @@ impl Targets {
         let tasks = create(&tasks_map(most_threads))?;
         let task = TaskType::of_linux().ok_or_else(btf::why_missing)?;
         let maps = [targets, tasks.as_fd(), refused.as_fd(), awaited.as_fd()];
-        let load =
-            |name, asm| sys::load_raw_tracepoint(name, &insns(asm, maps)?).map_err(|it| failed("load a program", it));
+        let load = |name, asm| load_program(name, asm, maps);
         let birth = load(c"xt_birth", on_birth(&task, None))?;
         let free = load(c"xt_free", on_free(&task))?;
         let exec = load(c"xt_exec", on_exec(&task))?;
@@ -108,6 +108,7 @@ impl Targets {
         let refused = MapHandle::new(spec, refused).map_err(|it| it.to_string())?;
         let targets = targets.try_clone_to_owned().map_err(|it| failed("share a map", it))?;
         Ok(Targets {
+            task,
             birth,
             free,
             exec,
@@ -127,7 +128,7 @@ impl Targets {
     /// their parents are.
     pub(crate) fn watch_births(&mut self, name: Option<&ProcessName>) -> Result<OwnedFd, String> {
         if name.is_some() {
-            self.birth = self.load_more(c"xt_birth", |task| on_birth(task, name))?;
+            self.birth = self.load_more(c"xt_birth", on_birth(&self.task, name))?;
         }
         link(c"task_newtask", &self.birth)
     }
@@ -149,15 +150,12 @@ impl Targets {
 
     /// From here on, processes that get this name become targets, and those that get another one no longer are.
     pub(crate) fn watch_name(&self, name: &ProcessName) -> Result<OwnedFd, String> {
-        link(c"task_rename", &self.load_more(c"xt_name", |task| on_new_name(task, name))?)
+        link(c"task_rename", &self.load_more(c"xt_name", on_new_name(&self.task, name))?)
     }
 
-    fn load_more(&self, name: &CStr, program: impl FnOnce(&TaskType) -> Assembler) -> Result<OwnedFd, String> {
-        let task = TaskType::of_linux().ok_or_else(btf::why_missing)?;
+    fn load_more(&self, name: &CStr, asm: Assembler) -> Result<OwnedFd, String> {
         let refused = self.refused.fd();
-        let maps = [self.targets.as_fd(), self.tasks.as_fd(), refused.as_fd(), self.awaited.as_fd()];
-        sys::load_raw_tracepoint(name, &insns(program(&task), maps)?)
-            .map_err(|it| format!("cannot load a program: {it}"))
+        load_program(name, asm, [self.targets.as_fd(), self.tasks.as_fd(), refused.as_fd(), self.awaited.as_fd()])
     }
 
     /// Makes a single-threaded process become a target at its next `exec`. Not an error if it has
@@ -189,6 +187,11 @@ impl Targets {
     }
 }
 
+/// `maps` are in the order of [`Map`].
+fn load_program(name: &CStr, asm: Assembler, maps: [BorrowedFd<'_>; 4]) -> Result<OwnedFd, String> {
+    sys::load_raw_tracepoint(name, &insns(asm, maps)?).map_err(|it| format!("cannot load a program: {it}"))
+}
+
 /// Describes the map from a thread's id to the address of its `task_struct`.
 fn tasks_map(most_threads: u32) -> MapSpec {
     MapSpec {
@@ -213,6 +216,7 @@ fn visit(program: &OwnedFd, pid: Option<u32>) -> Result<(), String> {
 }
 
 /// Facts about `task_struct` that the programs need.
+#[derive(Clone, Copy, Debug)]
 struct TaskType {
     /// Offset of the thread's id in the initial pid namespace.
     pid: i32,
@@ -265,10 +269,8 @@ fn on_birth(task: &TaskType, name: Option<&ProcessName>) -> Assembler {
     read_thread_id(&mut asm, task, out);
     leave_out_others(&mut asm, out);
     // An iteration may have added it already.
-    call_with_key(&mut asm, Map::Tasks, KEY, helper::MAP_LOOKUP_ELEM);
-    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, stale);
-    asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
-    asm.jump_if(Cond::Eq, Reg::R1, Reg::R6, out);
+    leave_out_unowned(&mut asm, stale);
+    asm.jump(out);
     asm.place(stale);
     remove_thread(&mut asm, out);
     finish(asm, out)
@@ -300,10 +302,7 @@ fn on_free(task: &TaskType) -> Assembler {
     let mut asm = Assembler::new();
     let out = asm.label();
     asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
-    read_thread_id(&mut asm, task, out);
-    // The id may belong to a newer thread.
-    leave_out_unowned(&mut asm, out);
-    remove_thread(&mut asm, out);
+    remove_task(&mut asm, task, out);
     finish(asm, out)
 }
 
@@ -311,20 +310,16 @@ fn on_free(task: &TaskType) -> Assembler {
 fn on_visit_removed(task: &TaskType) -> Assembler {
     let mut asm = Assembler::new();
     let out = asm.label();
-    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 8);
-    asm.jump_if_imm(Cond::Eq, Reg::R6, 0, out);
-    read_thread_id(&mut asm, task, out);
-    leave_out_unowned(&mut asm, out);
-    remove_thread(&mut asm, out);
+    only_visited(&mut asm, out);
+    remove_task(&mut asm, task, out);
     finish(asm, out)
 }
 
-/// Context: `struct bpf_iter__task`, whose second word is the task; null after the last one.
+/// Context: that of an iterator over tasks.
 fn on_visit(task: &TaskType) -> Assembler {
     let mut asm = Assembler::new();
     let (out, refused) = (asm.label(), asm.label());
-    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 8);
-    asm.jump_if_imm(Cond::Eq, Reg::R6, 0, out);
+    only_visited(&mut asm, out);
     read_thread_id(&mut asm, task, refused);
     add_thread(&mut asm, out);
     asm.place(refused);
@@ -336,8 +331,7 @@ fn on_visit(task: &TaskType) -> Assembler {
 fn on_visit_awaited() -> Assembler {
     let mut asm = Assembler::new();
     let out = asm.label();
-    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 8);
-    asm.jump_if_imm(Cond::Eq, Reg::R6, 0, out);
+    only_visited(&mut asm, out);
     only_element(&mut asm, Map::Awaited, out);
     asm.stx(Size::Dw, Reg::R0, 0, Reg::R6);
     finish(asm, out)
@@ -374,6 +368,13 @@ fn on_new_name(task: &TaskType, name: &ProcessName) -> Assembler {
     asm.place(other);
     remove_thread(&mut asm, out);
     finish(asm, out)
+}
+
+/// Sets R6 to the task that an iteration visits: the second word of `struct bpf_iter__task`. Jumps to `end` after the last
+/// one, when it is null.
+fn only_visited(asm: &mut Assembler, end: Label) {
+    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 8);
+    asm.jump_if_imm(Cond::Eq, Reg::R6, 0, end);
 }
 
 /// Jumps to `others` if the task in R6 is not the main thread of its process.
@@ -427,6 +428,13 @@ fn add_thread(asm: &mut Assembler, done: Label) {
     asm.atomic(atomic::OR, Size::Dw, Reg::R0, 0, Reg::R1);
     asm.jump(done);
     asm.place(full);
+}
+
+/// Makes the task in R6 no target any more. Its id may belong to a newer thread, which stays one.
+fn remove_task(asm: &mut Assembler, task: &TaskType, out: Label) {
+    read_thread_id(asm, task, out);
+    leave_out_unowned(asm, out);
+    remove_thread(asm, out);
 }
 
 /// Makes the thread whose id is in its stack slot no target any more. Jumps to `out` if there is no such id.

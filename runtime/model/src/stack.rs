@@ -48,7 +48,7 @@ pub const SOURCE_COLLECTOR: u64 = 3 << 62;
 /// Set in place if only the Python frames are meant.
 const PYTHON: u64 = 1 << 61;
 /// Set in place if a stack is shown with lines; ids are smaller.
-pub const LINES: u64 = 1 << 30;
+pub const LINES: u64 = 1 << stack_word::ID_BITS;
 /// Bits of a process's index.
 const PROCESS_MASK: u32 = (1 << 29) - 1;
 

@@ -28,6 +28,8 @@ const MOST_ARGUMENTS: usize = 6;
 /// Maximum samples per second; a higher rate is surely a mistake.
 const MOST_SAMPLES: i64 = 20_000;
 /// Limits for the size of the stack table.
+/// Code of the error for a pattern that is not understood.
+pub const PATTERN: &str = "pattern";
 const FEWEST_STACKS: i64 = 1024;
 const MOST_STACKS: i64 = 1 << 20;
 /// How deep in lists of lists a handler may hold a probe. A list may contain itself.
@@ -405,7 +407,7 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
         _ => {
             let message =
                 format!("the first argument of `{}` is what to probe: a string or a list of strings", event.name());
-            call.error("pattern", message).help(format!("write `{}`", call.usage(event))).report(call);
+            call.error(PATTERN, message).help(format!("write `{}`", call.usage(event))).report(call);
             None
         }
     }
@@ -446,12 +448,12 @@ fn is_of_kernels(call: &Call, event: Event, pattern: &str) -> bool {
     if pattern.is_empty() || pattern.contains('\0') {
         let message =
             format!("the first argument of `{}` is the name of a kernel, with `*` for any text", event.name());
-        call.error("pattern", message).help(format!("write `{}`", call.usage(event))).report(call);
+        call.error(PATTERN, message).help(format!("write `{}`", call.usage(event))).report(call);
         return false;
     }
     if pattern.ends_with(')') && !pattern.ends_with("operator()") {
         let name = pattern.split('(').next().unwrap_or(pattern);
-        call.error("pattern", format!("names of kernels have no parameters: `{pattern}`"))
+        call.error(PATTERN, format!("names of kernels have no parameters: `{pattern}`"))
             .help(format!("write `\"{name}\"`; for one of several with this name, write its mangled name"))
             .report(call);
         return false;
@@ -464,7 +466,7 @@ fn repeats_kind(call: &Call, pattern: &str) -> bool {
     let Some((kind, rest)) = pattern.split_once(':') else { return false };
     let Some(event) = Event::all().find(|it| it.name() == kind && !rest.starts_with(':')) else { return false };
     let message = format!("`{pattern}` repeats the kind of probe");
-    call.error("pattern", message).help(format!("write `{}(\"{rest}\", …)`", event.name())).report(call);
+    call.error(PATTERN, message).help(format!("write `{}(\"{rest}\", …)`", event.name())).report(call);
     true
 }
 
@@ -474,7 +476,7 @@ fn usdt(call: &Call, text: &str) -> Option<(Target, String)> {
         return None;
     }
     let Some((object, pattern)) = UsdtPattern::split(text) else {
-        call.error("pattern", format!("`{text}` is not file, provider and name separated by colons"))
+        call.error(PATTERN, format!("`{text}` is not file, provider and name separated by colons"))
             .help(format!("write `{}`; `FILE::NAME` if one provider has the probe", call.usage(Event::Usdt)))
             .report(call);
         return None;
@@ -494,7 +496,7 @@ fn target(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> 
         _ => {
             let what = if event == Event::Tracepoint { "category and name" } else { "library and function" };
             let message = format!("`{pattern}` is not {what} separated by a colon");
-            call.error("pattern", message).help(format!("write `{}`", call.usage(event))).report(call);
+            call.error(PATTERN, message).help(format!("write `{}`", call.usage(event))).report(call);
             return None;
         }
     };

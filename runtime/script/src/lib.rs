@@ -34,6 +34,7 @@ mod width;
 
 pub use arguments::{TAKEN, help as argument_help};
 pub use bundle::{Bundled, BundledKind, bundled, scripts, stdlib};
+pub use declare::PATTERN as PATTERN_MISTAKE;
 pub use host::{EventView, Host};
 pub use interpreter::Interpreter;
 pub use source::{BundledLoader, Clocks, Loader};

@@ -22,8 +22,7 @@ pub fn translate(options: &TranslateOptions) -> Result<ExitCode> {
     match xputrace_bpftrace::translate(&source.text) {
         Ok(translation) => {
             console::print(&translation.text)?;
-            let mistakes = mistakes_of(&translation);
-            Ok(status(&translation, &mistakes))
+            Ok(status(&translation))
         }
         Err(error) => {
             let sources = Sources { files: vec![source] };
@@ -33,7 +32,8 @@ pub fn translate(options: &TranslateOptions) -> Result<ExitCode> {
     }
 }
 
-fn status(translation: &Translation, mistakes: &[Diagnostic]) -> ExitCode {
+fn status(translation: &Translation) -> ExitCode {
+    let (mistakes, sources) = mistakes_of(translation);
     let count = translation.untranslated.len();
     if count > 0 {
         let parts = if count == 1 { "1 part is".into() } else { format!("{count} parts are") };
@@ -41,23 +41,21 @@ fn status(translation: &Translation, mistakes: &[Diagnostic]) -> ExitCode {
     }
     if !mistakes.is_empty() {
         console::say(format_args!("the translation does not compile:"));
-        let source = SourceFile { name: "translation".into(), text: translation.text.clone() };
-        crate::compiled::report(mistakes, &Sources { files: vec![source] }, true);
+        crate::compiled::report(&mistakes, &sources, true);
     }
     if count > 0 || !mistakes.is_empty() { ExitCode::from(INCOMPLETE) } else { ExitCode::SUCCESS }
 }
 
 /// Returns why the translation does not compile, other than for places that another machine may have, or that an argument
 /// of the script names.
-fn mistakes_of(translation: &Translation) -> Vec<Diagnostic> {
+fn mistakes_of(translation: &Translation) -> (Vec<Diagnostic>, Sources) {
     let source = SourceFile { name: "translation".into(), text: translation.text.clone() };
     let loaded = xputrace_script::load(source, &[], Rc::new(BundledLoader));
     let (_, compiled) = compile::compile(&loaded.staged, &LiveCatalog::new(), compile::Wishes::default());
+    let is_of_elsewhere = |code| code == xputrace_script::PATTERN_MISTAKE || compile::MISSING_PLACES.contains(&code);
     let all = loaded.diagnostics.into_iter().chain(compiled);
-    all.filter(|it| {
-        it.severity == Severity::Error && it.code != "pattern" && !compile::MISSING_PLACES.contains(&it.code)
-    })
-    .collect()
+    let mistakes = all.filter(|it| it.severity == Severity::Error && !is_of_elsewhere(it.code)).collect();
+    (mistakes, loaded.staged.sources)
 }
 
 fn source_of(options: &TranslateOptions) -> Result<SourceFile> {

@@ -3,7 +3,9 @@
 use crate::need_root;
 use crate::plans::*;
 use crate::target::*;
+use std::path::PathBuf;
 use std::process::Command;
+use tempfile::TempDir;
 use xputrace_bytecode::insn::{Cond, Size};
 use xputrace_bytecode::{Assembler, BpfMapId, MapKind, ProgramKind, Reg};
 use xputrace_bytecode::{helper, targets};
@@ -154,9 +156,7 @@ fn processes_that_are_too_many_to_be_followed_are_counted() {
     need_root!();
     let (plan, calls) = getppid_plan();
     let mut linux = Linux::load_following(&plan, 2).unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let fifo = make_fifo(&directory);
-    let mut child = StoppedChild::spawn(&words(&["children", "1", fifo.to_str().unwrap()]), &[], None).unwrap();
+    let (mut child, fifo, _directory) = stopped_with_fifo("children");
     linux.attach(&plan, &child.scope()).unwrap();
     child.resume().unwrap();
     let mut unfollowed = 0;
@@ -226,6 +226,14 @@ fn a_whole_system_scope_sees_processes_that_start_later() {
     assert_eq!(read_counter(&linux, work), 123);
 }
 
+/// Returns the target before its first instruction, and the FIFO that it will wait for, in a directory to keep.
+fn stopped_with_fifo(mode: &str) -> (StoppedChild, PathBuf, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = make_fifo(&directory);
+    let child = StoppedChild::spawn(&words(&[mode, "1", fifo.to_str().unwrap()]), &[], None).unwrap();
+    (child, fifo, directory)
+}
+
 fn getppid_plan() -> (Plan, BpfMapId) {
     let mut plan = Plan::default();
     let calls = counter(&mut plan, "calls");
@@ -275,9 +283,7 @@ fn an_exec_by_another_thread_leaves_no_bit_behind() {
     need_root!();
     let (plan, _) = getppid_plan();
     let mut linux = Linux::load(&plan).unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let fifo = make_fifo(&directory);
-    let mut child = StoppedChild::spawn(&words(&["exec-by-thread", "1", fifo.to_str().unwrap()]), &[], None).unwrap();
+    let (mut child, fifo, _directory) = stopped_with_fifo("exec-by-thread");
     linux.attach(&plan, &child.scope()).unwrap();
     child.resume().unwrap();
     let _writer = feed(&fifo, 1);

@@ -95,12 +95,12 @@ impl Handler<'_, '_> {
         let ExprKind::Call { name, arguments } = &call.kind else { return None };
         match (name.as_str(), &arguments[..]) {
             ("printf", [Expr { kind: ExprKind::Text(format), .. }, values @ ..]) => {
-                Some(self.printf(format, values, call))
+                Some(self.formatted(format, values, call))
             }
             ("time", []) => Some(self.time_of_day("%H:%M:%S\n", call)),
             ("time", [Expr { kind: ExprKind::Text(format), .. }]) => Some(self.time_of_day(format, call)),
             ("print", [Expr { kind: ExprKind::Map { keys, .. }, .. }, ..]) if keys.is_empty() => None,
-            ("print", [value]) => Some(self.formatted("%s\n", std::slice::from_ref(value))),
+            ("print", [value]) => Some(self.formatted("%s\n", std::slice::from_ref(value), call)),
             _ => None,
         }
     }
@@ -128,21 +128,17 @@ impl Handler<'_, '_> {
         Ok(format!("clock::of_day({} + ahead)", self.operand(nsecs, ADDITION)?))
     }
 
-    fn printf(&mut self, format: &str, values: &[Expr], call: &Expr) -> Coded<Vec<Part>> {
-        let is_conversion = |it: &FormatPiece| matches!(it, FormatPiece::Conversion(_));
-        let (wanted, given) = (format_pieces(format).into_iter().filter(is_conversion).count(), values.len());
-        match wanted == given {
-            true => self.formatted(format, values),
-            false => {
-                Err(refused(call, &format!("the number of values its format takes is {wanted}, and {given} are given")))
-            }
+    fn formatted(&mut self, format: &str, values: &[Expr], call: &Expr) -> Coded<Vec<Part>> {
+        let pieces = format_pieces(format);
+        let wanted = pieces.iter().filter(|it| matches!(it, FormatPiece::Conversion(_))).count();
+        if wanted != values.len() {
+            let given = values.len();
+            let because = format!("the number of values its format takes is {wanted}, and {given} are given");
+            return Err(refused(call, &because));
         }
-    }
-
-    fn formatted(&mut self, format: &str, values: &[Expr]) -> Coded<Vec<Part>> {
         let mut parts = Vec::new();
         let mut values = values.iter();
-        for piece in format_pieces(format) {
+        for piece in pieces {
             match piece {
                 FormatPiece::Text(text) => parts.push(Part::Text(text)),
                 FormatPiece::Conversion(conversion) => {
