@@ -546,8 +546,14 @@ impl Target {
     /// Whether such an event occurs at the first instructions of functions.
     pub fn is_at_entry(&self, event: Event) -> bool {
         let Target::Function { function, .. } = self else { return false };
-        event == Event::Uprobe && !function.contains('+') && !function.starts_with("0x")
+        event == Event::Uprobe && !is_instruction(function)
     }
+}
+
+/// Whether what a probe is at is an instruction rather than a function: `0x1139`, `work+4`; not `operator+`.
+pub fn is_instruction(function: &str) -> bool {
+    let offset = function.rsplit_once('+').map(|it| it.1);
+    function.starts_with("0x") || offset.is_some_and(|it| it.starts_with(|digit: char| digit.is_ascii_digit()))
 }
 
 /// The name of a USDT probe, as a script gives it: `*` stands for any text.
@@ -833,6 +839,13 @@ pub struct Arg {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_operator_is_a_function_and_an_offset_is_none() {
+        let are = |names: &[&str]| names.iter().map(|it| is_instruction(it)).collect::<Vec<_>>();
+        assert_eq!(are(&["0x1139", "work+4", "work+0x10", "ns::operator+0x4"]), [true; 4]);
+        assert_eq!(are(&["work", "ns::operator+", "operator++", "operator+="]), [false; 4]);
+    }
 
     #[test]
     fn one_pattern_of_a_handler_has_a_kernel() {

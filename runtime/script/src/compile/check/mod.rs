@@ -29,7 +29,7 @@ use rhai::{Position, Stmt as SyntaxStmt};
 use rustc_hash::FxHashMap;
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
-use xputrace_model::plan::{ContextWord, Place, Target};
+use xputrace_model::plan::{ContextWord, Place, Target, is_instruction};
 
 /// Code of the error for a function that the probed file lacks.
 const NO_SUCH_FUNCTION: &str = "no-such-function";
@@ -108,7 +108,7 @@ impl Checker<'_> {
         let Some((code, why)) = missing_place(target, self.catalog) else { return };
         let help = match target {
             Target::Tracepoint { category, .. } => tracepoints_help(self.staged, self.catalog, category),
-            Target::Function { function, .. } if function.starts_with("0x") || function.contains('+') => {
+            Target::Function { function, .. } if is_instruction(function) => {
                 "`objdump -d` shows where instructions begin".to_owned()
             }
             Target::Function { object, .. } => {
