@@ -1,0 +1,524 @@
+//! Creates files.
+//!
+//! A file is written as a *draft* beside its place, under a random name that did not exist, and then renamed. So nobody
+//! can have laid a link or a pipe in its way, what was there before stays until the new file is whole, and a reader never
+//! sees half of it.
+//!
+//! ```text
+//! path ──Creator──▶ Destination ─┬─ Place ──▶ Draft ──finish──▶ the file
+//!                                └─ Stream: a device, a pipe or a descriptor of ours, written as it is
+//! ```
+
+use crate::user::{Account, ActingAs};
+use crate::walk::{self, Found, is_trusted};
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Who creates files: files are theirs, and are made where they may make them.
+#[derive(Clone, Debug)]
+pub struct Creator {
+    account: Account,
+    groups: Vec<u32>,
+}
+
+/// Who may read and change a new file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The umask decides, as for other programs' files.
+    Usual,
+    /// Its owner alone.
+    Private,
+    /// Others may read and execute it.
+    Program,
+}
+
+impl Access {
+    fn mode(self) -> u32 {
+        match self {
+            Access::Usual => 0o666,
+            Access::Private => 0o600,
+            Access::Program => 0o755,
+        }
+    }
+}
+
+/// Where something is written.
+#[derive(Debug)]
+pub enum Destination {
+    File(Place),
+    Stream(Stream),
+}
+
+/// A file's directory, which is held open, and its name there.
+#[derive(Debug)]
+pub struct Place {
+    creator: Creator,
+    directory: File,
+    name: OsString,
+    /// As the user wrote it.
+    path: PathBuf,
+    /// The mode of the file that is there, if it is the creator's own.
+    mode_there: Option<u32>,
+}
+
+/// What is not a regular file.
+#[derive(Debug)]
+pub struct Stream(StreamKind);
+
+#[derive(Debug)]
+enum StreamKind {
+    /// One of our descriptors.
+    Descriptor(File),
+    /// A device or pipe of ours or root's, held open as a place only.
+    Special(File),
+}
+
+/// How long a pipe's reader may take to open it.
+const READER_COMES_WITHIN: Duration = Duration::from_secs(10);
+const LOOKS_EVERY: Duration = Duration::from_millis(10);
+
+impl Creator {
+    /// Creates files as a user, if we are root; else they are ours anyway.
+    pub fn of(account: Account, groups: Vec<u32>) -> Self {
+        Creator { account, groups }
+    }
+
+    /// Creates files as the user that this process is.
+    pub fn own() -> Self {
+        Creator { account: Account::current(), groups: Vec::new() }
+    }
+
+    /// Returns the user whose files they are.
+    pub fn account(&self) -> Account {
+        self.account
+    }
+
+    /// Takes the user's rights for a while.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn act(&self) -> io::Result<ActingAs> {
+        ActingAs::user(self.account, &self.groups)
+    }
+
+    /// Finds out where a path leads, and whether it can be written there. Changes nothing.
+    ///
+    /// # Errors
+    /// A sentence's end: the system refuses it, it is a directory, or what is there is another user's link, pipe or device.
+    pub fn destination(&self, path: &Path) -> io::Result<Destination> {
+        if let Some(file) = own_descriptor(path) {
+            return Ok(Destination::Stream(Stream(StreamKind::Descriptor(file?))));
+        }
+        let _acting = self.act()?;
+        let Found { directory, name, there } = walk::follow(path)?;
+        let about = there.as_ref().map(File::metadata).transpose()?;
+        match about {
+            Some(it) if it.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+            Some(it) if !it.is_file() => {
+                if !is_trusted(it.uid()) && !it.file_type().is_char_device() {
+                    let reason = format!("it is no regular file, and user {}'s", it.uid());
+                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+                }
+                let there = there.ok_or(io::ErrorKind::NotFound)?;
+                Ok(Destination::Stream(Stream(StreamKind::Special(there))))
+            }
+            about => {
+                if about.is_some() {
+                    may_write(&directory, &name)?;
+                }
+                may_write(&directory, OsStr::new("."))?;
+                let own = about.filter(|it| it.uid() == Account::current().uid);
+                let mode_there = own.map(|it| it.mode() & 0o777);
+                Ok(Destination::File(Place { creator: self.clone(), directory, name, path: path.into(), mode_there }))
+            }
+        }
+    }
+
+    /// Finds the place of a file.
+    ///
+    /// # Errors
+    /// As for [`Creator::destination`], or it is no regular file.
+    pub fn place(&self, path: &Path) -> io::Result<Place> {
+        match self.destination(path)? {
+            Destination::File(place) => Ok(place),
+            Destination::Stream(_) => Err(io::Error::other("it is not a regular file")),
+        }
+    }
+
+    /// Writes a whole file.
+    ///
+    /// # Errors
+    /// As for [`Creator::destination`], or it can't be written.
+    pub fn write(&self, path: &Path, bytes: &[u8], access: Access) -> io::Result<()> {
+        match self.destination(path)? {
+            Destination::File(place) => {
+                let mut draft = place.draft(access)?;
+                draft.write_all(bytes)?;
+                draft.finish()
+            }
+            Destination::Stream(stream) => stream.open()?.write_all(bytes),
+        }
+    }
+
+    /// Makes a directory, and those above it that are missing.
+    ///
+    /// # Errors
+    /// The system's, or a link of another user is in the way.
+    pub fn directory(&self, path: &Path) -> io::Result<()> {
+        let _acting = self.act()?;
+        for directory in path.ancestors().collect::<Vec<_>>().into_iter().rev() {
+            if directory.as_os_str().is_empty() || directory == Path::new("/") {
+                continue;
+            }
+            let found = walk::follow(directory);
+            let Ok(Found { directory: at, name, there }) = found else { continue };
+            if there.is_none() {
+                let made = DirBuilder::new().create(below(&at, &name));
+                made.or_else(|it| if it.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(it) })?;
+            }
+        }
+        let found = walk::follow(path)?;
+        match found.there.map(|it| it.metadata()).transpose()? {
+            Some(it) if it.is_dir() => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
+        }
+    }
+
+    /// Makes a directory with a name that nobody can guess, in which its owner alone can write.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn random_directory(&self, parent: &Path, prefix: &str, mode: u32) -> io::Result<PathBuf> {
+        let _acting = self.act()?;
+        let made =
+            tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(mode)).tempdir_in(parent)?;
+        Ok(made.keep())
+    }
+}
+
+impl Place {
+    /// Returns the path as the user wrote it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Begins the file that is to be there. A file of the creator's that it replaces passes its mode on, unless the new
+    /// one is private.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn draft(self, access: Access) -> io::Result<Draft> {
+        let acting = self.creator.act()?;
+        let mut prefix = self.name.clone();
+        prefix.push(".");
+        let named = tempfile::Builder::new()
+            .prefix(&prefix)
+            .suffix(".part")
+            .permissions(Permissions::from_mode(access.mode()))
+            .make_in(below(&self.directory, OsStr::new(".")), |path| {
+                File::options().write(true).read(true).create_new(true).mode(access.mode()).open(path)
+            })?;
+        let (file, path) = named.into_parts();
+        let name = path.file_name().unwrap_or_default().to_owned();
+        // From here on it is removed by this, with the rights that it takes.
+        path.keep().map_err(|it| it.error)?;
+        let draft = Draft { file, name, place: self, is_kept: false };
+        let mode = match access {
+            Access::Usual => draft.place.mode_there,
+            // Whatever the umask is.
+            Access::Private | Access::Program => Some(access.mode()),
+        };
+        if let Some(mode) = mode {
+            draft.file.set_permissions(Permissions::from_mode(mode))?;
+        }
+        drop(acting);
+        Ok(draft)
+    }
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+pub struct Draft {
+    file: File,
+    name: OsString,
+    place: Place,
+    is_kept: bool,
+}
+
+impl Draft {
+    /// Returns the path of the draft itself.
+    pub fn path(&self) -> PathBuf {
+        self.place.path.with_file_name(&self.name)
+    }
+
+    /// Returns the file's final path, as the user wrote it.
+    pub fn target(&self) -> &Path {
+        &self.place.path
+    }
+
+    /// Keeps the draft under its own name, should it never be finished.
+    pub fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
+    /// Returns the open file.
+    ///
+    /// # Errors
+    /// The system has no further descriptor.
+    pub fn file(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Puts the file in its place, and in place of what is there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn finish(mut self) -> io::Result<()> {
+        let _acting = self.place.creator.act()?;
+        let at = |name| below(&self.place.directory, name);
+        fs::rename(at(&self.name), at(&self.place.name))?;
+        self.is_kept = true;
+        Ok(())
+    }
+}
+
+impl Write for Draft {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.is_kept
+            && let Ok(_acting) = self.place.creator.act()
+        {
+            let _ = fs::remove_file(below(&self.place.directory, &self.name));
+        }
+    }
+}
+
+impl Stream {
+    /// Opens it to write to it.
+    ///
+    /// # Errors
+    /// The system's, or nobody reads the pipe within 10 s.
+    pub fn open(self) -> io::Result<File> {
+        let place = match self.0 {
+            StreamKind::Descriptor(file) => return Ok(file),
+            StreamKind::Special(place) => place,
+        };
+        let path = format!("/proc/self/fd/{}", place.as_raw_fd());
+        let until = Instant::now() + READER_COMES_WITHIN;
+        loop {
+            match File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(&path) {
+                Ok(file) => return Ok(file),
+                // A pipe without a reader.
+                Err(it) if it.raw_os_error() == Some(libc::ENXIO) && Instant::now() < until => {
+                    std::thread::sleep(LOOKS_EVERY);
+                }
+                Err(it) => return Err(it),
+            }
+        }
+    }
+}
+
+/// Returns a path by which the system finds a name in an open directory, whatever happens to the directory's own name.
+fn below(directory: &File, name: &OsStr) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name)
+}
+
+/// Returns our descriptor that a path like `/dev/stdout` or `/dev/fd/3` names.
+fn own_descriptor(path: &Path) -> Option<io::Result<File>> {
+    let number = match path.as_os_str().as_bytes() {
+        b"/dev/stdout" => 1,
+        b"/dev/stderr" => 2,
+        other => {
+            let number = [&b"/dev/fd/"[..], b"/proc/self/fd/"].iter().find_map(|it| other.strip_prefix(*it))?;
+            std::str::from_utf8(number).ok()?.parse().ok()?
+        }
+    };
+    // SAFETY: a number; the new descriptor is ours.
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
+    Some(match copy {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: fcntl just returned it; nothing else owns it.
+        fd => Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }),
+    })
+}
+
+/// Whether the user who acts may write a file or directory, by its mode.
+fn may_write(directory: &File, name: &OsStr) -> io::Result<()> {
+    let name = CString::new(name.as_bytes())?;
+    // SAFETY: an open directory and a C string.
+    let answer = unsafe { libc::faccessat(directory.as_raw_fd(), name.as_ptr(), libc::W_OK, libc::AT_EACCESS) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::user::is_root;
+    use std::os::unix::fs::{chown, lchown, symlink};
+
+    struct Folder(tempfile::TempDir);
+
+    impl Folder {
+        fn new() -> Self {
+            Folder(tempfile::tempdir().unwrap())
+        }
+
+        fn at(&self, name: &str) -> PathBuf {
+            self.0.path().join(name)
+        }
+
+        fn names(&self) -> Vec<String> {
+            let entries = fs::read_dir(self.0.path()).unwrap();
+            let mut names: Vec<String> = entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        }
+
+        fn text(&self, name: &str) -> String {
+            fs::read_to_string(self.at(name)).unwrap()
+        }
+
+        fn mode(&self, name: &str) -> u32 {
+            fs::metadata(self.at(name)).unwrap().mode() & 0o777
+        }
+    }
+
+    fn pipe(path: &Path) {
+        let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o666) }, 0);
+    }
+
+    #[test]
+    fn the_old_file_stays_until_the_new_one_is_whole() {
+        let folder = Folder::new();
+        let own = Creator::own();
+        fs::write(folder.at("x"), "old").unwrap();
+        let mut draft = own.place(&folder.at("x")).unwrap().draft(Access::Usual).unwrap();
+        draft.write_all(b"new").unwrap();
+        assert_eq!(folder.text("x"), "old");
+        assert!(draft.path().exists());
+        drop(draft);
+        assert_eq!((folder.names(), folder.text("x")), (vec!["x".into()], "old".into()));
+        own.write(&folder.at("x"), b"new", Access::Usual).unwrap();
+        assert_eq!((folder.names(), folder.text("x")), (vec!["x".into()], "new".into()));
+    }
+
+    #[test]
+    fn a_draft_that_is_kept_stays_under_its_own_name() {
+        let folder = Folder::new();
+        let mut draft = Creator::own().place(&folder.at("t.xpt")).unwrap().draft(Access::Private).unwrap();
+        draft.keep();
+        let path = draft.path();
+        drop(draft);
+        assert!(path.exists() && !folder.at("t.xpt").exists());
+        assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn modes_are_as_they_should_be() {
+        let folder = Folder::new();
+        let own = Creator::own();
+        fs::write(folder.at("plain"), "").unwrap();
+        own.write(&folder.at("new"), b"", Access::Usual).unwrap();
+        assert_eq!(folder.mode("new"), folder.mode("plain"));
+        fs::set_permissions(folder.at("new"), Permissions::from_mode(0o640)).unwrap();
+        own.write(&folder.at("new"), b"", Access::Usual).unwrap();
+        assert_eq!(folder.mode("new"), 0o640, "kept");
+        own.write(&folder.at("new"), b"", Access::Private).unwrap();
+        own.write(&folder.at("program"), b"", Access::Program).unwrap();
+        assert_eq!((folder.mode("new"), folder.mode("program")), (0o600, 0o755));
+    }
+
+    #[test]
+    fn links_of_ours_are_followed_and_stay() {
+        let folder = Folder::new();
+        symlink("x", folder.at("link")).unwrap();
+        Creator::own().write(&folder.at("link"), b"1", Access::Usual).unwrap();
+        assert!(folder.at("link").is_symlink());
+        assert_eq!(folder.text("x"), "1");
+    }
+
+    #[test]
+    fn what_can_not_be_written_is_said_before_anything_runs() {
+        let folder = Folder::new();
+        let refused = |path: &str| Creator::own().destination(&folder.at(path)).unwrap_err().kind();
+        assert_eq!(refused("none/x"), io::ErrorKind::NotFound);
+        assert_eq!(refused("."), io::ErrorKind::IsADirectory);
+        assert_eq!(folder.names(), [""; 0]);
+    }
+
+    #[test]
+    fn devices_and_pipes_of_ours_are_written_as_they_are() {
+        let folder = Folder::new();
+        let own = Creator::own();
+        own.write(Path::new("/dev/null"), b"x", Access::Usual).unwrap();
+        pipe(&folder.at("pipe"));
+        let path = folder.at("pipe");
+        let reader = std::thread::spawn(move || fs::read_to_string(path).unwrap());
+        own.write(&folder.at("pipe"), b"text", Access::Usual).unwrap();
+        assert_eq!(reader.join().unwrap(), "text");
+        assert!(folder.at("pipe").symlink_metadata().unwrap().file_type().is_fifo());
+        assert!(own.place(&folder.at("pipe")).is_err());
+    }
+
+    #[test]
+    fn others_links_and_pipes_are_refused_and_their_late_ones_replaced() {
+        if !is_root() {
+            println!("skipped: not root");
+            return;
+        }
+        let folder = Folder::new();
+        let own = Creator::own();
+        fs::write(folder.at("precious"), "precious").unwrap();
+        symlink("precious", folder.at("link")).unwrap();
+        pipe(&folder.at("pipe"));
+        for name in ["link", "pipe"] {
+            lchown(folder.at(name), Some(12_345), None).unwrap();
+            let refused = own.destination(&folder.at(name)).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{name}: {refused}");
+        }
+        let mut draft = own.place(&folder.at("late")).unwrap().draft(Access::Usual).unwrap();
+        symlink("precious", folder.at("late")).unwrap();
+        lchown(folder.at("late"), Some(12_345), None).unwrap();
+        draft.write_all(b"new").unwrap();
+        draft.finish().unwrap();
+        assert!(!folder.at("late").is_symlink());
+        assert_eq!((folder.text("late"), folder.text("precious")), ("new".into(), "precious".into()));
+    }
+
+    #[test]
+    fn files_are_made_where_their_creator_may_and_are_theirs() {
+        if !is_root() {
+            println!("skipped: not root");
+            return;
+        }
+        let folder = Folder::new();
+        let them = Creator::of(Account { uid: 12_345, gid: 12_346 }, vec![]);
+        fs::set_permissions(folder.0.path(), Permissions::from_mode(0o755)).unwrap();
+        let refused = them.destination(&folder.at("x")).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        chown(folder.0.path(), Some(12_345), None).unwrap();
+        them.write(&folder.at("x"), b"", Access::Usual).unwrap();
+        them.directory(&folder.at("a/b")).unwrap();
+        for name in ["x", "a", "a/b"] {
+            let about = fs::metadata(folder.at(name)).unwrap();
+            assert_eq!((about.uid(), about.gid()), (12_345, 12_346), "{name}");
+        }
+    }
+}
