@@ -9,7 +9,7 @@
 //! A breakpoint in data would change the program. So bytes count as code only if all of it makes
 //! sense: every instruction is valid, and every jump goes to the start of one.
 
-use crate::elf::Elf;
+use crate::elf::{Elf, LONGEST_INSTRUCTION};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
@@ -19,6 +19,9 @@ use xputrace_model::plan::cookie::ReturnSite;
 /// How many instructions before an indirect jump to search for the load from its table.
 const TABLE_LOAD_DISTANCE: usize = 16;
 const BITS: u32 = 64;
+/// Longest code of a function that is read. Instructions take forty times as much memory as their bytes; the longest
+/// functions, which programs have written, have a megabyte.
+const MOST_BYTES: u64 = 4 << 20;
 
 /// Reads the functions of a file. Addresses are file offsets: instructions refer to each other by
 /// distance, which is the same there.
@@ -67,6 +70,7 @@ pub(crate) struct TailCall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
     NoSize,
+    TooLong,
     NotCode,
     OtherMachine,
     /// A conditional jump leads to code without a name: a part of the function, or another one.
@@ -87,6 +91,7 @@ impl Unreadable {
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Unreadable::NoSize => "has no length in the file's symbols",
+            Unreadable::TooLong => "is longer than 4 MiB by the file's symbols",
             Unreadable::NotCode => "has bytes that are not instructions",
             Unreadable::OtherMachine => "is not code for x86-64",
             Unreadable::LeavesToUnnamed => "jumps to code that the file does not name, which may return",
@@ -108,7 +113,7 @@ impl<'a> Reader<'a> {
             return Err(Unreadable::NoSize);
         }
         let mut code = Code::default();
-        let mut parts: Vec<_> = std::iter::once(start..start + size).collect();
+        let mut parts = vec![start..start.checked_add(size).ok_or(Unreadable::TooLong)?];
         while let Some(part) = parts.pop() {
             code.sweep(part, self.elf)?;
             let outside = || code.targets.iter().copied().filter(|it| !code.contains(*it));
@@ -123,7 +128,9 @@ impl<'a> Reader<'a> {
     /// Checks that an instruction begins at a place, decoding from the start of its function. A breakpoint
     /// elsewhere would change the program.
     pub(crate) fn begins_at(&self, start: u64, place: u64) -> Result<(), Misplaced> {
-        let code = if self.elf.is_x86_64() { self.elf.code(start) } else { &[] };
+        // To the end of the instruction that the place is in, or after.
+        let len = place.saturating_sub(start).min(MOST_BYTES) + LONGEST_INSTRUCTION;
+        let code = if self.elf.is_x86_64() { self.elf.code(start, len) } else { &[] };
         for instruction in Decoder::with_ip(BITS, code, start, DecoderOptions::NONE) {
             if instruction.is_invalid() {
                 break;
@@ -173,12 +180,11 @@ impl<'a> Reader<'a> {
     /// Returns a moved part that the file does not name, if it can be nothing else: it leads back into
     /// the function without a branch.
     fn unnamed_part(&self, start: u64, code: &Code) -> Option<Range<u64>> {
-        const LONGEST: usize = 4096;
+        const LONGEST: u64 = 4096;
         if self.starts().contains(&start) {
             return None;
         }
-        let bytes = self.elf.code(start);
-        let bytes = &bytes[..bytes.len().min(LONGEST)];
+        let bytes = self.elf.code(start, LONGEST);
         let mut decoded = Decoder::with_ip(BITS, bytes, start, DecoderOptions::NONE).into_iter();
         let last = decoded.find(|it| !matches!(it.flow_control(), FlowControl::Next | FlowControl::Call))?;
         let leads_back = last.flow_control() == FlowControl::UnconditionalBranch
@@ -194,7 +200,8 @@ impl<'a> Reader<'a> {
 
     fn cold(&self) -> &BTreeMap<u64, u64> {
         let parts = || self.elf.functions(&mut is_cold);
-        self.cold.get_or_init(|| parts().iter().map(|it| (it.file_offset, it.file_offset + it.size)).collect())
+        self.cold
+            .get_or_init(|| parts().iter().map(|it| (it.file_offset, it.file_offset.saturating_add(it.size))).collect())
     }
 }
 
@@ -236,8 +243,15 @@ impl Code {
     }
 
     fn sweep(&mut self, part: Range<u64>, elf: &Elf) -> Result<(), Unreadable> {
-        let bytes = usize::try_from(part.end - part.start).ok().and_then(|it| elf.code(part.start).get(..it));
-        let bytes = bytes.ok_or(Unreadable::NotCode)?;
+        let len = part.end - part.start;
+        let before: u64 = self.parts.iter().map(|it| it.end - it.start).sum();
+        if len > MOST_BYTES - before {
+            return Err(Unreadable::TooLong);
+        }
+        let bytes = elf.code(part.start, len);
+        if bytes.len() as u64 != len {
+            return Err(Unreadable::NotCode);
+        }
         for instruction in Decoder::with_ip(BITS, bytes, part.start, DecoderOptions::NONE) {
             if instruction.is_invalid() {
                 return Err(Unreadable::NotCode);
@@ -256,7 +270,7 @@ impl Code {
     /// Whether every jump within the function goes to an instruction, or past the `lock` prefix of
     /// one (code skips the prefix when single-threaded).
     fn makes_sense(&self) -> bool {
-        let after_lock = |it: u64| self.instruction_at(it - 1).is_some_and(Instruction::has_lock_prefix);
+        let after_lock = |it: u64| self.instruction_at(it.wrapping_sub(1)).is_some_and(Instruction::has_lock_prefix);
         let mut inside = self.targets.iter().filter(|it| self.contains(**it));
         inside.all(|it| self.instruction_at(*it).is_some() || after_lock(*it))
     }
@@ -319,4 +333,20 @@ fn condition(instruction: &Instruction) -> Option<u8> {
     ];
     let jcc = instruction.is_jcc_short_or_near();
     order.iter().position(|it| jcc && *it == instruction.condition_code()).map(|it| it as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_may_claim_any_length_of_a_function() {
+        let elf = Elf::open(&std::env::current_exe().unwrap()).unwrap();
+        let reader = Reader::new(&elf);
+        for (start, size) in [(0x1000, u64::MAX), (u64::MAX, 1), (0, u64::MAX), (0, MOST_BYTES + 1)] {
+            assert_eq!(reader.read(start, size).err(), Some(Unreadable::TooLong), "{start:#x} {size:#x}");
+        }
+        assert_eq!(reader.read(u64::MAX - 1, 1).err(), Some(Unreadable::NotCode));
+        assert_eq!(reader.begins_at(u64::MAX - 1, u64::MAX), Err(Misplaced::Undecodable));
+    }
 }

@@ -1,21 +1,46 @@
 //! Executables and libraries: their functions, where these are in the file, and the dependencies.
 
 use gimli::UnwindSection;
-use memmap2::Mmap;
-use object::read::elf::{Dyn, ElfFile64, FileHeader, SectionHeader};
-use object::{Endianness, Object, ObjectSection, ObjectSegment, ObjectSymbol, Permissions, SymbolFlags};
+use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, SectionType};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
+use object::{Endianness, StringTable};
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
+use xputrace_boundary::copied::FileCopy;
 
-/// Source: the ELF gABI, `st_info`.
-const STT_FUNC: u8 = 2;
-const STT_GNU_IFUNC: u8 = 10;
+/// Most bytes of a file that are copied. Symbol tables of the largest libraries have some hundred megabytes; DWARF, which
+/// is read for the type that a function returns, has a gigabyte.
+const MOST_BYTES: u64 = 1 << 30;
+/// Bytes that the longest instruction of x86-64 has, and the one after an `endbr64`.
+pub(crate) const LONGEST_INSTRUCTION: u64 = 16;
 
-/// A mapped file.
+/// A file, of which only what is asked for is copied: its other users may change it at any time.
 pub(crate) struct Elf {
     path: PathBuf,
-    bytes: Mmap,
+    bytes: FileCopy,
+}
+
+/// The headers of a file. Reading them copies no symbol table.
+struct Headers<'a> {
+    bytes: &'a FileCopy,
+    header: &'a FileHeader64<Endianness>,
+    endian: Endianness,
+    segments: &'a [ProgramHeader64<Endianness>],
+    sections: SectionTable<'a, FileHeader64<Endianness>, &'a FileCopy>,
+}
+
+/// A section as far as its readers need it.
+pub(crate) struct Section<'a> {
+    pub(crate) address: u64,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// A symbol table, and the names in it.
+struct Symbols<'a> {
+    endian: Endianness,
+    all: &'a [elf::Sym64<Endianness>],
+    /// All of them are copied at once: whoever looks for a name reads most of them.
+    names: StringTable<'a>,
 }
 
 /// A function symbol.
@@ -40,36 +65,39 @@ pub(crate) struct Needs {
 
 impl Elf {
     pub(crate) fn open(path: &Path) -> Result<Elf, String> {
-        let file = File::open(path).map_err(|it| it.to_string())?;
-        // SAFETY: the bytes are only read; a file that another process truncates meanwhile ends
-        // us with SIGBUS, as it would end its own users.
-        let bytes = unsafe { Mmap::map(&file) }.map_err(|it| it.to_string())?;
+        let bytes = FileCopy::open(path, MOST_BYTES).map_err(|it| it.to_string())?;
         let elf = Elf { path: path.to_path_buf(), bytes };
-        elf.parse()?;
+        elf.headers().ok_or("it is not a 64-bit ELF file")?;
         Ok(elf)
     }
 
-    pub(crate) fn parse(&self) -> Result<ElfFile64<'_, Endianness>, String> {
-        ElfFile64::parse(&*self.bytes).map_err(|_| "it is not a 64-bit ELF file".to_owned())
+    fn headers(&self) -> Option<Headers<'_>> {
+        let bytes = &self.bytes;
+        let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
+        let endian = header.endian().ok()?;
+        let segments = header.program_headers(endian, bytes).ok()?;
+        Some(Headers { bytes, header, endian, segments, sections: header.sections(endian, bytes).ok()? })
     }
 
     /// Returns the defined functions whose name (as in the file, without a version) passes. Skips
     /// function symbols that refer to data, where a breakpoint would change the data.
     pub(crate) fn functions(&self, passes: &mut dyn FnMut(&str) -> bool) -> Vec<Function> {
-        let Ok(file) = self.parse() else { return Vec::new() };
-        let code = segments(&file, Permissions::executable);
+        let Some(headers) = self.headers() else { return Vec::new() };
+        let code = headers.loaded(is_code);
         let mut found: HashMap<(String, u64), Function> = HashMap::new();
-        for symbol in file.symbols().chain(file.dynamic_symbols()) {
-            let Some(kind) = function_kind(&symbol.flags()) else { continue };
-            let Ok(name) = symbol.name() else { continue };
-            let name = name.split('@').next().unwrap_or(name);
-            if symbol.is_undefined() || name.is_empty() || !passes(name) {
-                continue;
+        for symbols in headers.all_symbols() {
+            for symbol in symbols.all.iter().filter(|it| is_function(it)) {
+                let Some(name) = symbols.name(symbol) else { continue };
+                let name = name.split('@').next().unwrap_or(name);
+                if symbols.is_undefined(symbol) || name.is_empty() || !passes(name) {
+                    continue;
+                }
+                let Some(file_offset) = offset_of(&code, symbols.address(symbol)) else { continue };
+                let indirect = symbol.st_type() == elf::STT_GNU_IFUNC;
+                let size = symbol.st_size(symbols.endian);
+                let function = Function { name: name.to_owned(), file_offset, size, indirect };
+                found.entry((function.name.clone(), file_offset)).or_insert(function);
             }
-            let Some(file_offset) = offset_of(&code, symbol.address()) else { continue };
-            let indirect = kind == STT_GNU_IFUNC;
-            let function = Function { name: name.to_owned(), file_offset, size: symbol.size(), indirect };
-            found.entry((function.name.clone(), file_offset)).or_insert(function);
         }
         let mut found: Vec<_> = found.into_values().collect();
         found.sort_by(|a, b| (&a.name, a.file_offset).cmp(&(&b.name, b.file_offset)));
@@ -78,32 +106,27 @@ impl Elf {
 
     /// Returns the virtual address of the code at a file offset.
     pub(crate) fn address(&self, file_offset: u64) -> Option<u64> {
-        let file = self.parse().ok()?;
-        file.segments().find_map(|it| {
-            let (start, size) = it.file_range();
-            let distance = file_offset.checked_sub(start).filter(|it| *it < size)?;
-            Some(it.address() + distance)
+        let headers = self.headers()?;
+        headers.loaded(|_| true).iter().find_map(|(address, (start, size))| {
+            let distance = file_offset.checked_sub(*start).filter(|it| it < size)?;
+            Some(address.wrapping_add(distance))
         })
     }
 
     /// Returns the file offset of the code at a virtual address.
     pub(crate) fn file_offset(&self, address: u64) -> Option<u64> {
-        let file = self.parse().ok()?;
-        offset_of(&segments(&file, Permissions::executable), address)
+        offset_of(&self.headers()?.loaded(is_code), address)
     }
 
     /// Returns the file offset of the data at a virtual address.
     pub(crate) fn data_offset(&self, address: u64) -> Option<u64> {
-        let file = self.parse().ok()?;
-        offset_of(&segments(&file, |it| !it.executable()), address)
+        offset_of(&self.headers()?.loaded(|it| !is_code(it)), address)
     }
 
     /// Returns the virtual address of a variable; a sentence if it has none, or several.
     pub(crate) fn variable(&self, name: &str) -> Result<u64, String> {
-        let file = self.parse()?;
-        let symbols = file.symbols().chain(file.dynamic_symbols());
-        let named = symbols.filter(|it| it.is_definition() && it.name() == Ok(name)).map(|it| it.address());
-        let mut addresses: Vec<u64> = named.collect();
+        let tables = self.headers().map(|it| it.all_symbols()).unwrap_or_default();
+        let mut addresses: Vec<u64> = tables.iter().flat_map(|it| it.definitions(name)).collect();
         addresses.sort_unstable();
         addresses.dedup();
         match addresses[..] {
@@ -117,10 +140,9 @@ impl Elf {
     /// Returns the start of the code that contains an address, by the file's unwinding rules: a
     /// function, or a part that the compiler moved out of one. Stripped files have these rules too.
     pub(crate) fn unwound_part(&self, address: u64) -> Option<u64> {
-        let file = self.parse().ok()?;
-        let section = file.section_by_name(".eh_frame")?;
-        let rules = gimli::EhFrame::new(section.data().ok()?, gimli::LittleEndian);
-        let bases = gimli::BaseAddresses::default().set_eh_frame(section.address());
+        let section = self.section(".eh_frame")?;
+        let rules = gimli::EhFrame::new(section.bytes, gimli::LittleEndian);
+        let bases = gimli::BaseAddresses::default().set_eh_frame(section.address);
         let mut entries = rules.entries(&bases);
         while let Ok(Some(entry)) = entries.next() {
             let gimli::CieOrFde::Fde(part) = entry else { continue };
@@ -132,75 +154,170 @@ impl Elf {
         None
     }
 
+    /// Returns a section; `None` if the file has none of this name, or has it compressed.
+    pub(crate) fn section(&self, name: &str) -> Option<Section<'_>> {
+        let Headers { endian, sections, bytes, .. } = self.headers()?;
+        let (_, section) = sections.section_by_name(endian, name.as_bytes())?;
+        let is_compressed = section.sh_flags(endian).contains(elf::SHF_COMPRESSED);
+        let bytes = section.data(endian, bytes).ok().filter(|_| !is_compressed)?;
+        Some(Section { address: section.sh_addr(endian), bytes })
+    }
+
+    /// Returns the virtual address of a section.
+    pub(crate) fn section_address(&self, name: &str) -> Option<u64> {
+        let Headers { endian, sections, .. } = self.headers()?;
+        sections.section_by_name(endian, name.as_bytes()).map(|(_, it)| it.sh_addr(endian))
+    }
+
+    /// Returns the descriptions of all notes of an owner and kind, in the file's order.
+    pub(crate) fn notes(&self, owner: &[u8], kind: elf::NoteType) -> Vec<&[u8]> {
+        let Some(Headers { endian, sections, bytes, .. }) = self.headers() else { return Vec::new() };
+        let mut found = Vec::new();
+        for section in sections.iter() {
+            let Ok(Some(mut notes)) = section.notes(endian, bytes) else { continue };
+            while let Ok(Some(note)) = notes.next() {
+                if note.name() == owner && note.n_type(endian) == kind {
+                    found.push(note.desc());
+                }
+            }
+        }
+        found
+    }
+
     /// Whether a function is used here but defined elsewhere.
     pub(crate) fn imports(&self, function: &str) -> bool {
-        self.parse().is_ok_and(|file| file.dynamic_symbols().any(|it| it.is_undefined() && it.name() == Ok(function)))
+        let symbols = self.headers().and_then(|it| it.symbols(elf::SHT_DYNSYM));
+        symbols
+            .is_some_and(|it| it.all.iter().any(|symbol| it.is_undefined(symbol) && it.name(symbol) == Some(function)))
     }
 
     /// Whether it has no symbol table except the dynamic linker's.
     pub(crate) fn is_stripped(&self) -> bool {
-        self.parse().is_ok_and(|file| file.symbol_table().is_none())
+        self.headers().is_some_and(|it| it.section_of_kind(elf::SHT_SYMTAB).is_none())
     }
 
-    /// Returns the code at an offset; empty beyond the end.
-    pub(crate) fn code(&self, file_offset: u64) -> &[u8] {
-        usize::try_from(file_offset).ok().and_then(|it| self.bytes.get(it..)).unwrap_or(&[])
+    /// Whether it has more of what was asked for than is copied.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.bytes.is_over_budget()
+    }
+
+    /// Returns at most `len` bytes of the code at an offset; fewer at the end of the file.
+    pub(crate) fn code(&self, file_offset: u64, len: u64) -> &[u8] {
+        self.bytes.up_to(file_offset, len)
     }
 
     pub(crate) fn is_x86_64(&self) -> bool {
-        self.parse().is_ok_and(|file| file.elf_header().e_machine(file.endian()) == object::elf::EM_X86_64)
+        self.headers().is_some_and(|it| it.header.e_machine(it.endian) == elf::EM_X86_64)
     }
 
     pub(crate) fn build_id(&self) -> Vec<u8> {
-        self.parse().ok().and_then(|it| it.build_id().ok().flatten().map(<[u8]>::to_vec)).unwrap_or_default()
+        let of_segments =
+            || self.headers().filter(|it| it.sections.is_empty()).and_then(|it| it.build_id_of_segments());
+        let notes = self.notes(elf::ELF_NOTE_GNU, elf::NT_GNU_BUILD_ID);
+        notes.first().copied().or_else(of_segments).map(<[u8]>::to_vec).unwrap_or_default()
     }
 
     /// Returns the libraries that it is linked with, and its search directories.
     pub(crate) fn needs(&self) -> Needs {
-        self.parse().ok().and_then(|file| self.read_needs(&file)).unwrap_or_default()
+        self.headers().and_then(|it| self.read_needs(&it)).unwrap_or_default()
     }
 
-    fn read_needs(&self, file: &ElfFile64<'_, Endianness>) -> Option<Needs> {
-        let (endian, data) = (file.endian(), &*self.bytes);
-        let sections = file.elf_header().sections(endian, data).ok()?;
-        let (dynamic, strings) = sections.iter().find_map(|it| it.dynamic(endian, data).ok().flatten())?;
-        let strings = sections.strings(endian, data, strings).ok()?;
-        let text = |it: &object::elf::Dyn64<Endianness>| {
-            let at = u32::try_from(it.d_val(endian)).ok()?;
+    fn read_needs(&self, headers: &Headers<'_>) -> Option<Needs> {
+        let Headers { endian, sections, bytes, .. } = headers;
+        let (endian, bytes) = (*endian, *bytes);
+        let (dynamic, strings) = sections.iter().find_map(|it| it.dynamic(endian, bytes).ok().flatten())?;
+        let strings = sections.strings(endian, bytes, strings).ok()?;
+        let text = |it: &elf::Dyn64<Endianness>| {
+            let at = u32::try_from(it.d_val.get(endian)).ok()?;
             String::from_utf8(strings.get(at).ok()?.to_vec()).ok()
         };
         let mut needs = Needs::default();
         for entry in dynamic {
-            let (Some(text), tag) = (text(entry), entry.d_tag(endian)) else { continue };
-            if tag == object::elf::DT_NEEDED {
-                needs.libraries.push(text);
-            } else if tag == object::elf::DT_RPATH || tag == object::elf::DT_RUNPATH {
+            let tag = entry.d_tag.get(endian);
+            let is_path = tag == elf::DT_RPATH || tag == elf::DT_RUNPATH;
+            let Some(text) = (is_path || tag == elf::DT_NEEDED).then(|| text(entry)).flatten() else { continue };
+            if is_path {
                 let origin = self.path.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
                 let expand = |it: &str| PathBuf::from(it.replace("$ORIGIN", &origin).replace("${ORIGIN}", &origin));
                 needs.directories.extend(text.split(':').filter(|it| !it.is_empty()).map(expand));
+            } else {
+                needs.libraries.push(text);
             }
         }
         Some(needs)
     }
 }
 
-fn function_kind(flags: &SymbolFlags<object::SectionIndex, object::SymbolIndex>) -> Option<u8> {
-    match flags {
-        SymbolFlags::Elf { st_info, .. } => {
-            let kind = st_info.0 & 0xf;
-            (kind == STT_FUNC || kind == STT_GNU_IFUNC).then_some(kind)
-        }
-        _ => None,
+/// Address, file offset and size of a segment.
+type Loaded = (u64, (u64, u64));
+
+impl<'a> Headers<'a> {
+    /// Returns the loaded segments whose rights pass.
+    fn loaded(&self, passes: impl Fn(elf::ProgramFlags) -> bool) -> Vec<Loaded> {
+        let endian = self.endian;
+        let loaded = self.segments.iter().filter(|it| it.p_type(endian) == elf::PT_LOAD);
+        let passing = loaded.filter(|it| passes(it.p_flags(endian)));
+        passing.map(|it| (it.p_vaddr(endian), it.file_range(endian))).collect()
+    }
+
+    fn section_of_kind(&self, kind: SectionType) -> Option<&'a SectionHeader64<Endianness>> {
+        let endian = self.endian;
+        self.sections.iter().find(|it| it.sh_type(endian) == kind && it.sh_size(endian) > 0)
+    }
+
+    /// Returns the symbol tables: first the one that a stripped file lacks.
+    fn all_symbols(&self) -> Vec<Symbols<'a>> {
+        [elf::SHT_SYMTAB, elf::SHT_DYNSYM].into_iter().filter_map(|it| self.symbols(it)).collect()
+    }
+
+    fn symbols(&self, kind: SectionType) -> Option<Symbols<'a>> {
+        let Headers { endian, bytes, .. } = *self;
+        let section = self.section_of_kind(kind)?;
+        let all = section.data_as_array(endian, bytes).ok()?;
+        let names = self.sections.section(section.link(endian)).ok()?;
+        let names = names.data(endian, bytes).ok()?;
+        Some(Symbols { endian, all, names: StringTable::new(names, 0, names.len() as u64) })
+    }
+
+    fn build_id_of_segments(&self) -> Option<&'a [u8]> {
+        let mut notes = self.segments.iter().filter_map(|it| it.notes(self.endian, self.bytes).ok().flatten());
+        notes.find_map(|mut notes| {
+            let mut all = std::iter::from_fn(|| notes.next().ok().flatten());
+            let found = all.find(|it| it.name() == elf::ELF_NOTE_GNU && it.n_type(self.endian) == elf::NT_GNU_BUILD_ID);
+            found.map(|it| it.desc())
+        })
     }
 }
 
-/// Returns address, file offset and size of the segments whose permissions pass.
-fn segments(file: &ElfFile64<'_, Endianness>, passes: impl Fn(&Permissions) -> bool) -> Vec<(u64, (u64, u64))> {
-    let passing = file.segments().filter(|it| passes(&it.permissions()));
-    passing.map(|it| (it.address(), it.file_range())).collect()
+impl<'a> Symbols<'a> {
+    fn name(&self, symbol: &elf::Sym64<Endianness>) -> Option<&'a str> {
+        std::str::from_utf8(symbol.name(self.endian, self.names).ok()?).ok()
+    }
+
+    fn address(&self, symbol: &elf::Sym64<Endianness>) -> u64 {
+        symbol.st_value(self.endian)
+    }
+
+    fn is_undefined(&self, symbol: &elf::Sym64<Endianness>) -> bool {
+        symbol.st_shndx(self.endian) == elf::SHN_UNDEF
+    }
+
+    /// Returns the addresses of what has this name here.
+    fn definitions(&self, name: &str) -> Vec<u64> {
+        let defined = self.all.iter().filter(|it| it.is_definition(self.endian, self.names));
+        defined.filter(|it| self.name(it) == Some(name)).map(|it| self.address(it)).collect()
+    }
 }
 
-fn offset_of(segments: &[(u64, (u64, u64))], address: u64) -> Option<u64> {
+fn is_code(rights: elf::ProgramFlags) -> bool {
+    rights.contains(elf::PF_X)
+}
+
+fn is_function(symbol: &elf::Sym64<Endianness>) -> bool {
+    symbol.st_type() == elf::STT_FUNC || symbol.st_type() == elf::STT_GNU_IFUNC
+}
+
+fn offset_of(segments: &[Loaded], address: u64) -> Option<u64> {
     segments.iter().find_map(|(start, (offset, size))| {
         let inside = address.checked_sub(*start)?;
         (inside < *size).then(|| offset.checked_add(inside)).flatten()

@@ -9,17 +9,18 @@ use std::fs::File;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use xputrace_boundary::read;
 
 /// Whether a probed place of a file differs from the file in a process's memory. Returns `None` if either cannot be
 /// read, or the mapping does not have the place.
 pub(crate) fn is_reached(pid: u32, mapping: &FileMapping, file: &Path, file_offset: u64) -> Option<bool> {
     let at = file_offset.checked_sub(mapping.pgoff).filter(|it| *it < mapping.len)?;
-    let byte = |path: &Path, at: u64| {
+    let byte = |file: std::io::Result<File>, at: u64| {
         let mut byte = [0];
-        File::open(path).and_then(|it| it.read_exact_at(&mut byte, at)).ok().map(|()| byte)
+        file.and_then(|it| it.read_exact_at(&mut byte, at)).ok().map(|()| byte)
     };
-    let memory = byte(Path::new(&format!("/proc/{pid}/mem")), mapping.start + at)?;
-    Some(memory != byte(file, file_offset)?)
+    let memory = byte(File::open(format!("/proc/{pid}/mem")), mapping.start + at)?;
+    Some(memory != byte(read::open(file), file_offset)?)
 }
 
 /// Returns the files that a process may have mapped instead of the one that its path leads to, the likeliest first.

@@ -5,7 +5,7 @@
 //! ```
 
 use crate::code::{self, Misplaced};
-use crate::elf::{Elf, Function};
+use crate::elf::{Elf, Function, LONGEST_INSTRUCTION};
 use crate::error::AttachError;
 use crate::first_insn::{self, Answer, Step};
 use crate::proc_maps::{self, View};
@@ -17,6 +17,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
+use xputrace_boundary::read;
 use xputrace_model::catalog::ReturnType;
 pub(crate) use xputrace_model::catalog::glob;
 use xputrace_model::diagnostic;
@@ -387,7 +388,7 @@ impl<'a> Wanted<'a> {
 fn entry(elf: &Elf, code: &code::Reader<'_>, function: &Function) -> Place {
     let Function { file_offset: start, size, .. } = *function;
     let body = code.read(start, size).ok();
-    let after_pad = start + first_insn::landing_pad(elf.code(start));
+    let after_pad = start + first_insn::landing_pad(elf.code(start, LONGEST_INSTRUCTION));
     let may_be_loop = |it| body.as_ref().is_none_or(|body| body.may_jump_to(it));
     let chosen = if after_pad == start || may_be_loop(after_pad) { start } else { after_pad };
     let is_loop = body.as_ref().is_some_and(|it| it.jumps_to(chosen));
@@ -402,7 +403,8 @@ fn place_at(elf: &Elf, code: &code::Reader<'_>, file: &Path, text: &str, address
         why: ": no code of the file is loaded at this address".into(),
     })?;
     let functions = elf.functions(&mut |_| true);
-    let contains = |it: &&Function| (it.file_offset..it.file_offset + it.size.max(1)).contains(&file_offset);
+    let contains =
+        |it: &&Function| file_offset.checked_sub(it.file_offset).is_some_and(|distance| distance < it.size.max(1));
     let named = functions.iter().filter(contains).map(|it| it.file_offset).max();
     let start = named.or_else(|| elf.file_offset(elf.unwound_part(address)?)).filter(|it| *it <= file_offset);
     let written = |it: u64| format!("{:#x}", it.wrapping_add(address.wrapping_sub(file_offset)));
@@ -437,7 +439,7 @@ fn check_beginning(
 }
 
 pub(crate) fn place(elf: &Elf, function: &str, file_offset: u64) -> Place {
-    let code = elf.code(file_offset);
+    let code = elf.code(file_offset, LONGEST_INSTRUCTION);
     let (step, answer) = match elf.is_x86_64() {
         true => (first_insn::step(code), first_insn::answer(code)),
         false => (Step::Emulated, Answer::InDoubt),
@@ -451,6 +453,8 @@ fn missing(elf: &Elf, file: &Path, wanted: &Wanted<'_>) -> AttachError {
         ": it is only used there, another library defines it"
     } else if elf.is_stripped() {
         ": the file is stripped, so only the functions it exports have names; others can be given by address, `0x…`"
+    } else if elf.is_too_large() {
+        ": its symbol tables have more than 1 GiB, and are not read"
     } else {
         ""
     };
@@ -723,7 +727,10 @@ fn children(directory: &Path, pattern: &str) -> Vec<PathBuf> {
 
 /// Returns the library names and paths in the dynamic linker's cache.
 fn ld_so_cache() -> Vec<(String, PathBuf)> {
-    std::fs::read(LD_SO_CACHE).map(|it| parse_cache(&it)).unwrap_or_default()
+    /// A cache has some hundred kilobytes.
+    const MOST_BYTES: u64 = 16 << 20;
+    let cache = read::open(Path::new(LD_SO_CACHE)).and_then(|it| read::contents(&it, MOST_BYTES));
+    cache.map(|it| parse_cache(&it)).unwrap_or_default()
 }
 
 /// Source: glibc, `sysdeps/generic/dl-cache.h`. A 48-byte header, whose fifth word is the number of

@@ -2,10 +2,9 @@
 
 use crate::elf::Elf;
 use gimli::{
-    AttributeValue, DebuggingInformationEntry, DwarfSections, EndianSlice, LittleEndian, Unit, UnitOffset, constants,
+    AttributeValue, DebuggingInformationEntry, DwarfSections, EndianSlice, LittleEndian, SectionId, Unit, UnitOffset,
+    constants,
 };
-use object::{Object, ObjectSection};
-use std::borrow::Cow;
 use xputrace_model::catalog::ReturnType;
 
 type Reader<'d> = EndianSlice<'d, LittleEndian>;
@@ -15,13 +14,22 @@ type Dwarf<'d> = gimli::Dwarf<Reader<'d>>;
 /// Longest chain of types (`typedef`, `const`, …) and of declarations that is followed.
 const MOST_STEPS: usize = 16;
 
+/// The sections that tell of types and of where code is. The others are as large, and would be copied too.
+const TELLING: &[SectionId] = &[
+    SectionId::DebugAbbrev,
+    SectionId::DebugAddr,
+    SectionId::DebugInfo,
+    SectionId::DebugLine,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+];
+
 /// Returns what the function at a virtual address returns; `None` if the file has no DWARF of it, or that names no type.
 pub(crate) fn of(elf: &Elf, address: u64) -> Option<ReturnType> {
-    let file = elf.parse().ok()?;
-    file.section_by_name(".debug_info")?;
-    let data = |id: gimli::SectionId| -> Result<Cow<'_, [u8]>, gimli::Error> {
-        let section = file.section_by_name(id.name());
-        Ok(section.and_then(|it| it.uncompressed_data().ok()).unwrap_or_default())
+    elf.section_address(".debug_info")?;
+    let data = |id: SectionId| -> Result<&[u8], gimli::Error> {
+        let section = TELLING.contains(&id).then(|| elf.section(id.name())).flatten();
+        Ok(section.map(|it| it.bytes).unwrap_or_default())
     };
     let sections = DwarfSections::load(data).ok()?;
     let dwarf = sections.borrow(|it| EndianSlice::new(it, LittleEndian));

@@ -15,7 +15,7 @@
 //! ```
 
 use crate::code::{Exits, Reader, Return, TailCall};
-use crate::elf::Elf;
+use crate::elf::{Elf, LONGEST_INSTRUCTION};
 use crate::first_insn::{self, Answer};
 use crate::resolve::Place;
 use crate::trial;
@@ -85,7 +85,8 @@ fn exits(reader: &Reader<'_>, place: &Place) -> Result<Exits, &'static str> {
 /// Returns the places among the exits that Linux refuses.
 fn refused(elf: &Elf, file: &Path, seen: &Seen, program: BorrowedFd<'_>) -> HashSet<u64> {
     let all = seen.places.iter().filter_map(|(_, exits)| exits.as_ref()).flat_map(Exits::offsets);
-    let in_doubt: Vec<u64> = all.filter(|it| first_insn::answer(elf.code(*it)) != Answer::Taken).collect();
+    let in_doubt: Vec<u64> =
+        all.filter(|it| first_insn::answer(elf.code(*it, LONGEST_INSTRUCTION)) != Answer::Taken).collect();
     let verdict = trial::run(program, file, &in_doubt);
     verdict.refused.into_iter().chain(verdict.unknown).collect()
 }

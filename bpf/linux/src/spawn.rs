@@ -472,7 +472,7 @@ fn is_executable(path: &Path) -> bool {
 fn interpreter(script: &Path, path: &OsStr) -> Option<PathBuf> {
     const LONGEST: u64 = 256;
     let mut start = Vec::new();
-    xputrace_symbols::open_regular(script).ok()?.take(LONGEST).read_to_end(&mut start).ok()?;
+    xputrace_boundary::read::open(script).ok()?.take(LONGEST).read_to_end(&mut start).ok()?;
     let line = String::from_utf8_lossy(start.strip_prefix(b"#!")?.split(|it| *it == b'\n').next()?).into_owned();
     let mut words = line.split_whitespace();
     let first = words.next()?;

@@ -13,11 +13,11 @@ use crate::links;
 use crate::sys::{self, UprobeMulti};
 use memmap2::{Mmap, MmapOptions};
 use std::collections::HashSet;
-use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use xputrace_boundary::read;
 
 /// Linux's own error for an instruction that it cannot step over; it has no name in user space.
 /// Source: `include/linux/errno.h`.
@@ -60,9 +60,10 @@ pub(crate) fn run(program: BorrowedFd<'_>, path: &Path, offsets: &[u64]) -> Verd
     verdict
 }
 
-/// Private and without a writer, as a program's own mappings are: Linux probes no others.
+/// Private and without a writer, as a program's own mappings are: Linux probes no others. This is the one file of others
+/// that is mapped, because probing it is what is tried. Whoever truncates it meanwhile harms nobody: only Linux reads it.
 fn map(path: &Path) -> io::Result<Mmap> {
-    let file = File::open(path)?;
+    let file = read::open(path)?;
     // SAFETY: nothing reads the bytes.
     unsafe { MmapOptions::new().map_copy_read_only(&file) }
 }

@@ -35,6 +35,7 @@ struct Filled {
     blocks: Vec<u64>,
     /// How many bytes may still be copied.
     budget_bytes: u64,
+    is_over_budget: bool,
 }
 
 impl FileCopy {
@@ -57,7 +58,7 @@ impl FileCopy {
         }
         let blocks = vec![0; usize::try_from(len.div_ceil(BLOCK_BYTES).div_ceil(64)).unwrap_or(0)];
         let base = reserve(len)?;
-        Ok(FileCopy { file, len, base, filled: RefCell::new(Filled { blocks, budget_bytes }) })
+        Ok(FileCopy { file, len, base, filled: RefCell::new(Filled { blocks, budget_bytes, is_over_budget: false }) })
     }
 
     /// Returns the file's size when it was opened.
@@ -68,6 +69,11 @@ impl FileCopy {
     /// Returns the file itself.
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Whether something was asked for that exceeded the budget.
+    pub fn is_over_budget(&self) -> bool {
+        self.filled.borrow().is_over_budget
     }
 
     /// Returns a part of the file; `None` if it doesn't have it, or no longer, or the budget is exceeded.
@@ -97,7 +103,7 @@ impl FileCopy {
             if !filled.has(block) {
                 let start = block * BLOCK_BYTES;
                 let bytes = (self.len - start).min(BLOCK_BYTES);
-                filled.budget_bytes = filled.budget_bytes.checked_sub(bytes)?;
+                filled.spend(bytes)?;
                 // SAFETY: the block lies within the reserved memory. It is not filled, so no reference to it exists.
                 let block = unsafe { std::slice::from_raw_parts_mut(self.base.add(start as usize), bytes as usize) };
                 // A file that has become shorter is not the one that was opened.
@@ -110,6 +116,13 @@ impl FileCopy {
 }
 
 impl Filled {
+    fn spend(&mut self, bytes: u64) -> Option<()> {
+        let rest = self.budget_bytes.checked_sub(bytes);
+        self.is_over_budget |= rest.is_none();
+        self.budget_bytes = rest?;
+        Some(())
+    }
+
     fn has(&self, block: u64) -> bool {
         self.blocks[(block / 64) as usize] & (1 << (block % 64)) != 0
     }
@@ -222,7 +235,9 @@ mod tests {
     fn no_more_is_copied_than_allowed() {
         let copy = FileCopy::of(file_with(&pattern(300_000)), 2 * BLOCK_BYTES).unwrap();
         assert!(copy.get(0..2 * BLOCK_BYTES).is_some() && copy.get(10..20).is_some());
+        assert!(!copy.is_over_budget());
         assert_eq!(copy.get(2 * BLOCK_BYTES..2 * BLOCK_BYTES + 1), None);
+        assert!(copy.is_over_budget());
         let sparse = tempfile::tempfile().unwrap();
         sparse.set_len(1 << 39).unwrap();
         let copy = FileCopy::of(sparse, PLENTY).unwrap();

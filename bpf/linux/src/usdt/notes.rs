@@ -4,8 +4,6 @@
 
 use crate::elf::Elf;
 use object::elf::NoteType;
-use object::read::elf::{ElfFile64, FileHeader, SectionHeader};
-use object::{Endianness, Object, ObjectSection};
 
 const OWNER: &[u8] = b"stapsdt";
 /// `NT_STAPSDT`.
@@ -50,24 +48,8 @@ impl Note {
 
 /// Returns a file's notes, in its order. Leaves out what is no such note.
 pub(crate) fn of(elf: &Elf) -> Vec<Note> {
-    let Ok(file) = elf.parse() else { return Vec::new() };
-    let base = file.section_by_name(BASE_SECTION).map(|it| it.address());
-    descriptions(&file).iter().filter_map(|it| Note::parse(it, base)).collect()
-}
-
-fn descriptions<'a>(file: &ElfFile64<'a, Endianness>) -> Vec<&'a [u8]> {
-    let (endian, data) = (file.endian(), file.data());
-    let Ok(sections) = file.elf_header().sections(endian, data) else { return Vec::new() };
-    let mut found = Vec::new();
-    for section in sections.iter() {
-        let Ok(Some(mut notes)) = section.notes(endian, data) else { continue };
-        while let Ok(Some(note)) = notes.next() {
-            if note.name() == OWNER && note.n_type(endian) == KIND {
-                found.push(note.desc());
-            }
-        }
-    }
-    found
+    let base = elf.section_address(BASE_SECTION);
+    elf.notes(OWNER, KIND).iter().filter_map(|it| Note::parse(it, base)).collect()
 }
 
 #[cfg(test)]
