@@ -6,15 +6,18 @@ use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, FrameDescriptionEntry, NativeEndian, ParsedEhFrameHdr,
     Register, RegisterRule, UnwindContext, UnwindSection, X86_64,
 };
-use memmap2::Mmap;
 use object::elf::{self, FileHeader64, ProgramHeader64, Sym64};
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
-use object::{Endianness, SectionIndex};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
+use object::{Endianness, SectionIndex, StringTable};
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use xputrace_boundary::copied::FileCopy;
+use xputrace_boundary::read;
 
 type Slice<'a> = EndianSlice<'a, NativeEndian>;
 
@@ -29,18 +32,35 @@ pub(crate) struct Image {
     /// The unused rest of the last page of its code, in the process.
     pub(crate) gap: Range<u64>,
     /// Where the gap is in the file.
-    gap_offset: usize,
+    gap_offset: u64,
     functions: HashMap<String, Range<u64>>,
-    file: Mmap,
+    file: Reopened,
     unwind: Option<Unwind>,
 }
 
 /// Where a file's unwind tables are: ranges of the file and their addresses in it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Unwind {
-    header: (Range<usize>, u64),
-    frames: (Range<usize>, u64),
+    header: (Range<u64>, u64),
+    frames: (Range<u64>, u64),
 }
+
+/// A file that is opened again when more of it is needed: of a program's hundreds, few are, and all together would take
+/// more descriptors than we may have.
+#[derive(Debug)]
+struct Reopened {
+    pid: u32,
+    mapping: Mapping,
+    identity: Identity,
+    copy: OnceCell<Option<FileCopy>>,
+}
+
+/// What tells a file from another one, and from itself with other contents.
+type Identity = (u64, u64, u64, (i64, i64));
+
+/// Most bytes of a file that are copied: tables of functions and of unwinding, of which large libraries have a hundred
+/// megabytes.
+const MOST_BYTES: u64 = 1 << 30;
 
 /// The caller's frame, relative to a frame's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,21 +90,27 @@ impl Image {
     /// Opens the files of the executable mappings; leaves out those that cannot be read.
     pub(crate) fn all(pid: u32, mappings: &[Mapping]) -> Vec<Image> {
         let mut all: Vec<Image> = Vec::new();
+        let mut known: HashMap<&Path, Option<usize>> = HashMap::new();
         for mapping in mappings.iter().filter(|it| it.is_executable) {
             let Some(path) = &mapping.path else { continue };
-            match all.iter_mut().find(|it| it.path == *path) {
-                Some(image) => image.code.push(mapping.start..mapping.end),
-                None => all.extend(Image::open(pid, mapping, path)),
+            // A program may map thousands of parts of a file; one that can't be read is not tried for each.
+            if let Some(image) = known.get(path.as_path()) {
+                let image = image.and_then(|it| all.get_mut(it));
+                image.into_iter().for_each(|it| it.code.push(mapping.start..mapping.end));
+                continue;
             }
+            let opened = Image::open(pid, mapping, path);
+            known.insert(path, opened.as_ref().map(|_| all.len()));
+            all.extend(opened);
         }
         all
     }
 
     fn open(pid: u32, mapping: &Mapping, path: &Path) -> Option<Image> {
         let file = open(pid, mapping, path)?;
-        // SAFETY: a file that someone truncates now would end us by SIGBUS, as it would its own process.
-        let file = unsafe { Mmap::map(&file) }.ok()?;
-        let elf = Elf::parse(&file)?;
+        let identity = identity(&file).ok()?;
+        let copy = FileCopy::of(file, MOST_BYTES).ok()?;
+        let elf = Elf::parse(&copy)?;
         let segment = elf.code_at(mapping.file_offset)?;
         let bias = mapping.start.wrapping_sub(segment.address_of(mapping.file_offset));
         // A large library has hundreds of thousands; of those outside of libc, only allocators matter.
@@ -94,24 +120,24 @@ impl Image {
             code: std::iter::once(mapping.start..mapping.end).collect(),
             bias,
             gap: segment.gap(mapping, bias),
-            gap_offset: usize::try_from(segment.end_offset()).ok()?,
+            gap_offset: segment.end_offset(),
             functions: elf.functions(bias, is_needed).unwrap_or_default(),
             unwind: elf.unwind(),
-            file,
+            file: Reopened { pid, mapping: mapping.clone(), identity, copy: OnceCell::new() },
         })
     }
 
-    pub(crate) fn has_code_at(&self, address: u64) -> bool {
-        self.code.iter().any(|it| it.contains(&address))
+    /// Returns its executable addresses in the process.
+    pub(crate) fn code(&self) -> &[Range<u64>] {
+        &self.code
     }
 
-    /// Returns what is in the gap as long as nobody writes there.
-    pub(crate) fn gap_contents(&self, address: u64, len: usize) -> Vec<u8> {
-        let from = self.gap_offset.saturating_add(address.wrapping_sub(self.gap.start) as usize);
-        let rest = self.file.get(from..).unwrap_or_default();
-        let mut bytes = rest[..len.min(rest.len())].to_vec();
+    /// Returns what is in the gap as long as nobody writes there; `None` if the file is no longer the same.
+    pub(crate) fn gap_contents(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+        let from = self.gap_offset.saturating_add(address.wrapping_sub(self.gap.start));
+        let mut bytes = self.file.copy()?.up_to(from, len as u64).to_vec();
         bytes.resize(len, 0);
-        bytes
+        Some(bytes)
     }
 
     /// Returns where an exported function is, in the process.
@@ -141,15 +167,17 @@ impl Image {
     /// Returns the unwind row of an address in the process; `None` without one.
     pub(crate) fn row(&self, address: u64) -> Option<Row> {
         let unwind = self.unwind.as_ref()?;
-        let slice = |range: &Range<usize>| Slice::new(&self.file[range.clone()], NativeEndian);
+        let file = self.file.copy()?;
         let bases = BaseAddresses::default().set_eh_frame(unwind.frames.1).set_eh_frame_hdr(unwind.header.1);
-        let header: ParsedEhFrameHdr<_> =
-            EhFrameHdr::from(slice(&unwind.header.0)).parse(&bases, size_of::<u64>() as u8).ok()?;
-        let frames: EhFrame<Slice<'_>> = EhFrame::from(slice(&unwind.frames.0));
+        let header = Slice::new(file.get(unwind.header.0.clone())?, NativeEndian);
+        let header: ParsedEhFrameHdr<_> = EhFrameHdr::from(header).parse(&bases, size_of::<u64>() as u8).ok()?;
         let in_file = address.wrapping_sub(self.bias);
-        let table = header.table()?;
-        let fde = table.fde_for_address(&frames, &bases, in_file, EhFrame::cie_from_offset).ok()?;
-        self.row_of(&fde, &frames, &bases, in_file)
+        let at = header.table()?.lookup(in_file, &bases).ok()?.direct().ok()?;
+        let entry = Entry::read(file, &unwind.frames, at)?;
+        let frames: EhFrame<Slice<'_>> = EhFrame::from(Slice::new(&entry.bytes, NativeEndian));
+        let bases = bases.set_eh_frame(entry.address);
+        let fde = frames.fde_from_offset(&bases, entry.offset.into(), EhFrame::cie_from_offset).ok()?;
+        if fde.contains(in_file) { self.row_of(&fde, &frames, &bases, in_file) } else { None }
     }
 
     fn row_of(
@@ -185,29 +213,93 @@ fn is_of_libc(file: &Path) -> bool {
     ["libc.so", "libc-2.", "libpthread", "libdl"].iter().any(|it| name(file).starts_with(it))
 }
 
+impl Reopened {
+    /// Returns the file's copy; `None` if it is another file by now, or cannot be opened.
+    fn copy(&self) -> Option<&FileCopy> {
+        let open = || {
+            let file = open(self.pid, &self.mapping, self.mapping.path.as_deref()?)?;
+            let is_same = identity(&file).is_ok_and(|it| it == self.identity);
+            is_same.then(|| FileCopy::of(file, MOST_BYTES).ok())?
+        };
+        self.copy.get_or_init(open).as_ref()
+    }
+}
+
+fn identity(file: &File) -> io::Result<Identity> {
+    let it = file.metadata()?;
+    Ok((it.dev(), it.ino(), it.len(), (it.mtime(), it.mtime_nsec())))
+}
+
 /// Opens a mapped file: by its mapping if Linux lets us, else by its path in the process's root.
 fn open(pid: u32, mapping: &Mapping, path: &Path) -> Option<File> {
     let by_mapping = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     let by_path = || {
-        let file = File::open(PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").ok()?)).ok()?;
+        let inside = PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").ok()?);
+        let file = read::open(&inside).ok()?;
         (file.metadata().ok()?.ino() == mapping.inode).then_some(file)
     };
-    File::open(by_mapping).ok().or_else(by_path)
+    read::open(Path::new(&by_mapping)).ok().or_else(by_path)
+}
+
+/// An entry of a table of frames, and what it has in common with others, without the rest of the table: that of a large
+/// library has tens of megabytes, and a thread is held meanwhile.
+struct Entry {
+    /// The common part, then the entry.
+    bytes: Vec<u8>,
+    /// Where the entry is in them.
+    offset: usize,
+    /// The address that the bytes seem to have, by which the entry has its own.
+    address: u64,
+}
+
+impl Entry {
+    /// Reads the entry that has an address, in a table of these bytes of a file and of this address.
+    ///
+    /// Source: Linux Standard Base, "Exception Frames": a length of 4 bytes, then of an entry the distance of this word
+    /// from its common part.
+    fn read(file: &FileCopy, table: &(Range<u64>, u64), at: u64) -> Option<Entry> {
+        const WORD: u64 = 4;
+        let start = at.checked_sub(table.1)?;
+        let entry = Entry::part(file, &table.0, start)?;
+        let distance = entry.get(WORD as usize..2 * WORD as usize)?;
+        let distance = u64::from(u32::from_ne_bytes(distance.try_into().ok()?));
+        let common = Entry::part(file, &table.0, (start + WORD).checked_sub(distance)?)?;
+        let offset = common.len();
+        let mut bytes = [common, entry].concat();
+        let distance = u32::try_from(offset).ok()?.checked_add(WORD as u32)?;
+        bytes.get_mut(offset + 4..offset + 8)?.copy_from_slice(&distance.to_ne_bytes());
+        Some(Entry { bytes, offset, address: at.wrapping_sub(offset as u64) })
+    }
+
+    /// Returns the part at an offset in a table.
+    fn part<'a>(file: &'a FileCopy, table: &Range<u64>, offset: u64) -> Option<&'a [u8]> {
+        /// More than any function's rules take.
+        const MOST_BYTES: u64 = 1 << 20;
+        let start = table.start.checked_add(offset)?;
+        let len = file.get(start..start.checked_add(4)?)?;
+        let len = 4 + u64::from(u32::from_ne_bytes(len.try_into().ok()?));
+        let end = start.checked_add(len).filter(|it| *it <= table.end && len <= MOST_BYTES)?;
+        file.get(start..end)
+    }
 }
 
 /// The headers of an ELF file.
 struct Elf<'a> {
-    file: &'a [u8],
+    file: &'a FileCopy,
     header: &'a FileHeader64<Endianness>,
     endian: Endianness,
     segments: &'a [ProgramHeader64<Endianness>],
 }
 
 impl<'a> Elf<'a> {
-    fn parse(file: &'a [u8]) -> Option<Self> {
+    fn parse(file: &'a FileCopy) -> Option<Self> {
         let header = FileHeader64::<Endianness>::parse(file).ok()?;
         let endian = header.endian().ok()?;
         Some(Elf { file, header, endian, segments: header.program_headers(endian, file).ok()? })
+    }
+
+    fn sections(&self) -> Option<SectionTable<'a, FileHeader64<Endianness>, &'a FileCopy>> {
+        self.header.sections(self.endian, self.file).ok()
     }
 
     /// Returns the executable segment with this byte of the file.
@@ -229,11 +321,16 @@ impl<'a> Elf<'a> {
     /// Returns the exported functions with a name that is needed, in a process where the file has this bias.
     fn functions(&self, bias: u64, is_needed: impl Fn(&str) -> bool) -> Option<HashMap<String, Range<u64>>> {
         let Elf { file, endian, .. } = *self;
-        let symbols = self.header.sections(endian, file).ok()?.symbols(endian, file, elf::SHT_DYNSYM).ok()?;
+        let sections = self.sections()?;
+        let section = sections.iter().find(|it| it.sh_type(endian) == elf::SHT_DYNSYM)?;
+        let symbols = section.data_as_array::<Sym64<Endianness>, _>(endian, file).ok()?;
+        // All names are copied at once: each of them is read.
+        let names = sections.section(section.link(endian)).ok()?.data(endian, file).ok()?;
+        let names: StringTable<'_> = StringTable::new(names, 0, names.len() as u64);
         let is_function =
             |it: &&Sym64<Endianness>| it.st_type() == elf::STT_FUNC && it.st_shndx(endian) != elf::SHN_UNDEF;
         let named = |it: &Sym64<Endianness>| {
-            let name = std::str::from_utf8(it.name(endian, symbols.strings()).ok()?).ok()?;
+            let name = std::str::from_utf8(it.name(endian, names).ok()?).ok()?;
             let start = it.st_value(endian).wrapping_add(bias);
             is_needed(name).then(|| (name.to_owned(), start..start.wrapping_add(it.st_size(endian))))
         };
@@ -244,11 +341,11 @@ impl<'a> Elf<'a> {
     fn unwind(&self) -> Option<Unwind> {
         let Elf { file, endian, .. } = *self;
         let table = self.segments.iter().find(|it| it.p_type(endian) == elf::PT_GNU_EH_FRAME)?;
-        let sections = self.header.sections(endian, file).ok()?;
+        let sections = self.sections()?;
         let (_, frames): (SectionIndex, _) = sections.section_by_name(endian, b".eh_frame")?;
         let range = |offset: u64, len: u64| {
-            let range = usize::try_from(offset).ok()?..usize::try_from(offset.checked_add(len)?).ok()?;
-            file.get(range.clone()).map(|_| range)
+            let end = offset.checked_add(len)?;
+            (end <= file.size()).then_some(offset..end)
         };
         Some(Unwind {
             header: (range(table.p_offset(endian), table.p_filesz(endian))?, table.p_vaddr(endian)),
@@ -289,4 +386,39 @@ const PAGE: u64 = 4096;
 /// Rounds down to a page.
 fn page(address: u64) -> u64 {
     address & !(PAGE - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns where the function at an address begins in a file, by all of its tables of frames.
+    fn function_by_whole_table(bytes: &[u8], unwind: &Unwind, in_file: u64) -> Option<u64> {
+        let slice = |it: &Range<u64>| Slice::new(&bytes[it.start as usize..it.end as usize], NativeEndian);
+        let bases = BaseAddresses::default().set_eh_frame(unwind.frames.1).set_eh_frame_hdr(unwind.header.1);
+        let header = EhFrameHdr::from(slice(&unwind.header.0)).parse(&bases, 8).unwrap();
+        let frames = EhFrame::from(slice(&unwind.frames.0));
+        let fde = header.table()?.fde_for_address(&frames, &bases, in_file, EhFrame::cie_from_offset).ok()?;
+        Some(fde.initial_address())
+    }
+
+    #[test]
+    fn an_entry_without_the_rest_of_its_table_tells_the_same() {
+        let mappings = crate::process::mappings(std::process::id()).unwrap();
+        let images = Image::all(std::process::id(), &mappings);
+        let mut n_rules = 0;
+        for image in images.iter().filter(|it| it.path.is_file()) {
+            let bytes = std::fs::read(&image.path).unwrap();
+            let Some(unwind) = &image.unwind else { continue };
+            let code = &image.code[0];
+            for address in (code.start..code.end).step_by(997) {
+                let row = image.row(address);
+                let function = row.as_ref().map(|it| it.function.wrapping_sub(image.bias));
+                let expected = function_by_whole_table(&bytes, unwind, address.wrapping_sub(image.bias));
+                assert_eq!(function, expected, "{} {address:#x}", image.path.display());
+                n_rules += usize::from(row.is_some_and(|it| it.rule.is_some()));
+            }
+        }
+        assert!(n_rules > 100, "{n_rules}");
+    }
 }

@@ -8,10 +8,12 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use xputrace_boundary::copied::FileCopy;
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::status::{field, innermost_id};
 
@@ -22,6 +24,8 @@ pub(crate) struct Process {
     pub(crate) mappings: Vec<Mapping>,
     /// The files with code in it, in order of address.
     pub(crate) images: Vec<Image>,
+    /// Their code: the addresses, and which of the files it is. Sorted: each word of a stack is looked up.
+    code: Vec<(Range<u64>, usize)>,
     memory: File,
 }
 
@@ -50,7 +54,10 @@ impl Process {
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
         let memory = memory.map_err(|it| denied(pid, "open its memory", &it))?;
         let images = Image::all(pid, &mappings);
-        Ok(Process { pid, mappings, images, memory })
+        let code = images.iter().enumerate().flat_map(|(n, it)| it.code().iter().map(move |it| (it.clone(), n)));
+        let mut code: Vec<_> = code.collect();
+        code.sort_by_key(|it| it.0.start);
+        Ok(Process { pid, mappings, images, code, memory })
     }
 
     /// Returns the ids of its threads.
@@ -82,7 +89,7 @@ impl Process {
         let mut bytes = vec![0; len];
         let mut n = 0;
         while n < len {
-            match self.memory.read_at(&mut bytes[n..], address + n as u64) {
+            match self.memory.read_at(&mut bytes[n..], address.wrapping_add(n as u64)) {
                 Ok(read) if read > 0 => n += read,
                 _ => break,
             }
@@ -95,11 +102,14 @@ impl Process {
         Some(u64::from_ne_bytes(self.read(address, 8).try_into().ok()?))
     }
 
-    /// Returns the words of a stack from an address on.
-    pub(crate) fn words_of_stack(&self, from: u64) -> Vec<u64> {
+    /// Returns the words of a stack from an address on; `None` if there are too many.
+    pub(crate) fn words_of_stack(&self, from: u64) -> Option<Vec<u64>> {
+        /// Stacks have some megabytes. What a program takes for one may have any size.
+        const MOST_BYTES: u64 = 64 << 20;
         let from = from & !7;
-        let end = self.mapping(from).map_or(from, |it| it.end);
-        self.read(from, (end - from) as usize).as_chunks::<8>().0.iter().map(|it| u64::from_ne_bytes(*it)).collect()
+        let len = self.mapping(from).map_or(0, |it| it.end.saturating_sub(from));
+        let bytes = (len <= MOST_BYTES).then(|| self.read(from, len as usize))?;
+        Some(bytes.as_chunks::<8>().0.iter().map(|it| u64::from_ne_bytes(*it)).collect())
     }
 
     /// Writes memory, also memory that the process itself may not write. A thread of it must be stopped by us.
@@ -109,12 +119,15 @@ impl Process {
 
     /// Returns the mapping at an address.
     pub(crate) fn mapping(&self, address: u64) -> Option<&Mapping> {
-        self.mappings.iter().find(|it| (it.start..it.end).contains(&address))
+        let after = self.mappings.partition_point(|it| it.start <= address);
+        self.mappings.get(after.checked_sub(1)?).filter(|it| address < it.end)
     }
 
     /// Returns the file with the code at an address.
     pub(crate) fn image(&self, address: u64) -> Option<&Image> {
-        self.images.iter().find(|it| it.has_code_at(address))
+        let after = self.code.partition_point(|it| it.0.start <= address);
+        let (code, image) = self.code.get(after.checked_sub(1)?)?;
+        if code.contains(&address) { self.images.get(*image) } else { None }
     }
 
     /// Returns where a function of libc is.
@@ -237,9 +250,9 @@ fn mappings_once_started(pid: u32) -> Result<Vec<Mapping>, Refusal> {
 
 /// Whether a process's program names a dynamic linker. It may not be mapped yet: Linux maps it after the program.
 fn names_linker(pid: u32) -> bool {
-    let file = File::open(format!("/proc/{pid}/exe"));
-    let data = file.ok().map(object::ReadCache::new);
-    let Some(data) = &data else { return false };
+    /// A file's headers have a few kilobytes; the largest that the format has take four megabytes.
+    const MOST_BYTES: u64 = 8 << 20;
+    let Ok(data) = &FileCopy::open(Path::new(&format!("/proc/{pid}/exe")), MOST_BYTES) else { return false };
     let header = FileHeader64::<Endianness>::parse(data).ok();
     let segments = header.and_then(|it| it.program_headers(it.endian().ok()?, data).ok()).unwrap_or_default();
     segments.iter().any(|it| it.p_type(Endianness::Little) == elf::PT_INTERP)
@@ -261,7 +274,7 @@ fn c_library(mappings: &[Mapping]) -> Option<CLibrary> {
     (has(b"libc.so.6") || has(b"libc-2.")).then_some(CLibrary::Glibc)
 }
 
-fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
+pub(crate) fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
     let text = std::fs::read(format!("/proc/{pid}/maps")).map_err(|it| denied(pid, "read its memory mappings", &it))?;
     let lines = text.split(|it| *it == b'\n').filter_map(MapsLine::parse);
     let mappings: Vec<_> = lines.map(Mapping::from).collect();

@@ -99,8 +99,9 @@ fn is_in_restartable_section(process: &Process, thread: &Stopped) -> bool {
     const SECTION: u64 = 8;
     const START: u64 = 8;
     let section = || {
-        let descriptor = process.word(thread.restartable_section()? + SECTION).filter(|it| *it != 0)?;
-        let (start, len) = (process.word(descriptor + START)?, process.word(descriptor + START + 8)?);
+        let descriptor = process.word(thread.restartable_section()?.wrapping_add(SECTION)).filter(|it| *it != 0)?;
+        let at = |offset: u64| process.word(descriptor.wrapping_add(offset));
+        let (start, len) = (at(START)?, at(START + 8)?);
         Some((start..start.saturating_add(len)).contains(&thread.registers().rip))
     };
     section().unwrap_or(false)
@@ -165,7 +166,7 @@ impl Frame {
     fn interrupted(&self, process: &Process) -> Option<Frame> {
         /// Offset of `uc_mcontext.gregs`.
         const REGISTERS: u64 = std::mem::offset_of!(libc::ucontext_t, uc_mcontext) as u64;
-        let register = |at: i32| process.word(self.rsp + REGISTERS + 8 * at as u64);
+        let register = |at: i32| process.word(self.rsp.wrapping_add(REGISTERS + 8 * at as u64));
         let saved = [libc::REG_RBX, libc::REG_RBP, libc::REG_R12, libc::REG_R13, libc::REG_R14, libc::REG_R15];
         let mut frame =
             Frame { rip: register(libc::REG_RIP)?, rsp: register(libc::REG_RSP)?, saved: self.saved, is_exact: true };
@@ -264,8 +265,8 @@ impl<'a> UnsafeCode<'a> {
         if !stack.contains(&from) {
             return Some("runs on an unknown stack".into());
         }
-        let words = self.process.words_of_stack(from).into_iter();
-        words.filter(|it| *it != 0).find_map(|it| self.at(it - 1, None)).map(|it| format!("may be in {it}"))
+        let Some(words) = self.process.words_of_stack(from) else { return Some("has too large a stack".into()) };
+        words.into_iter().filter(|it| *it != 0).find_map(|it| self.at(it - 1, None)).map(|it| format!("may be in {it}"))
     }
 
     /// Returns what is at an address, if it may hold a lock. `function` is where its function

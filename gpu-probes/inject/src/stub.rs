@@ -427,7 +427,7 @@ fn gap(process: &Process, len: usize) -> Result<(Range<u64>, Vec<u8>), Refusal> 
         return Err(Refusal::new(format!("none of its files has {len} unused bytes after its code")));
     }
     for (gap, image) in gaps {
-        let before = image.gap_contents(gap.start, len);
+        let Some(before) = image.gap_contents(gap.start, len) else { continue };
         if process.read(gap.start, len) == before || is_abandoned(process, &gap)? {
             return Ok((gap, before));
         }
@@ -445,8 +445,8 @@ fn is_abandoned(process: &Process, gap: &Range<u64>) -> Result<bool, Refusal> {
         return Ok(false);
     }
     for tid in process.threads()? {
-        let runs_it =
-            |rip: u64, rsp: u64| gap.contains(&rip) || process.words_of_stack(rsp).iter().any(|it| gap.contains(it));
+        let returns_there = |words: Vec<u64>| words.iter().any(|it| gap.contains(it));
+        let runs_it = |rip: u64, rsp: u64| gap.contains(&rip) || process.words_of_stack(rsp).is_none_or(returns_there);
         let is_there = match Blocked::of(process.pid, tid) {
             Some(it) => runs_it(it.rip, it.rsp),
             None => Stopped::stop(process.pid, tid)?.is_some_and(|it| runs_it(it.registers().rip, it.registers().rsp)),
