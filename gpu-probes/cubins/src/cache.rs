@@ -7,11 +7,14 @@
 use crate::ptxas::Output;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use xputrace_boundary::create::{Access, Creator};
+use xputrace_boundary::read;
+use xputrace_boundary::user::Account;
 
 const MAGIC: &[u8; 8] = b"xptcubi1";
 const HASH_BYTES: usize = 32;
@@ -68,8 +71,7 @@ impl Cache {
         let failed = |answer| CacheError::System { path: directory.to_owned(), answer };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         let found = fs::symlink_metadata(directory).map_err(failed)?;
-        // SAFETY: cannot fail, and only returns a number.
-        let uid = unsafe { libc::geteuid() };
+        let uid = Account::current().uid;
         if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {
             return Err(CacheError::NotOurs { path: directory.to_owned(), uid });
         }
@@ -79,11 +81,8 @@ impl Cache {
     /// Returns what was made before; removes a file that is damaged.
     pub(crate) fn get(&self, key: Key) -> Option<Output> {
         let path = self.directory.join(key.file_name());
-        let mut options = File::options();
-        let file = options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&path).ok()?;
-        let mut bytes = Vec::new();
-        (&file).take(MOST_FILE_BYTES + 1).read_to_end(&mut bytes).ok()?;
-        let output = decode(key, &bytes);
+        let file = read::open(&path).ok()?;
+        let output = read::contents(&file, MOST_FILE_BYTES).ok().and_then(|it| decode(key, &it));
         match output {
             // It was used now; if that can't be noted, it goes the earlier.
             Some(_) => _ = file.set_modified(SystemTime::now()),
@@ -95,9 +94,8 @@ impl Cache {
     /// Keeps what was made. A file is there as a whole or not at all.
     pub(crate) fn put(&self, key: Key, output: &Output) -> Result<(), CacheError> {
         let failed = |answer| CacheError::System { path: self.directory.clone(), answer };
-        let mut draft = tempfile::NamedTempFile::new_in(&self.directory).map_err(failed)?;
-        draft.write_all(&encode(key, output)).map_err(failed)?;
-        draft.persist(self.directory.join(key.file_name())).map_err(|it| failed(it.error))?;
+        let path = self.directory.join(key.file_name());
+        Creator::own().write(&path, &encode(key, output), Access::Private).map_err(failed)?;
         // What is kept is there. A cache that can't be read here is tidied by the next one.
         let _ = self.evict();
         Ok(())
@@ -166,6 +164,7 @@ fn decode(key: Key, bytes: &[u8]) -> Option<Output> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 

@@ -1,12 +1,13 @@
 //! Finds a `ptxas` that can compile a text, and compiles each text once.
 
 use crate::cache::{Cache, CacheError, Key};
-use crate::child::{Account, Limit};
 use crate::ptxas::{Failure, Output, Ptxas, Purpose};
 use crate::usage::{Frames, Usage, frames, parse};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use xputrace_boundary::child::Limit;
+use xputrace_boundary::user::Account;
 
 /// PTX that is to be compiled.
 #[derive(Clone, Copy, Debug)]

@@ -10,13 +10,11 @@
 //! and what it makes is for that user's programs alone. Who that is, and where to look for a `ptxas`, the caller says.
 
 mod cache;
-mod child;
 mod compiler;
 mod ptxas;
 mod usage;
 
 pub use cache::{Cache, CacheError};
-pub use child::{Account, Limit};
 pub use compiler::{Compiler, Cubin, NoCubin, Order};
 pub use ptxas::{Failure, Ptxas, Purpose};
 pub use usage::{Frames, Usage};

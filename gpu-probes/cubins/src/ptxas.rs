@@ -1,9 +1,11 @@
 //! NVIDIA's assembler of PTX.
 
-use crate::child::{Account, Limit, MemoryFile, RunError, run};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
+use xputrace_boundary::child::{Limit, RunError, run};
+use xputrace_boundary::memory::MemoryFile;
+use xputrace_boundary::user::Account;
 
 /// A `ptxas` that can be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +75,7 @@ impl Ptxas {
     pub fn at(path: &Path, account: Account, limit: Limit<'_>) -> Result<Ptxas, Failure> {
         let limit = Limit { within: limit.within.min(SAYS_ITS_VERSION_WITHIN), ..limit };
         let unfit = |why: String| Failure::Unfit(format!("{}: {why}", path.display()));
-        let (status, said) =
-            run(Command::new(path).arg("--version"), &[], account, limit).map_err(|it| unfit(it.to_string()))?;
+        let (status, said) = run(path, ["--version"], &[], account, limit).map_err(|it| unfit(it.to_string()))?;
         match version(&said) {
             Some(version) if status.success() => {
                 Ok(Ptxas { path: path.to_owned(), version: version.to_owned(), identity: said })
@@ -94,16 +95,13 @@ impl Ptxas {
         let of_system = |it: RunError| Failure::Failed(it.to_string());
         let input = MemoryFile::with(text.as_bytes()).map_err(|it| of_system(it.into()))?;
         let mut output = MemoryFile::new().map_err(|it| of_system(it.into()))?;
-        let mut command = Command::new(&self.path);
-        command
-            .args(purpose.options())
-            .arg(format!("-arch={architecture}"))
-            .arg("-o")
-            .arg(output.path())
-            .arg(input.path());
-        let (status, said) = match run(&mut command, &[&input, &output], account, limit) {
+        let options = purpose.options().iter().map(OsString::from);
+        let files = [format!("-arch={architecture}").into(), "-o".into(), output.path().into(), input.path().into()];
+        let (status, said) = match run(&self.path, options.chain(files), &[&input, &output], account, limit) {
             Ok(it) => it,
-            Err(RunError::System(error)) => return Err(Failure::Unfit(format!("{}: {error}", self.path.display()))),
+            Err(error @ (RunError::System(_) | RunError::CanBeChanged { .. })) => {
+                return Err(Failure::Unfit(format!("{}: {error}", self.path.display())));
+            }
             Err(error) => return Err(of_system(error)),
         };
         if !status.success() {

@@ -2,11 +2,13 @@
 //! another thread is starting one.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use xputrace_cubins::{Account, Compiler, Limit, Order, Purpose};
+use xputrace_boundary::child::Limit;
+use xputrace_boundary::user::Account;
+use xputrace_cubins::{Compiler, Order, Purpose};
 
 #[test]
 #[allow(clippy::print_stderr, reason = "a test says why it did not run")]
@@ -18,7 +20,8 @@ fn root_compiles_as_the_user() {
     }
     // Where that user can read.
     let directory = tempfile::tempdir_in("/tmp").unwrap();
-    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    chown(directory.path(), Some(65534), None).unwrap();
     let path = directory.path().join("ptxas");
     fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ptxas.sh"), &path).unwrap();
     fs::write(directory.path().join("version"), "13.0.88").unwrap();

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tempfile::TempDir;
-use xputrace_cubins::{Account, Cache, Compiler, Cubin, Limit, NoCubin, Order, Purpose};
+use xputrace_boundary::child::Limit;
+use xputrace_boundary::user::Account;
+use xputrace_cubins::{Cache, Compiler, Cubin, NoCubin, Order, Purpose};
 
 const TEXT: &str = ".version 9.0\n.target sm_90a\n";
 static WANTED: AtomicBool = AtomicBool::new(false);
@@ -18,7 +20,7 @@ struct Stand(TempDir);
 impl Stand {
     fn new(version: &str) -> Self {
         let stand = Stand(tempfile::tempdir().unwrap());
-        fs::set_permissions(stand.0.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(stand.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
         symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ptxas.sh"), stand.path()).unwrap();
         stand.with("version", version)
     }
@@ -38,11 +40,6 @@ impl Stand {
     }
 }
 
-fn own_account() -> Account {
-    // SAFETY: both only return numbers.
-    unsafe { Account { uid: libc::geteuid(), gid: libc::getegid() } }
-}
-
 fn order<'a>(candidates: &'a [PathBuf], cache: Option<&'a Cache>) -> Order<'a> {
     let (text, target, capability) = (TEXT, "sm_90a", 90);
     Order {
@@ -51,7 +48,7 @@ fn order<'a>(candidates: &'a [PathBuf], cache: Option<&'a Cache>) -> Order<'a> {
         purpose: Purpose::Module,
         capability,
         candidates,
-        account: own_account(),
+        account: Account::current(),
         cache,
         limit: PATIENT,
     }

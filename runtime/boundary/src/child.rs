@@ -58,7 +58,7 @@ pub fn run(
     account: Account,
     limit: Limit<'_>,
 ) -> Result<(ExitStatus, String), RunError> {
-    if let Some(path) = changeable_by_others(program, account.uid)? {
+    if let Some(path) = changeable_by_others(program, account)? {
         return Err(RunError::CanBeChanged { path, uid: account.uid });
     }
     let mut said = MemoryFile::new()?;
@@ -79,15 +79,17 @@ pub fn run(
 }
 
 /// Returns the first part of a path that users other than root and this one can change: the file, a directory above it,
-/// or a link that leads there.
-fn changeable_by_others(program: &Path, uid: u32) -> io::Result<Option<PathBuf>> {
+/// or a link that leads there. Their own groups may: many systems give each user one.
+fn changeable_by_others(program: &Path, account: Account) -> io::Result<Option<PathBuf>> {
     // A link is as trustworthy as its directory, so both the path as it is written and where it leads are looked at.
     let is_safe = |path: &Path| {
         let about = path.symlink_metadata()?;
-        let can_others_write = about.mode() & 0o022 != 0 && !about.is_symlink();
+        let is_own_group = about.gid() == 0 || about.gid() == account.gid;
+        let others = if is_own_group { libc::S_IWOTH } else { libc::S_IWGRP | libc::S_IWOTH };
+        let can_others_write = about.mode() & others != 0 && !about.is_symlink();
         // Where it is sticky, others can't replace what is not theirs.
         let is_sticky = about.is_dir() && about.mode() & libc::S_ISVTX != 0;
-        Ok::<_, io::Error>((about.uid() == 0 || about.uid() == uid) && (!can_others_write || is_sticky))
+        Ok::<_, io::Error>((about.uid() == 0 || about.uid() == account.uid) && (!can_others_write || is_sticky))
     };
     let resolved = program.canonicalize()?;
     for path in program.ancestors().chain(resolved.ancestors()).filter(|it| !it.as_os_str().is_empty()) {
@@ -239,7 +241,13 @@ mod tests {
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let them = Account { uid: 12_345, gid: 12_345 };
         let limit = Limit { within: Duration::from_secs(20), is_given_up: &WANTED };
-        let run_as = |account| run(&program, [""; 0], &[], account, limit).map(|it| it.1);
+        // Another test's child may have the file open for a moment, as it was inherited.
+        let run_as = |account| loop {
+            match run(&program, [""; 0], &[], account, limit) {
+                Err(RunError::System(it)) if it.kind() == io::ErrorKind::ExecutableFileBusy => {}
+                other => return other.map(|it| it.1),
+            }
+        };
         assert_eq!(run_as(Account::ROOT).unwrap(), "0\n");
         assert_eq!(run_as(them).unwrap(), "12345\n");
         chown(&program, Some(them.uid), None).unwrap();

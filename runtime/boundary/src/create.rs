@@ -9,11 +9,12 @@
 //!                                └─ Stream: a device, a pipe or a descriptor of ours, written as it is
 //! ```
 
+use crate::read::{self, Links};
 use crate::user::{Account, ActingAs};
 use crate::walk::{self, Found, is_trusted};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -77,6 +78,8 @@ enum StreamKind {
     Descriptor(File),
     /// A device or pipe of ours or root's, held open as a place only.
     Special(File),
+    /// Likewise a file of ours or root's in a directory that the creator can't write.
+    InPlace(File),
 }
 
 /// How long a pipe's reader may take to open it.
@@ -132,7 +135,12 @@ impl Creator {
                 if about.is_some() {
                     may_write(&directory, &name)?;
                 }
-                may_write(&directory, OsStr::new("."))?;
+                match (may_write(&directory, OsStr::new(".")), there) {
+                    (Err(_), Some(there)) if about.as_ref().is_some_and(|it| is_trusted(it.uid())) => {
+                        return Ok(Destination::Stream(Stream(StreamKind::InPlace(there))));
+                    }
+                    (answer, _) => answer?,
+                }
                 let own = about.filter(|it| it.uid() == Account::current().uid);
                 let mode_there = own.map(|it| it.mode() & 0o777);
                 Ok(Destination::File(Place { creator: self.clone(), directory, name, path: path.into(), mode_there }))
@@ -172,33 +180,84 @@ impl Creator {
     /// The system's, or a link of another user is in the way.
     pub fn directory(&self, path: &Path) -> io::Result<()> {
         let _acting = self.act()?;
-        for directory in path.ancestors().collect::<Vec<_>>().into_iter().rev() {
-            if directory.as_os_str().is_empty() || directory == Path::new("/") {
-                continue;
-            }
-            let found = walk::follow(directory);
-            let Ok(Found { directory: at, name, there }) = found else { continue };
-            if there.is_none() {
-                let made = DirBuilder::new().create(below(&at, &name));
-                made.or_else(|it| if it.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(it) })?;
+        let mut above: Vec<&Path> = path.ancestors().collect();
+        while let Some(directory) = above.pop() {
+            // The root, `.` and `..` are there, and end in no name.
+            let Ok(Found { directory: at, name, there: None }) = walk::follow(directory) else { continue };
+            match DirBuilder::new().create(below(&at, &name)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
             }
         }
-        let found = walk::follow(path)?;
-        match found.there.map(|it| it.metadata()).transpose()? {
-            Some(it) if it.is_dir() => Ok(()),
-            _ => Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
+        walk::enter(path).map(drop)
+    }
+
+    /// Makes a link, in place of what is there if that is no directory.
+    ///
+    /// # Errors
+    /// The system's, or a link of another user is in the way.
+    pub fn link(&self, target: &Path, path: &Path) -> io::Result<()> {
+        let _acting = self.act()?;
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let directory = walk::enter(path.parent().unwrap_or(Path::new("")))?;
+        let at = below(&directory, name);
+        match fs::remove_file(&at) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => std::os::unix::fs::symlink(target, at),
         }
     }
 
-    /// Makes a directory with a name that nobody can guess, in which its owner alone can write.
+    /// Opens a directory of the user's below another, in which nobody else can write; makes it if it is missing.
+    ///
+    /// # Errors
+    /// The system's, or what is there is something else, such as a directory that another user has made.
+    pub fn own_directory(&self, parent: &File, name: &OsStr, mode: u32) -> io::Result<File> {
+        let _acting = self.act()?;
+        match DirBuilder::new().mode(mode).create(below(parent, name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let directory = read::open_directory_below(parent, Path::new(name), Links::None)?;
+        let about = directory.metadata()?;
+        let uid = Account::current().uid;
+        if about.uid() != uid || about.mode() & 0o022 != 0 {
+            let reason = format!("{} is not a directory that only user {uid} can write", name.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+        }
+        if about.mode() & mode != mode {
+            // It was created under a restrictive umask.
+            directory.set_permissions(Permissions::from_mode(mode))?;
+        }
+        Ok(directory)
+    }
+
+    /// Opens a directory as [`Creator::own_directory`] does, whose name nobody else can take: the first that begins with
+    /// `prefix` and is the user's, or a new one.
     ///
     /// # Errors
     /// The system's.
-    pub fn random_directory(&self, parent: &Path, prefix: &str, mode: u32) -> io::Result<PathBuf> {
+    pub fn own_random_directory(&self, parent: &File, prefix: &str, mode: u32) -> io::Result<(OsString, File)> {
         let _acting = self.act()?;
+        let here = below(parent, OsStr::new("."));
+        let names = fs::read_dir(&here)?.flatten().map(|it| it.file_name());
+        let mut earlier = names.filter(|it| it.as_bytes().starts_with(prefix.as_bytes()));
+        if let Some(found) = earlier.find_map(|name| {
+            let directory = self.own_directory(parent, &name, mode).ok()?;
+            Some((name, directory))
+        }) {
+            return Ok(found);
+        }
         let made =
-            tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(mode)).tempdir_in(parent)?;
-        Ok(made.keep())
+            tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(mode)).tempdir_in(&here)?;
+        let name = made.keep().file_name().unwrap_or_default().to_owned();
+        let directory = self.own_directory(parent, &name, mode)?;
+        Ok((name, directory))
+    }
+
+    /// Returns a place in an open directory. Whatever is there will be replaced, if it is no directory.
+    pub fn place_in(&self, directory: File, name: OsString) -> Place {
+        let path = name.clone().into();
+        Place { creator: self.clone(), directory, name, path, mode_there: None }
     }
 }
 
@@ -282,9 +341,24 @@ impl Draft {
     pub fn finish(mut self) -> io::Result<()> {
         let _acting = self.place.creator.act()?;
         let at = |name| below(&self.place.directory, name);
-        fs::rename(at(&self.name), at(&self.place.name))?;
-        self.is_kept = true;
-        Ok(())
+        match fs::rename(at(&self.name), at(&self.place.name)) {
+            // What is there is mounted by itself, and can't be replaced.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => self.copy_into_place(),
+            answer => answer.map(|()| self.is_kept = true),
+        }
+    }
+
+    fn copy_into_place(&mut self) -> io::Result<()> {
+        let options = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let path = below(&self.place.directory, &self.place.name);
+        let mut there = File::options().write(true).custom_flags(options).open(path)?;
+        let about = there.metadata()?;
+        if !about.is_file() || !is_trusted(about.uid()) {
+            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        }
+        there.set_len(0)?;
+        self.file.rewind()?;
+        io::copy(&mut self.file, &mut there).map(drop)
     }
 }
 
@@ -314,11 +388,12 @@ impl Stream {
     /// # Errors
     /// The system's, or nobody reads the pipe within 10 s.
     pub fn open(self) -> io::Result<File> {
-        let place = match self.0 {
-            StreamKind::Descriptor(file) => return Ok(file),
-            StreamKind::Special(place) => place,
+        let reopen = |place: &File| format!("/proc/self/fd/{}", place.as_raw_fd());
+        let path = match &self.0 {
+            StreamKind::Descriptor(file) => return file.try_clone(),
+            StreamKind::InPlace(place) => return File::options().write(true).truncate(true).open(reopen(place)),
+            StreamKind::Special(place) => reopen(place),
         };
-        let path = format!("/proc/self/fd/{}", place.as_raw_fd());
         let until = Instant::now() + READER_COMES_WITHIN;
         loop {
             match File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(&path) {

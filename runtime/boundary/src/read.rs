@@ -47,6 +47,14 @@ pub fn open_below(directory: &File, path: &Path, links: Links) -> io::Result<Fil
     regular(openat2(directory, path, options, links.bits())?)
 }
 
+/// Opens a directory, wherever links lead.
+///
+/// # Errors
+/// The system's.
+pub fn open_directory(path: &Path) -> io::Result<File> {
+    File::options().read(true).custom_flags(libc::O_DIRECTORY).open(path)
+}
+
 /// Opens a directory below another.
 ///
 /// # Errors

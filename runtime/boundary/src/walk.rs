@@ -58,6 +58,15 @@ pub(crate) fn follow(path: &Path) -> io::Result<Found> {
     Err(io::Error::from_raw_os_error(libc::EISDIR))
 }
 
+/// Opens a directory as a place, likewise.
+///
+/// # Errors
+/// As for [`follow`], or it is no directory.
+pub(crate) fn enter(path: &Path) -> io::Result<File> {
+    // Any name in it will do.
+    follow(&path.join("x")).map(|it| it.directory)
+}
+
 fn names(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
     let name = |it| match it {
         Component::Normal(name) => Some(name.to_owned()),

@@ -68,7 +68,10 @@ pub struct Member {
 /// A piece of a printed text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
+    /// What the script says.
     Text(String),
+    /// A text that the script has read: it stays on one line, whatever is in it.
+    Value(String),
     Stack(StackKey),
 }
 

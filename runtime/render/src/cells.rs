@@ -97,7 +97,7 @@ pub fn shown_text(text: &str) -> String {
 }
 
 /// Makes a text printable on one line; what was made so before stays as it is.
-fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     Shown { text, one_line: true, distinct: false }.to_string()
 }
 

@@ -25,7 +25,7 @@ use crate::account::{map_of, place};
 use crate::cells::{filled, quantiles, shown_text};
 use crate::datum;
 use crate::export::{Exporter, Format};
-use crate::print::{printed, stack_lines};
+use crate::print::{stack_lines, unescaped};
 use crate::rows::{NamedStack, Part, Row, named, rows};
 use serde_json::{Map, Value as Json, json};
 use std::io::{self, Write};
@@ -55,7 +55,7 @@ impl Exporter for JsonLines {
 pub fn json(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> io::Result<()> {
     let (name, data) = match output {
         Output::Attached { probes } => ("attached_probes", json!({ "probes": probes })),
-        Output::Print(pieces) => ("print", json!(printed(pieces, context.names))),
+        Output::Print(pieces) => ("print", json!(unescaped(pieces, context.names))),
         Output::Object(members) => ("print", object(members, context)),
         Output::Note(text) => ("note", json!(text)),
         Output::Gap(it) => ("gap", gap(it)),

@@ -25,7 +25,7 @@ mod print;
 mod rows;
 mod text;
 
-pub use cells::{shorten, shorten_all, shown_text};
+pub use cells::{one_line, shorten, shorten_all, shown_text};
 pub use diagnostics::diagnostics;
 pub use explain::explain;
 pub use export::{Exporter, FILES, FORMATS, FileOutput, Format, Maps};

@@ -5,15 +5,30 @@ use crate::rows::named;
 use xputrace_model::output::{Member, Piece, StackNames};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::Value;
-use xputrace_model::text::Shown;
+use xputrace_model::text::{self, Shown};
 
-/// Formats a printed text, with its stacks as lines.
+/// Formats a printed text for people, with its stacks as lines. What a program may have written into it can neither
+/// control the terminal nor, where it is known to be the program's, begin a line.
 pub fn printed(pieces: &[Piece], names: &mut dyn StackNames) -> String {
     let text = |it: &Piece| match it {
-        Piece::Text(text) => Shown { text, one_line: false, distinct: false }.to_string(),
+        Piece::Text(text) => text::printed(&whole(text)).into_owned(),
+        Piece::Value(text) => Shown { text, one_line: true, distinct: false }.to_string(),
         Piece::Stack(stack) => stack_lines(*stack, names),
     };
     pieces.iter().map(text).collect()
+}
+
+/// Formats a printed text for programs, with all that is in it.
+pub(crate) fn unescaped(pieces: &[Piece], names: &mut dyn StackNames) -> String {
+    let text = |it: &Piece| match it {
+        Piece::Text(text) | Piece::Value(text) => whole(text),
+        Piece::Stack(stack) => stack_lines(*stack, names),
+    };
+    pieces.iter().map(text).collect()
+}
+
+fn whole(text: &str) -> String {
+    Shown { text, one_line: false, distinct: false }.to_string()
 }
 
 /// Formats a printed `#{…}` on one line, `a: 3, took: 3.10 ms`, with its stacks below.

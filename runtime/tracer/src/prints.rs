@@ -8,7 +8,7 @@ use xputrace_model::plan::{self, Arg, Form, MapAction, Plan, Print, SwitchId, re
 use xputrace_model::schema::Unit;
 use xputrace_model::style::{Digits, Style, hex, padded};
 use xputrace_model::table::{TableId, Value};
-use xputrace_render::{human, shown_text};
+use xputrace_render::human;
 use xputrace_store::codec::{decode_scalar, word};
 
 /// Passes a print or an exit to the sink, and turns switches; returns false for records of other kinds and malformed
@@ -94,6 +94,10 @@ fn pieces(line: &[plan::Piece], names: &Names, data: &[u8]) -> Vec<Piece> {
                     pieces.push(Piece::Text(std::mem::take(&mut text)));
                     pieces.push(Piece::Stack(stack));
                 }
+                value @ Value::Str(_) => {
+                    pieces.push(Piece::Text(std::mem::take(&mut text)));
+                    pieces.push(Piece::Value(styled(&value, arg.style)));
+                }
                 other => text.push_str(&styled(&other, arg.style)),
             },
         }
@@ -112,7 +116,7 @@ fn styled(value: &Value, style: Style) -> String {
             Digits::Human(unit) => human(*n, unit),
             Digits::Hex => hex(*n),
         },
-        Value::Str(it) => shown_text(it).to_string(),
+        Value::Str(it) => it.to_string(),
     };
     padded(&text, style.columns.into())
 }

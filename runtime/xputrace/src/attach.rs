@@ -11,9 +11,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
+use xputrace_boundary::user::Account;
 use xputrace_inject::{Request, inject};
 use xputrace_linux::is_over;
-use xputrace_render::shown_text;
+use xputrace_render::one_line;
 use xputrace_tracer::rendezvous::{call_dormant, comm_of};
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::status::field;
@@ -55,7 +56,7 @@ impl Attachable {
             let library = COLLECTOR.lay_down(&owner(pid)?)?;
             (library.clone(), library)
         } else {
-            let library = COLLECTOR.lay_down_in(&root_of(pid))?;
+            let library = COLLECTOR.lay_down_in(&root_of(pid), &owner(pid)?)?;
             let collector = as_we_see_it(pid, &library);
             (library, collector)
         };
@@ -120,7 +121,7 @@ impl Attachable {
 
 /// Says to which process a reason belongs.
 pub fn refusal(pid: u32, comm: &str, why: &anyhow::Error) -> String {
-    format!("cannot attach to process {pid} ({}): {why:#}", shown_text(comm))
+    format!("cannot attach to process {pid} ({}): {why:#}", one_line(comm))
 }
 
 /// An attempt to attach that is over.
@@ -214,7 +215,7 @@ fn loaded_collector(pid: u32) -> Option<(PathBuf, PathBuf)> {
     files.find_map(|(path, inode)| {
         let seen = as_we_see_it(pid, &path);
         let found = fs::metadata(&seen).ok()?;
-        (found.ino() == inode && COLLECTOR.is(&seen, found.len())).then_some((path, seen))
+        (found.ino() == inode && COLLECTOR.is(&seen)).then_some((path, seen))
     })
 }
 
@@ -224,7 +225,8 @@ fn owner(pid: u32) -> Result<Owner> {
     let effective = |name: &str| field(&status, name)?.split_whitespace().nth(1)?.parse().ok();
     let (uid, gid) = effective("Uid").zip(effective("Gid")).context("its user is unknown")?;
     let own = Owner::current();
-    Ok(if own.uid == uid { own } else { Owner { uid, gid, home: None } })
+    let account = Account { uid, gid };
+    Ok(if own.account.uid == uid { own } else { Owner { account, home: None } })
 }
 
 fn root_of(pid: u32) -> PathBuf {

@@ -3,13 +3,12 @@
 use crate::cli::{Run, Script};
 use crate::compiled::{Compiled, compile_named};
 use crate::console;
+use crate::creator::creator;
 use crate::status::MISTAKE;
 use anyhow::{Context, Result, bail};
-use std::fs::{self, Metadata, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use xputrace_boundary::create::Access;
 use xputrace_bytecode::object::{self, Loaders, LossSlot, Place};
 use xputrace_bytecode::{Image, ProgramId};
 use xputrace_linux::place_for_libbpf;
@@ -28,7 +27,8 @@ pub fn build(run: &Run) -> Result<ExitCode> {
     let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
     let image = &compiled.plan.image;
     let bytes = object::write_for(image, loaders, &places(&compiled.plan), &losses(&compiled.plan))?;
-    write_whole(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    let written = creator().write(&path, &bytes, Access::Usual);
+    written.with_context(|| format!("cannot write {}", path.display()))?;
     console::print(format_args!("{}: {}\n", path.display(), contents(image, loaders)))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -73,42 +73,6 @@ fn losses(plan: &Plan) -> Vec<LossSlot> {
     plan.loss_sites.iter().map(slot).collect()
 }
 
-/// Writes a file as a whole: if that fails, the one that is there stays as it is, unless it can only be written in place.
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let known = fs::metadata(path).ok();
-    // Devices and pipes can't be replaced.
-    if known.as_ref().is_some_and(|it| !it.is_file()) {
-        return fs::write(path, bytes);
-    }
-    // A link stays one.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    match replace(&path, known.as_ref(), bytes) {
-        Err(error) if IN_PLACE_ALONE.contains(&error.kind()) => fs::write(&path, bytes),
-        result => result,
-    }
-}
-
-/// Where the file alone may be writable, is mounted by itself, or can't be given to its owner.
-const IN_PLACE_ALONE: [io::ErrorKind; 3] =
-    [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::ResourceBusy];
-
-/// Puts a new file in the place of the known one, with its owner and mode.
-fn replace(path: &Path, known: Option<&Metadata>, bytes: &[u8]) -> io::Result<()> {
-    let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // As for any new file, the umask decides.
-    let mut draft = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory)?;
-    // First, as those who may not read the file may not read its draft.
-    if let Some(known) = known {
-        let made = draft.as_file().metadata()?;
-        if (made.uid(), made.gid()) != (known.uid(), known.gid()) {
-            fchown(draft.as_file(), Some(known.uid()), Some(known.gid()))?;
-        }
-        draft.as_file().set_permissions(known.permissions())?;
-    }
-    draft.write_all(bytes)?;
-    draft.persist(path).map(drop).map_err(|it| it.error)
-}
-
 fn place(probe: &Probe) -> Option<Place> {
     match &probe.target {
         Target::Function { object, function } => place_for_libbpf(object, function),
@@ -132,41 +96,5 @@ fn default_object(script: Option<&Script>) -> PathBuf {
             PathBuf::from(Path::new(name).file_stem().unwrap_or_default()).with_extension("bpf.o")
         }
         _ => PathBuf::from("script.bpf.o"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn mode(file: &Path) -> u32 {
-        fs::metadata(file).unwrap().permissions().mode() & 0o777
-    }
-
-    #[test]
-    fn a_file_keeps_its_mode_and_its_neighbours() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = |name: &str| directory.path().join(name);
-        fs::write(file("x.bpf.o.part"), "a neighbour").unwrap();
-        fs::write(file("x.bpf.o"), "old").unwrap();
-        fs::set_permissions(file("x.bpf.o"), Permissions::from_mode(0o640)).unwrap();
-        write_whole(&file("x.bpf.o"), b"new").unwrap();
-        assert_eq!(fs::read_to_string(file("x.bpf.o")).unwrap(), "new");
-        assert_eq!(mode(&file("x.bpf.o")), 0o640);
-        assert_eq!(fs::read_to_string(file("x.bpf.o.part")).unwrap(), "a neighbour");
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
-    }
-
-    #[test]
-    fn a_new_file_has_the_mode_of_any_new_file_and_a_link_stays_one() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = |name: &str| directory.path().join(name);
-        fs::write(file("plain"), "").unwrap();
-        write_whole(&file("x.bpf.o"), b"1").unwrap();
-        assert_eq!(mode(&file("x.bpf.o")), mode(&file("plain")));
-        std::os::unix::fs::symlink("x.bpf.o", file("link")).unwrap();
-        write_whole(&file("link"), b"2").unwrap();
-        assert!(fs::symlink_metadata(file("link")).unwrap().is_symlink());
-        assert_eq!(fs::read_to_string(file("x.bpf.o")).unwrap(), "2");
     }
 }

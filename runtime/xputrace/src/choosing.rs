@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
-use xputrace_cubins::{Account, Cache};
+use xputrace_boundary::user::Account;
+use xputrace_cubins::Cache;
 use xputrace_model::plan::{KernelPattern, Plan};
 use xputrace_tracer::rendezvous::{ChooseWay, Chosen, Newcomer};
 

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use xputrace_linux::{Linux, monotonic_nanos, parent_of};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Demand, DeviceWay, DeviceWays, Plan};
-use xputrace_render::shown_text;
+use xputrace_render::one_line;
 use xputrace_tracer::recording::GpuKind;
 use xputrace_tracer::rendezvous::{
     Acceptor, Armed, Arrival, Chosen as ChosenWay, DEFAULT_SHAPE, DeviceRegion, Image, Listener, Missed, Notice, Order,
@@ -42,6 +42,11 @@ use xputrace_wire::record::{Frame, Thread, framed, kind};
 /// Images of a process that are worked on or wait for it: each takes a descriptor. A process loads one with each thread, and one
 /// after another once it waits no more.
 const MOST_IMAGES: usize = 256;
+
+/// Messages of a process that are handled before others are: it may send them without end.
+const MOST_NOTICES: usize = 64;
+/// Notes of a process's collector that are passed on.
+const MOST_NOTES: usize = 16;
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
@@ -104,10 +109,19 @@ struct Traced {
     n_images: usize,
     process: ProcessIndex,
     comm: String,
+    /// Notes of its collector so far.
+    n_notes: usize,
     /// Whether it has reported that it records.
     is_armed: bool,
     /// Whether nothing more comes from its collector.
     is_over: bool,
+}
+
+impl Traced {
+    /// Returns what it is called in messages.
+    fn called(&self) -> String {
+        format!("process {} ({})", self.target.peer.pid, one_line(&self.comm))
+    }
 }
 
 impl Collectors {
@@ -338,6 +352,7 @@ impl Collectors {
             n_images: 0,
             process: ProcessIndex(index),
             comm,
+            n_notes: 0,
             is_armed: false,
             is_over: false,
         });
@@ -388,7 +403,9 @@ impl Collectors {
         for _ in 0..2 {
             self.drain(at, running);
         }
-        let Traced { target, region, device, way, process, comm, is_armed, .. } = self.targets.remove(at);
+        let traced = self.targets.remove(at);
+        let called = traced.called();
+        let Traced { target, region, device, way, process, is_armed, .. } = traced;
         if let Some(device) = device {
             twins::read(&device, Extent::Whole, process, running);
             running.state().pipeline.state_mut().end_device_memory(process);
@@ -397,7 +414,7 @@ impl Collectors {
         }
         if is_armed && running.state().pipeline.may_lack_activities(process) {
             running.state().losses.add(Loss::NoLastFlush, 1);
-            running.report().note(&format!("process {} ({comm}) ended without a last flush", target.peer.pid));
+            running.report().note_about_process(&format!("{called} ended without a last flush"));
         }
         let totals = region.totals();
         self.totals.push(totals);
@@ -465,13 +482,13 @@ impl Collectors {
     fn unconnected(&self, Unconnected { pid, comm, used_cuda, why }: &Unconnected) -> String {
         let why = why.as_ref().or(self.no_room.as_ref()).map_or("its collector reported no reason", String::as_str);
         if self.attaching.is_some() {
-            return format!("process {pid} ({}) used CUDA: {why}", shown_text(comm));
+            return format!("process {pid} ({}) used CUDA: {why}", one_line(comm));
         }
         let (did, missing) = match used_cuda {
             true => ("used CUDA", "Its CUDA calls are missing"),
             false => ("loaded CUDA's driver library", "If it made CUDA calls, they are missing"),
         };
-        format!("process {pid} ({}) {did}, and its collector never connected: {why}. {missing}", shown_text(comm))
+        format!("process {pid} ({}) {did}, and its collector never connected: {why}. {missing}", one_line(comm))
     }
 }
 
@@ -566,11 +583,12 @@ enum Hearing {
 
 /// Handles a collector's messages since the last call.
 fn hear(traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) -> Hearing {
-    while let Some(notice) = traced.target.poll() {
+    for _ in 0..MOST_NOTICES {
+        let Some(notice) = traced.target.poll() else { break };
         match notice {
             Notice::Armed { notes, .. } => {
                 traced.is_armed = true;
-                notes.iter().for_each(|it| running.report().note(it));
+                take_notes(&notes, traced, running);
             }
             Notice::Image(image) => take_image(image, traced, twins, running),
             Notice::Refused { reason, .. } => {
@@ -578,19 +596,38 @@ fn hear(traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) -> He
                 return Hearing::IsOver;
             }
             Notice::Bye { notes } => {
-                notes.iter().for_each(|it| running.report().note(it));
+                take_notes(&notes, traced, running);
+                return Hearing::IsOver;
+            }
+            Notice::Unknown => {}
+            Notice::Deaf => {
+                running.state().losses.add(Loss::NotReading, 1);
+                let process = traced.called();
+                running.report().note_about_process(&format!("{process} did not read what it was sent, and was left"));
                 return Hearing::IsOver;
             }
             Notice::Closed => {
                 if !traced.is_armed {
-                    let Traced { target: Target { peer: Peer { pid, .. }, .. }, comm, .. } = traced;
-                    untraced(&format!("process {pid} ({}) went on before it was armed", shown_text(comm)), running);
+                    untraced(&format!("{} went on before it was armed", traced.called()), running);
                 }
                 return Hearing::IsOver;
             }
         }
     }
     Hearing::GoesOn
+}
+
+/// Reports what a collector says: a process that is not trusted.
+fn take_notes(notes: &[String], traced: &mut Traced, running: &mut Running) {
+    let process = traced.called();
+    for note in notes {
+        traced.n_notes += 1;
+        match traced.n_notes {
+            ..=MOST_NOTES => running.report().note_of(&process, note),
+            n if n == MOST_NOTES + 1 => running.report().note_of(&process, "further notes are left out"),
+            _ => return,
+        }
+    }
 }
 
 /// Has made what an image gets, or answers that it gets nothing.
@@ -651,7 +688,7 @@ fn miss(missed: &Missed, running: &mut Running) {
         Why::Undecided => "was not armed: the run ended while the way into its kernels was chosen".to_owned(),
         Why::Failed(reason) => format!("was not armed: cannot {reason}"),
     };
-    untraced(&format!("process {pid} ({}, user {uid}) {reason}", shown_text(comm)), running);
+    untraced(&format!("process {pid} ({}, user {uid}) {reason}", one_line(comm)), running);
 }
 
 fn refuse(reason: String, running: &mut Running) {
@@ -662,7 +699,7 @@ fn refuse(reason: String, running: &mut Running) {
 fn untraced(why: &str, running: &mut Running) {
     running.state().losses.add(Loss::UntracedProcess, 1);
     running.report().refuse(why);
-    running.report().note(&format!("not traced: {why}"));
+    running.report().note_about_process(&format!("not traced: {why}"));
 }
 
 /// Whether a process descends from `ancestor`, as far as its ancestors still run.

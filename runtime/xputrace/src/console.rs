@@ -8,9 +8,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use xputrace_boundary::create::{Access, Destination};
+use xputrace_model::text::printed;
 
 /// How long a stalled reader may delay an interrupted run.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -22,9 +23,10 @@ const MOST_WAITING: usize = 16 * 1024;
 /// How often a waiting writer checks for interrupts.
 const GLANCE_MILLIS: libc::c_int = 20;
 
-/// Prints a message on standard error; ignores a failure, which could not be reported.
+/// Prints a message on standard error; ignores a failure, which could not be reported. It may have texts of programs in
+/// it, which can't control the terminal.
 pub fn say(text: impl Display) {
-    complain(format_args!("xputrace: {text}\n"));
+    complain(format_args!("xputrace: {}\n", printed(&text.to_string())));
 }
 
 /// Writes to standard error as is.
@@ -65,9 +67,20 @@ impl Outlet {
         Self::standard(io::stderr().as_fd())
     }
 
-    /// Opens a file, keeping its contents until [`Outlet::truncate`].
-    pub fn file(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    /// Begins a file: what is there is replaced now, and what is written can be read at once.
+    ///
+    /// # Errors
+    /// The system's, or nobody reads a pipe.
+    pub fn begin(destination: Destination) -> io::Result<Self> {
+        let file = match destination {
+            Destination::File(place) => {
+                let draft = place.draft(Access::Usual)?;
+                let file = draft.file()?;
+                draft.finish()?;
+                file
+            }
+            Destination::Stream(stream) => stream.open()?,
+        };
         Ok(Self::standard(file.as_fd()).unwrap_or(Outlet(file)))
     }
 
@@ -81,11 +94,6 @@ impl Outlet {
         };
         let is_pipe = shared.metadata()?.file_type().is_fifo();
         Ok(Outlet(is_pipe.then(again).flatten().unwrap_or(shared)))
-    }
-
-    /// Truncates it if it is a regular file.
-    pub fn truncate(&self) -> io::Result<()> {
-        if self.0.metadata()?.is_file() { self.0.set_len(0) } else { Ok(()) }
     }
 
     /// Waits until a pipe has room for a line that is longer than Linux writes atomically, but not
@@ -157,11 +165,6 @@ impl Lines {
     fn print(&mut self, text: impl Display) -> io::Result<()> {
         write!(self, "{text}")?;
         self.flush()
-    }
-
-    /// Truncates it if it is a regular file.
-    pub fn truncate(&self) -> io::Result<()> {
-        self.outlet.truncate()
     }
 
     /// Writes everything up to `end`, in pieces that end with a line.

@@ -5,14 +5,15 @@
 //! (traced now, on the software GPU, whose times mean nothing).
 
 use crate::console;
+use crate::creator::creator;
 use crate::machine;
-use crate::payload::{Owner, Payload, SERVER, SOFTGPU};
+use crate::payload::{Payload, SERVER, SOFTGPU};
 use anyhow::{Context, Result, bail};
 use std::fmt::Display;
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use xputrace_boundary::create::Access;
+use xputrace_boundary::read;
 
 /// A small LLM's inference on an H200; see tests/h200/llm.cu.
 const LLM: &[u8] = include_bytes!("../../../tests/replay/llm.xpt");
@@ -32,6 +33,9 @@ kernel(|k| { @kernels[k.launch.tag].count(); @gpu_time[k.launch.tag].sum(k.durat
 "#;
 const TOP_KERNELS: &str = "kernel(|k| @time[k.name].sum(k.duration)); launch(|l| @calls[l.api].count());";
 const TYPO: &str = "kernel(|k| if k.duraton > 100.ms { print(k.name) })";
+
+/// More than the folded stacks of the recording take.
+const MOST_FOLDED_BYTES: u64 = 64 << 20;
 
 /// Runs all steps; fails if one of them does.
 pub fn demo() -> Result<ExitCode> {
@@ -63,11 +67,11 @@ struct Stage {
 impl Stage {
     fn set() -> Result<Self> {
         let directory = std::env::current_dir()?.join("xputrace-demo");
-        fs::create_dir_all(&directory).with_context(|| format!("creating {}", directory.display()))?;
+        creator().directory(&directory).with_context(|| format!("creating {}", directory.display()))?;
         let stage = Stage { has_gpu: machine::has_gpu(), has_bpf: can_load_bpf(), directory };
-        fs::write(stage.path("llm.xpt"), LLM)?;
-        fs::write(stage.path("pytorch.xpt"), PYTORCH)?;
-        fs::write(stage.path("requests.xpt"), REQUESTS)?;
+        stage.write("llm.xpt", LLM)?;
+        stage.write("pytorch.xpt", PYTORCH)?;
+        stage.write("requests.xpt", REQUESTS)?;
         line(format_args!(
             "xputrace demo: eight steps. The files are in {}; the commands run there",
             stage.directory.display()
@@ -77,6 +81,11 @@ impl Stage {
 
     fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
+    }
+
+    fn write(&self, name: &str, contents: &[u8]) -> Result<()> {
+        let path = self.path(name);
+        creator().write(&path, contents, Access::Usual).with_context(|| format!("writing {}", path.display()))
     }
 
     /// Runs this program in the demo's directory as a user would, and shows its output, or the
@@ -142,7 +151,8 @@ fn latency(stage: &Stage, number: usize) -> Result<()> {
 fn flame(stage: &Stage, number: usize) -> Result<()> {
     title(number, "PyTorch, from the line of the model to the GPU's kernel", RECORDED)?;
     stage.show(&["-q", "flame", "--svg=train.svg", "--folded", "train.folded", "--replay", "pytorch.xpt"], 6)?;
-    let folded = fs::read_to_string(stage.path("train.folded"))?;
+    let folded = read::open(&stage.path("train.folded")).and_then(|it| read::contents(&it, MOST_FOLDED_BYTES))?;
+    let folded = String::from_utf8(folded)?;
     line(format_args!("{}\nthe five widest paths:", stage.path("train.svg").display()))?;
     for path in xputrace_render::widest_paths(&folded, 5) {
         line(format_args!("{:5.1} %  {}", path.share * 100.0, ends(&path.frames).join(";")))?;
@@ -167,18 +177,18 @@ fn tags(stage: &Stage, number: usize) -> Result<()> {
         title(number, text, RECORDED)?;
         line(format_args!("(eBPF cannot be loaded here: {reason}; so this step replays a recording)"))?;
         let script = TAGS.replace("SERVER", "./requests");
-        fs::write(stage.path("request.rhai"), script)?;
+        stage.write("request.rhai", script.as_bytes())?;
         return stage.show(&["-q", "request.rhai", "--replay", "requests.xpt"], 30);
     }
-    let owner = Owner::current();
-    let server = copy(stage, SERVER, "server", &owner)?;
-    fs::write(stage.path("request.rhai"), TAGS.replace("SERVER", &server.display().to_string()))?;
+    let server = copy(stage, SERVER, "server")?;
+    let script = TAGS.replace("SERVER", &server.display().to_string());
+    stage.write("request.rhai", script.as_bytes())?;
     if !stage.has_gpu {
-        software_gpu(stage, &owner)?;
+        software_gpu(stage)?;
     }
     let libraries = (!stage.has_gpu).then_some(SOFTWARE_GPU);
     title(number, text, if stage.has_gpu { "live, real GPU" } else { "live, software GPU: its times mean nothing" })?;
-    console::print(fs::read_to_string(stage.path("request.rhai"))?)?;
+    console::print(script)?;
     let done = stage.xputrace(&["-q", "request.rhai", "--", "./server", "--requests=8"], libraries, 40)?;
     line(format_args!("(the line in braces is the program's own count)"))?;
     if done { Ok(()) } else { bail!("xputrace ended with an error") }
@@ -212,23 +222,22 @@ fn next(stage: &Stage, number: usize) -> Result<()> {
 }
 
 /// Copies a bundled file to the demo's directory, under a readable name.
-fn copy(stage: &Stage, payload: Payload, name: &str, owner: &Owner) -> Result<PathBuf> {
+fn copy(stage: &Stage, payload: Payload, name: &str) -> Result<PathBuf> {
     let at = stage.path(name);
-    let _ = fs::remove_file(&at);
-    fs::copy(payload.lay_down(owner)?, &at).with_context(|| format!("copying to {}", at.display()))?;
+    let written = creator().write(&at, payload.bytes(), Access::Program);
+    written.with_context(|| format!("writing {}", at.display()))?;
     Ok(at)
 }
 
 /// Installs the software GPU under the names of CUDA's libraries: one file, so that a program that
 /// opens several of them has one GPU.
-fn software_gpu(stage: &Stage, owner: &Owner) -> Result<()> {
+fn software_gpu(stage: &Stage) -> Result<()> {
     let directory = stage.path(SOFTWARE_GPU);
-    fs::create_dir_all(&directory)?;
-    copy(stage, SOFTGPU, &format!("{SOFTWARE_GPU}/softgpu.so"), owner)?;
+    creator().directory(&directory)?;
+    copy(stage, SOFTGPU, &format!("{SOFTWARE_GPU}/softgpu.so"))?;
     for name in LIBRARY_NAMES {
         let at = directory.join(name);
-        let _ = fs::remove_file(&at);
-        symlink("softgpu.so", &at).with_context(|| format!("linking {}", at.display()))?;
+        creator().link(Path::new("softgpu.so"), &at).with_context(|| format!("linking {}", at.display()))?;
     }
     Ok(())
 }

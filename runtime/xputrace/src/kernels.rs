@@ -7,7 +7,6 @@ mod kept;
 pub use found::{Found, found_in};
 pub use kept::{FORM, of_text, to_text};
 
-use crate::below::open_file;
 use crate::console;
 use crate::drivers::is_software_gpu_name;
 use crate::twins::files::SEARCHED_WITHIN;
@@ -16,6 +15,7 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use xputrace_boundary::read::{Links, open_below, open_directory};
 use xputrace_model::plan::KernelPattern;
 use xputrace_symbols::demangle;
 use xputrace_wire::fatbin::{Found as Image, StoredAt, Target};
@@ -46,7 +46,8 @@ pub fn search(pid: u32, paths: &BTreeSet<PathBuf>) -> Mapped {
     let mut mapped = Mapped::default();
     for path in paths {
         mapped.has_software_gpu |= path.file_name().is_some_and(|it| is_software_gpu_name(it.as_bytes()));
-        let file = File::open(format!("/proc/{pid}/root")).and_then(|it| open_file(&it, path, libc::RESOLVE_IN_ROOT));
+        let file =
+            open_directory(Path::new(&format!("/proc/{pid}/root"))).and_then(|it| open_below(&it, path, Links::InRoot));
         if let Some(kernels) = file.ok().map(|it| kernels_in(&it, path)).filter(|it| !it.is_empty()) {
             mapped.files.insert(path.clone(), kernels);
         }

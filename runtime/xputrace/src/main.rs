@@ -5,7 +5,6 @@
 //! [`console`]; [`status`] decides exit statuses.
 
 mod attach;
-mod below;
 mod building;
 mod choosing;
 mod cli;
@@ -13,6 +12,7 @@ mod collectors;
 mod compiled;
 mod completions;
 mod console;
+mod creator;
 mod definitions;
 mod demo;
 mod doctor;
@@ -87,6 +87,9 @@ fn answer(arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn dispatch(invocation: Invocation) -> anyhow::Result<ExitCode> {
+    if let Some(as_root) = invocation.writes_as_root() {
+        creator::decide(as_root)?;
+    }
     match invocation {
         Invocation::Run(run) if run.options.replay.is_some() => recording::replay(&run),
         Invocation::Run(run) => run::run(&run),

@@ -2,11 +2,13 @@
 
 use crate::cli::{self, HelpOptions, ManOptions};
 use crate::console;
+use crate::creator::creator;
 use anyhow::{Context, Result, bail};
 use clap::Command;
 use clap_mangen::Man;
 use std::path::Path;
 use std::process::ExitCode;
+use xputrace_boundary::create::Access;
 use xputrace_model::diagnostic::nearest;
 use xputrace_model::manual::{EVENTS, entry};
 use xputrace_model::schema::Event;
@@ -58,7 +60,8 @@ pub fn page(options: &ManOptions) -> Result<ExitCode> {
 fn write_pages(table: &Command, directory: &Path) -> Result<()> {
     for command in std::iter::once(table).chain(table.get_subcommands()) {
         let path = directory.join(Man::new(command.clone()).get_filename());
-        std::fs::write(&path, roff(command)?).with_context(|| format!("cannot write {}", path.display()))?;
+        let written = creator().write(&path, roff(command)?.as_bytes(), Access::Usual);
+        written.with_context(|| format!("cannot write {}", path.display()))?;
         console::print(format_args!("{}\n", path.display()))?;
     }
     Ok(())

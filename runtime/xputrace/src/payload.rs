@@ -2,14 +2,15 @@
 //! software GPU and its program. They are stored under the hash of their contents in a directory of
 //! the user who loads them, and stay there: children of a target load them later.
 
-use crate::below::open_directory;
 use anyhow::{Context, Result, anyhow, bail};
-use std::ffi::CString;
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use xputrace_boundary::create::{Access, Creator};
+use xputrace_boundary::read::{self, Links};
+use xputrace_boundary::user::Account;
 use xputrace_wire::limits::advice;
 
 /// A file that the binary carries.
@@ -30,41 +31,60 @@ pub const SERVER: Payload =
 /// The user who will load the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    pub uid: u32,
-    pub gid: u32,
+    pub account: Account,
     pub home: Option<PathBuf>,
 }
 
 impl Owner {
     /// Returns the user that this process runs as.
     pub fn current() -> Self {
-        // SAFETY: both calls only return numbers.
-        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-        Owner { uid, gid, home: std::env::var_os("HOME").map(PathBuf::from) }
+        Owner { account: Account::current(), home: std::env::var_os("HOME").map(PathBuf::from) }
     }
+}
+
+/// A directory in which files can be laid down.
+struct Shelf {
+    directory: File,
+    path: PathBuf,
 }
 
 impl Payload {
     /// Ensures that the file is in a directory from which `owner` can load it; returns its path.
     ///
-    /// All of this happens with the rights of `owner`: a directory that they can change must not
-    /// lead root astray.
+    /// All of this happens with the rights of `owner`: a directory that they can change must not lead root astray.
     pub fn lay_down(self, owner: &Owner) -> Result<PathBuf> {
-        let _rights = Rights::of(owner)?;
-        let directory = directory(owner)?;
-        let path = directory.join(self.file_name());
-        if fs::read(&path).is_ok_and(|it| it == self.bytes) {
-            return Ok(path);
-        }
-        let draft = directory.join(format!(".{}-{}", self.name, std::process::id()));
-        self.write(&draft, &path)
-            .map_err(|it| anyhow!("writing {} to {}: {it}{}", self.name, path.display(), advice(&it)))?;
-        Ok(path)
+        let creator = Creator::of(owner.account, Vec::new());
+        let uid = owner.account.uid;
+        let shelf = shelf(owner, &creator).with_context(|| {
+            format!("found no directory for the collector that user {uid} owns and can execute files from")
+        })?;
+        self.lay_on(shelf, &creator)
     }
 
-    /// Whether a file of this length is this one.
-    pub fn is(self, path: &Path, len: u64) -> bool {
-        len == self.bytes.len() as u64 && fs::read(path).is_ok_and(|it| it == self.bytes)
+    /// Ensures that the file is in a directory below another root, from which `owner`'s processes there can load it;
+    /// returns its path there. Links below the root are followed as its processes do, so they cannot lead out of it, and
+    /// what they lead to is written with the rights of `owner`.
+    ///
+    /// # Errors
+    /// No directory is suitable.
+    pub fn lay_down_in(self, root: &Path, owner: &Owner) -> Result<PathBuf> {
+        let creator = Creator::of(owner.account, Vec::new());
+        let root = read::open_directory(root).context("opening its root directory")?;
+        let open = |parent: &str| read::open_directory_below(&root, Path::new(parent), Links::InRoot);
+        let parents = ["var/tmp", "tmp", "dev/shm"].map(|it| (Path::new("/").join(it), open(it)));
+        let shelf =
+            in_one_of(parents, &creator).context("found no directory for the collector in its root directory")?;
+        self.lay_on(shelf, &creator)
+    }
+
+    /// Returns its contents.
+    pub fn bytes(self) -> &'static [u8] {
+        self.bytes
+    }
+
+    /// Whether a file is this one.
+    pub fn is(self, path: &Path) -> bool {
+        read::open(path).is_ok_and(|it| self.is_in(&it))
     }
 
     /// Returns the name under which the file is stored.
@@ -72,160 +92,95 @@ impl Payload {
         format!("{}-{:016x}{}", self.name, hash(self.bytes), self.extension)
     }
 
-    /// Ensures that the file is in a directory below another root; returns its path there. Links below the root are
-    /// followed as its processes do, so they cannot lead out of it.
-    ///
-    /// # Errors
-    /// No directory is suitable.
-    pub fn lay_down_in(self, root: &Path) -> Result<PathBuf> {
-        let root = File::open(root).context("opening its root directory")?;
-        let mut refusals = Vec::new();
-        for parent in ["var/tmp", "tmp", "dev/shm"] {
-            match self.write_below(&root, parent) {
-                Ok(directory) => return Ok(Path::new("/").join(parent).join(directory).join(self.file_name())),
-                Err(error) => refusals.push(format!("/{parent}: {error:#}")),
-            }
-        }
-        bail!("found no directory for the collector in its root directory: {}", refusals.join("; "))
+    fn is_in(self, file: &File) -> bool {
+        let has_its_size = file.metadata().is_ok_and(|it| it.len() == self.bytes.len() as u64);
+        has_its_size && read::contents(file, self.bytes.len() as u64).is_ok_and(|it| it == self.bytes)
     }
 
-    /// Writes the file into a directory of ours in `parent`; returns that directory's name.
-    fn write_below(self, root: &File, parent: &str) -> Result<String> {
-        let parent = open_directory(root, Path::new(parent), libc::RESOLVE_IN_ROOT)?;
-        // SAFETY: no arguments, cannot fail.
-        let own = unsafe { libc::geteuid() };
-        let name = format!("xputrace-{own}");
-        let directory_name = CString::new(name.as_str())?;
-        // SAFETY: a directory of ours and a C string. That it exists already is fine.
-        unsafe { libc::mkdirat(parent.as_raw_fd(), directory_name.as_ptr(), 0o755) };
-        let directory = open_directory(&parent, Path::new(&name), libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS)?;
-        let found = directory.metadata()?;
-        if found.uid() != own || found.mode() & 0o022 != 0 {
-            bail!("{name} is not a directory that only user {own} can write");
+    fn lay_on(self, shelf: Shelf, creator: &Creator) -> Result<PathBuf> {
+        let name = self.file_name();
+        let path = shelf.path.join(&name);
+        let there = {
+            let _acting = creator.act()?;
+            read::open_below(&shelf.directory, Path::new(&name), Links::None)
+        };
+        if !there.is_ok_and(|it| self.is_in(&it)) {
+            self.write(shelf.directory, creator)
+                .map_err(|it| anyhow!("writing {} to {}: {it}{}", self.name, path.display(), advice(&it)))?;
         }
-        // Through its descriptor, nothing above can be exchanged any more.
-        let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
-        if is_noexec(&path)? {
-            bail!("its file system is mounted noexec");
-        }
-        let file = path.join(self.file_name());
-        if !fs::read(&file).is_ok_and(|it| it == self.bytes) {
-            self.write(&path.join(format!(".{}", std::process::id())), &file)?;
-        }
-        Ok(name)
+        Ok(path)
     }
 
-    fn write(self, draft: &Path, path: &Path) -> io::Result<()> {
-        let _ = fs::remove_file(draft);
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(draft)?;
-        file.write_all(self.bytes)?;
-        file.set_permissions(fs::Permissions::from_mode(0o755))?;
-        fs::rename(draft, path)
+    fn write(self, directory: File, creator: &Creator) -> io::Result<()> {
+        let mut draft = creator.place_in(directory, self.file_name().into()).draft(Access::Program)?;
+        draft.write_all(self.bytes)?;
+        draft.finish()
     }
 }
 
-/// The effective user and group of this thread, changed until dropped. libc's functions would change those of all
-/// threads, some of which need our rights.
-struct Rights {
-    before: Option<(u32, u32)>,
-}
-
-/// `-1` of setresuid(2): leaves an id as it is.
-const SAME: u32 = u32::MAX;
-
-impl Rights {
-    fn of(owner: &Owner) -> Result<Self> {
-        // SAFETY: cannot fail, and only return numbers.
-        let before = unsafe { (libc::geteuid(), libc::getegid()) };
-        if before.0 != 0 || owner.uid == 0 {
-            return Ok(Rights { before: None });
-        }
-        let become_owner = || set_group(owner.gid).and_then(|()| set_user(owner.uid));
-        become_owner().inspect_err(|_| _ = set_group(before.1)).context(format!("acting as user {}", owner.uid))?;
-        Ok(Rights { before: Some(before) })
-    }
-}
-
-impl Drop for Rights {
-    fn drop(&mut self) {
-        if let Some((uid, gid)) = self.before {
-            // The saved user id is still root's.
-            let _ = set_user(uid).and_then(|()| set_group(gid));
-        }
-    }
-}
-
-fn set_user(uid: u32) -> io::Result<()> {
-    // SAFETY: sets numbers of the calling thread.
-    if unsafe { libc::syscall(libc::SYS_setresuid, SAME, uid, SAME) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-fn set_group(gid: u32) -> io::Result<()> {
-    // SAFETY: as above.
-    if unsafe { libc::syscall(libc::SYS_setresgid, SAME, gid, SAME) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-/// Returns a directory that belongs to the user alone and may contain code.
-fn directory(owner: &Owner) -> Result<PathBuf> {
-    let mut candidates = Vec::new();
-    if owner.uid == 0 {
-        // A program started by root may become another user, who cannot read root's home.
-        candidates.push(PathBuf::from("/var/cache/xputrace"));
-    }
-    // Don't create a missing home (the user nobody has none); it would get the wrong owner.
-    candidates.extend(owner.home.as_ref().filter(|home| home.is_dir()).map(|home| home.join(".cache/xputrace")));
-    candidates.push(PathBuf::from(format!("/var/tmp/xputrace-{}", owner.uid)));
-    candidates.push(PathBuf::from(format!("/tmp/xputrace-{}", owner.uid)));
+/// Finds a directory that belongs to the user alone and may contain code.
+fn shelf(owner: &Owner, creator: &Creator) -> Result<Shelf> {
     let mut refusals = Vec::new();
-    for candidate in candidates {
-        match prepare(&candidate, owner) {
-            Ok(()) => return Ok(candidate),
-            Err(reason) => refusals.push(format!("{}: {reason:#}", candidate.display())),
+    // A program started by root may become another user, who cannot read root's home.
+    let of_root = (owner.account.uid == 0).then(|| PathBuf::from("/var/cache"));
+    // Don't create a missing home (the user nobody has none); it would get the wrong owner.
+    let of_home = owner.home.as_ref().filter(|home| home.is_dir()).map(|home| home.join(".cache"));
+    for parent in of_root.into_iter().chain(of_home) {
+        let opened = creator.directory(&parent).and_then(|()| read::open_directory(&parent));
+        match opened.map_err(Into::into).and_then(|it| shelf_below(&it, &parent, OsStr::new("xputrace"), creator)) {
+            Ok(shelf) => return Ok(shelf),
+            Err(reason) => refusals.push(format!("{}: {reason:#}", parent.join("xputrace").display())),
         }
     }
-    bail!(
-        "found no directory for the collector that user {} owns and can execute files from: {}",
-        owner.uid,
-        refusals.join("; ")
-    )
+    let parents = ["/var/tmp", "/tmp"].map(|it| (PathBuf::from(it), read::open_directory(Path::new(it))));
+    in_one_of(parents, creator)
+        .map_err(|it| anyhow!("{}", refusals.into_iter().chain([it.to_string()]).collect::<Vec<_>>().join("; ")))
 }
 
-fn prepare(directory: &Path, owner: &Owner) -> Result<()> {
-    // Users that root's commands become load from root's directory.
-    let mode = if owner.uid == 0 { 0o755 } else { 0o700 };
-    if !directory.exists() {
-        fs::DirBuilder::new().recursive(true).mode(mode).create(directory)?;
+/// Finds or makes a directory of the user's in one of these that everybody can write. Another user may have taken its
+/// name; then it gets one that nobody can guess.
+fn in_one_of<const N: usize>(parents: [(PathBuf, io::Result<File>); N], creator: &Creator) -> Result<Shelf> {
+    let name = format!("xputrace-{}", creator.account().uid);
+    let mut refusals = Vec::new();
+    for (path, parent) in parents {
+        let found = parent.map_err(anyhow::Error::from).and_then(|parent| {
+            shelf_below(&parent, &path, OsStr::new(&name), creator).or_else(|_| {
+                let (name, directory) =
+                    creator.own_random_directory(&parent, &format!("{name}-"), mode_for(creator))?;
+                executable(Shelf { path: path.join(name), directory })
+            })
+        });
+        match found {
+            Ok(shelf) => return Ok(shelf),
+            Err(reason) => refusals.push(format!("{}: {reason:#}", path.join(&name).display())),
+        }
     }
-    let found = fs::symlink_metadata(directory)?;
-    if !found.is_dir() || found.uid() != owner.uid || found.mode() & 0o022 != 0 {
-        bail!("it is not a directory that only user {} can write", owner.uid);
-    }
-    if found.mode() & mode != mode {
-        // It was created under a restrictive umask.
-        fs::set_permissions(directory, fs::Permissions::from_mode(mode))?;
-    }
-    if is_noexec(directory)? {
+    bail!("{}", refusals.join("; "))
+}
+
+fn shelf_below(parent: &File, path: &Path, name: &OsStr, creator: &Creator) -> Result<Shelf> {
+    let directory = creator.own_directory(parent, name, mode_for(creator))?;
+    executable(Shelf { path: path.join(name), directory })
+}
+
+/// Users that root's commands become load from root's directory.
+fn mode_for(creator: &Creator) -> u32 {
+    if creator.account().uid == 0 { 0o755 } else { 0o700 }
+}
+
+fn executable(shelf: Shelf) -> Result<Shelf> {
+    if is_noexec(&shelf.directory)? {
         bail!("its file system is mounted noexec");
     }
-    Ok(())
+    Ok(shelf)
 }
 
-fn is_noexec(directory: &Path) -> Result<bool> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
+fn is_noexec(directory: &File) -> Result<bool> {
     // SAFETY: a zeroed statvfs is valid, and the call fills it or fails.
     let mut info: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is NUL-terminated and `info` outlives the call.
-    if unsafe { libc::statvfs(path.as_ptr(), &mut info) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("asking for its mount flags");
+    // SAFETY: an open descriptor, and `info` outlives the call.
+    if unsafe { libc::fstatvfs(directory.as_raw_fd(), &mut info) } != 0 {
+        return Err(io::Error::last_os_error()).context("asking for its mount flags");
     }
     Ok(info.f_flag & libc::ST_NOEXEC != 0)
 }

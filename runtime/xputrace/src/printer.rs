@@ -1,9 +1,11 @@
 //! Where a run's results go, and in which format.
 
 use crate::console::{Lines, Outlet};
+use crate::creator::creator;
 use anyhow::{Context as _, Result};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use xputrace_boundary::create::Destination;
 use xputrace_model::output::{Output, StackNames};
 use xputrace_model::plan::Plan;
 use xputrace_render::{Context, Exporter, Format, UNLIMITED};
@@ -17,13 +19,29 @@ const COMMON_WIDTH: usize = 80;
 pub struct Printer {
     exporter: Box<dyn Exporter>,
     format: &'static Format,
-    /// `None` after a write has failed: everything later is dropped.
-    out: Option<Lines>,
+    out: Out,
     /// The failure, until the next flush reports it.
     failure: Option<io::Error>,
-    /// Whether the file has been truncated; an inherited descriptor is not ours to truncate.
-    begun: bool,
     width: usize,
+}
+
+/// Where results go.
+enum Out {
+    /// Nothing was written yet: a file that is there keeps its contents.
+    Waiting(Destination),
+    Begun(Lines),
+    /// A write has failed: everything later is dropped.
+    Closed,
+}
+
+impl Out {
+    fn begin(&mut self) -> io::Result<()> {
+        match std::mem::replace(self, Out::Closed) {
+            Out::Waiting(destination) => *self = Out::Begun(Lines::new(Outlet::begin(destination)?)),
+            other => *self = other,
+        }
+        Ok(())
+    }
 }
 
 impl Printer {
@@ -33,15 +51,18 @@ impl Printer {
     /// # Errors
     /// The file cannot be opened.
     pub fn new(format: &'static Format, file: Option<&Path>) -> Result<Self> {
-        let (outlet, width) = match file {
+        let (out, width) = match file {
             Some(path) => {
-                let outlet = Outlet::file(path).with_context(|| format!("cannot write to {}", path.display()))?;
-                (outlet, UNLIMITED)
+                let destination = creator().destination(path);
+                let destination = destination.with_context(|| format!("cannot write to {}", path.display()))?;
+                (Out::Waiting(destination), UNLIMITED)
             }
-            None => (Outlet::stdout().context("cannot write to standard output")?, terminal_width()),
+            None => {
+                let outlet = Outlet::stdout().context("cannot write to standard output")?;
+                (Out::Begun(Lines::new(outlet)), terminal_width())
+            }
         };
-        let (out, begun) = (Some(Lines::new(outlet)), file.is_none());
-        Ok(Printer { exporter: (format.open)(), format, out, failure: None, begun, width })
+        Ok(Printer { exporter: (format.open)(), format, out, failure: None, width })
     }
 
     /// Shortens the names of kernels among texts, and cuts texts to the output's width less `beside`
@@ -59,11 +80,13 @@ impl Printer {
 
     /// Renders one output; [`Printer::flush`] returns the result.
     pub fn write(&mut self, output: &Output, names: &mut dyn StackNames, plan: &Plan) {
-        let (Some(out), None) = (&mut self.out, &self.failure) else { return };
-        let truncated = if self.begun { Ok(()) } else { out.truncate() };
-        self.begun = true;
+        if self.failure.is_some() {
+            return;
+        }
+        self.failure = self.out.begin().err();
+        let Out::Begun(out) = &mut self.out else { return };
         let mut context = Context { names, sources: &plan.sources, tables: &plan.tables, width: self.width };
-        self.failure = truncated.and_then(|()| self.exporter.output(out, output, &mut context)).err();
+        self.failure = self.exporter.output(out, output, &mut context).err();
     }
 
     /// Sends what was written to the reader.
@@ -71,18 +94,21 @@ impl Printer {
     /// # Errors
     /// The first failure; after it nothing is written, and nothing fails.
     pub fn flush(&mut self) -> io::Result<()> {
-        let Some(out) = &mut self.out else { return Ok(()) };
         let exporter = &mut self.exporter;
-        let flushed = self.failure.take().map_or_else(|| exporter.tick(out).and_then(|()| out.flush()), Err);
+        let flushed = match (self.failure.take(), &mut self.out) {
+            (Some(failure), _) => Err(failure),
+            (None, Out::Begun(out)) => exporter.tick(out).and_then(|()| out.flush()),
+            (None, Out::Waiting(_) | Out::Closed) => Ok(()),
+        };
         if flushed.is_err() {
-            self.out = None;
+            self.out = Out::Closed;
         }
         flushed
     }
 
     /// Whether writing has failed.
     pub fn is_closed(&self) -> bool {
-        self.out.is_none()
+        matches!(self.out, Out::Closed)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::cli::{Options, Run};
 use crate::compiled::{Compiled, compile_script};
 use crate::console::say;
+use crate::creator::creator;
 use crate::machine;
 use crate::printer::Printer;
 use crate::run::files::Files;
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use xputrace_boundary::create::{Access, Draft};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::Plan;
 use xputrace_model::plan::cookie;
@@ -72,46 +74,17 @@ pub struct Tape {
     lines: bool,
 }
 
-/// Where a recording is written until it is complete.
-struct Draft {
-    path: PathBuf,
-    /// The final path.
-    target: PathBuf,
-    /// Whether it contains more than the header.
-    is_begun: bool,
-}
-
-impl Draft {
-    fn of(target: &Path) -> Self {
-        let mut name = target.as_os_str().to_os_string();
-        name.push(".part");
-        Draft { path: name.into(), target: target.into(), is_begun: false }
-    }
-
-    /// Says where the recording is as far as it was written.
-    fn wrote<T>(&self, result: Result<T, Error>) -> Result<T> {
-        result.with_context(|| format!("what could be written until then is in {}", self.path.display()))
-    }
-}
-
-impl Drop for Draft {
-    /// Removes the file of a refused recording; keeps what a failed run has recorded.
-    fn drop(&mut self) {
-        if !self.is_begun {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
+/// Says where a recording is as far as it was written.
+fn wrote<T>(draft: &Draft, result: Result<T, Error>) -> Result<T> {
+    result.with_context(|| format!("what could be written until then is in {}", draft.path().display()))
 }
 
 impl Tape {
     fn create(path: &Path, run: &Run, recorder: &hits::Recorder, lines: bool) -> Result<Self> {
-        // The draft takes its place when it is complete: of a device, too.
-        if path.metadata().is_ok_and(|it| !it.is_file()) {
-            bail!("cannot record into {}: it is not a regular file", path.display());
-        }
-        // An earlier recording of that name stays until this one is complete.
-        let draft = Draft::of(path);
-        let file = File::create(&draft.path).with_context(|| format!("cannot create {}", draft.path.display()))?;
+        // An earlier recording of that name stays until this one is complete. It has the program's arguments, and what
+        // the script reads of its memory: nobody else's business.
+        let draft = creator().place(path).and_then(|it| it.draft(Access::Private));
+        let draft = draft.with_context(|| format!("cannot record into {}", path.display()))?;
         let meta = Meta {
             command: run.command.iter().map(|it| it.to_string_lossy().into_owned()).collect(),
             machine: machine::name(),
@@ -128,7 +101,7 @@ impl Tape {
             ..Meta::default()
         };
         let meta = meta.with_host_events(&recorder.plan.demand.host);
-        let writer = BackgroundWriter::new(BufWriter::new(file), &meta)?;
+        let writer = BackgroundWriter::new(BufWriter::new(draft.file()?), &meta)?;
         let (stacks, layouts) = (BTreeSet::new(), recorder.layouts.clone());
         Ok(Tape { writer, draft, stacks, layouts, lines, is_quiet: run.options.quiet })
     }
@@ -141,8 +114,8 @@ impl Tape {
     }
 
     fn write(&mut self, entry: Entry) -> Result<()> {
-        self.draft.is_begun = true;
-        self.draft.wrote(self.writer.write(entry))
+        self.draft.keep();
+        wrote(&self.draft, self.writer.write(entry))
     }
 }
 
@@ -166,8 +139,8 @@ impl Observer for Tape {
                 self.add_stack(StackKey::Collector { process: process.0, id });
             }
         }
-        self.draft.is_begun = true;
-        self.draft.wrote(self.writer.gather(process.0, xputrace_linux::monotonic_nanos(), rings.to_vec()))
+        self.draft.keep();
+        wrote(&self.draft, self.writer.gather(process.0, xputrace_linux::monotonic_nanos(), rings.to_vec()))
     }
 
     fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()> {
@@ -208,14 +181,15 @@ impl Observer for Tape {
         self.write(Entry::Symbols(symbols))?;
         self.write(Entry::Losses(state.cpu_losses()))?;
         let Tape { writer, draft, is_quiet, .. } = *self;
-        let path = &draft.target;
+        let path = draft.target().to_owned();
         let flushed = |it: BufWriter<File>| {
             it.into_inner().map_err(|it| Error::Io { attempted: "write", answer: it.into_error() })
         };
-        draft.wrote(writer.finish().and_then(flushed))?;
-        std::fs::rename(&draft.path, path)
-            .with_context(|| format!("cannot rename the recording to {}", path.display()))?;
-        let size = std::fs::metadata(path).map(|it| it.len()).unwrap_or(0);
+        let file = wrote(&draft, writer.finish().and_then(flushed))?;
+        let (size, part) = (file.metadata().map_or(0, |it| it.len()), draft.path());
+        draft
+            .finish()
+            .with_context(|| format!("cannot rename the recording {} to {}", part.display(), path.display()))?;
         let size = xputrace_render::human(size as i64, xputrace_model::schema::Unit::Bytes);
         if !is_quiet {
             say(format_args!("wrote {} ({size})", path.display()));

@@ -7,6 +7,8 @@ use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsString};
 use std::path::PathBuf;
+use xputrace_boundary::create::Creator;
+use xputrace_boundary::user::Account;
 use xputrace_linux::{Identity, parent_of};
 
 /// Variables that sudo commonly removes and GPU programs need.
@@ -35,7 +37,7 @@ impl Launch {
     /// sudo names a user whom this system does not know: running as root instead is never intended.
     pub fn new(as_root: bool) -> Result<Self> {
         let mut launch = Launch { environment: Vec::new(), identity: None, owner: Owner::current(), notes: Vec::new() };
-        if launch.owner.uid == 0
+        if launch.owner.account.uid == 0
             && !as_root
             && let Some(user) = Invoker::of_sudo()?
         {
@@ -53,8 +55,9 @@ impl Launch {
         ] {
             self.environment.push((name.into(), Some(value)));
         }
-        self.owner = Owner { uid: user.uid, gid: user.gid, home: Some(user.home) };
-        self.identity = Some(Identity { uid: user.uid, gid: user.gid, groups: user.groups });
+        self.owner = Owner { account: user.account, home: Some(user.home) };
+        let Account { uid, gid } = user.account;
+        self.identity = Some(Identity { uid, gid, groups: user.groups });
     }
 
     /// Makes CUDA load the collector, which will connect to the tracer at `socket`; returns its
@@ -111,9 +114,8 @@ impl Ranges<'_> {
 }
 
 /// The user who invoked sudo.
-struct Invoker {
-    uid: u32,
-    gid: u32,
+pub struct Invoker {
+    account: Account,
     groups: Vec<u32>,
     name: String,
     home: PathBuf,
@@ -121,7 +123,7 @@ struct Invoker {
 
 impl Invoker {
     /// Returns `None` if sudo was not used, or was used by root.
-    fn of_sudo() -> Result<Option<Self>> {
+    pub fn of_sudo() -> Result<Option<Self>> {
         let Some(text) = std::env::var_os("SUDO_UID") else { return Ok(None) };
         let unknown = || {
             format!(
@@ -137,7 +139,14 @@ impl Invoker {
         // The group that sudo was invoked with may differ from the user's own.
         let gid = std::env::var("SUDO_GID").ok().and_then(|it| it.parse().ok()).unwrap_or(gid);
         let groups = groups_of(&name, gid);
-        Ok(Some(Invoker { uid, gid, groups, name, home }))
+        Ok(Some(Invoker { account: Account { uid, gid }, groups, name, home }))
+    }
+}
+
+impl Invoker {
+    /// Returns who creates files as this user.
+    pub fn into_creator(self) -> Creator {
+        Creator::of(self.account, self.groups)
     }
 }
 

@@ -332,6 +332,12 @@ losses! {
         help: "end the program with exit(); or read `.launch` in the handler, and the launches that lack a kernel are \
              counted",
     }
+    NotReading {
+        name: "not_reading",
+        meaning: "processes that were left because their collector did not read what the run sent it: what they do from \
+                  then on is not in the result",
+        help: "let the process run: one that is stopped, by a debugger or SIGSTOP, reads nothing",
+    }
     StillRunning {
         name: "still_running",
         meaning: "processes that the traced program left running; what they do from here on is not in the result",

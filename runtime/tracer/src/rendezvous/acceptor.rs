@@ -10,21 +10,34 @@ use super::device::DeviceBlock;
 use super::listener::{Connection, Heard, Listener, Reach};
 use super::socket::{Peer, readable};
 use super::target::{Arming, Shared, Target, Window};
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use xputrace_model::plan::{Demand, DeviceWay};
+use xputrace_render::one_line;
 use xputrace_wire::region::Shape;
 
 /// How long a peer may stay silent. A silent peer delays nobody else.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Maximum number of silent peers; beyond it, the oldest is dropped.
 const MOST_SILENT: usize = 1024;
+/// How many connections are accepted before others are heard: somebody may connect again and again.
+const MOST_AT_ONCE: usize = 64;
+/// More than wait for a listening socket.
+const MOST_WAITING: usize = 4 * libc::SOMAXCONN as usize;
+/// Processes whose refusal is remembered, so that each is reported once.
+const MOST_REFUSED: usize = 1 << 16;
+/// How often a process can be connected at a time. One that runs another program connects anew; each connection reserves
+/// the memory of its rings.
+const MOST_OF_PROCESS: usize = 8;
+/// Likewise, all processes.
+const MOST_CONNECTED: usize = 4096;
 /// Delay before the next attempt, if the system refuses further connections.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -136,6 +149,8 @@ impl Acceptor {
             silent: Vec::new(),
             choosing: Choosing::new()?,
             n_armed: 0,
+            connected: HashMap::new(),
+            refused: HashSet::new(),
             is_full: false,
             arrivals: sender,
             signal: other,
@@ -206,6 +221,10 @@ struct Work {
     silent: Vec<Silent>,
     choosing: Choosing,
     n_armed: u32,
+    /// Those that were armed and are still connected, by process.
+    connected: HashMap<u32, Vec<Weak<()>>>,
+    /// Processes of other users that were reported.
+    refused: HashSet<u32>,
     /// Whether the system refused the last attempt to accept.
     is_full: bool,
     arrivals: Sender<Arrival>,
@@ -215,7 +234,7 @@ struct Work {
 impl Work {
     fn run(mut self) {
         while self.wait() {
-            self.accept();
+            self.accept(MOST_AT_ONCE);
             self.hear();
             self.arm_chosen();
             self.let_go_of_silent();
@@ -226,7 +245,7 @@ impl Work {
     /// Ends the run: peers that say hello now stay dormant, and those that already left are
     /// reported.
     fn close(&mut self) {
-        self.accept();
+        self.accept(MOST_WAITING);
         for target in self.choosing.rest().collect::<Vec<_>>() {
             let peer = target.peer;
             target.leave_dormant();
@@ -265,9 +284,9 @@ impl Work {
         goes_on
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, most: usize) {
         let was_full = std::mem::take(&mut self.is_full);
-        loop {
+        for _ in 0..most {
             match self.listener.accept() {
                 Ok(None) => return,
                 Ok(Some(peer)) => self.let_in(peer),
@@ -289,13 +308,42 @@ impl Work {
         let is_target = (self.order.is_target)(peer.pid);
         if !self.listener.allows(peer) && !is_target {
             connection.leave_dormant();
-            return self.miss(peer, Why::OtherUser);
+            return self.refuse(peer);
         }
         if self.silent.len() == MOST_SILENT {
             let oldest = self.silent.remove(0);
             self.miss(oldest.connection.peer(), Why::Silent);
         }
         self.silent.push(Silent { connection, is_target });
+    }
+
+    /// Reports a process of another user, once.
+    fn refuse(&mut self, peer: Peer) {
+        if self.refused.len() >= MOST_REFUSED {
+            self.refused.clear();
+        }
+        if self.refused.insert(peer.pid) {
+            self.miss(peer, Why::OtherUser);
+        }
+    }
+
+    /// Notes that a process is about to be armed; returns why it can't be.
+    fn admit(&mut self, target: &mut Target) -> Result<(), String> {
+        let is_present = |it: &mut Weak<()>| it.strong_count() > 0;
+        let pid = target.peer.pid;
+        let of_process = self.connected.entry(pid).or_default();
+        of_process.retain_mut(is_present);
+        if of_process.len() >= MOST_OF_PROCESS {
+            return Err(format!("process {pid} has connected {MOST_OF_PROCESS} times"));
+        }
+        of_process.push(target.presence());
+        if self.connected.len() > MOST_CONNECTED {
+            self.connected.retain(|_, of_process| of_process.iter_mut().any(is_present));
+        }
+        match self.connected.len() > MOST_CONNECTED {
+            true => Err(format!("{MOST_CONNECTED} processes are traced already")),
+            false => Ok(()),
+        }
     }
 
     fn hear(&mut self) {
@@ -306,7 +354,7 @@ impl Work {
                 Heard::Hello(target) => {
                     self.arm(target);
                     // Greet peers that connected in the meantime.
-                    self.accept();
+                    self.accept(MOST_AT_ONCE);
                 }
                 Heard::Gone if is_target => self.miss(peer, Why::Left),
                 Heard::Gone => {}
@@ -320,11 +368,12 @@ impl Work {
     }
 
     /// Arms a process, unless its way has to be chosen first.
-    fn arm(&mut self, target: Target) {
+    fn arm(&mut self, mut target: Target) {
         let peer = target.peer;
-        let no_cupti =
-            (target.cupti_version == 0).then(|| format!("process {} has no CUPTI: {}", target.peer.pid, target.cupti));
-        if let Some(refusal) = target.refusal.clone().or(no_cupti) {
+        let no_cupti = (target.cupti_version == 0)
+            .then(|| format!("process {} has no CUPTI: {}", target.peer.pid, one_line(&target.cupti)));
+        let refusal = target.refusal.clone().or(no_cupti).or_else(|| self.admit(&mut target).err());
+        if let Some(refusal) = refusal {
             target.leave_dormant();
             return self.miss(peer, Why::Refused(refusal));
         }

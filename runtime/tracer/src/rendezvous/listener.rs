@@ -5,6 +5,7 @@ use super::socket::{Peer, Received, bind_abstract, bind_path, listen, peer, priv
 use super::socket::{accept, seqpacket};
 use super::target::Target;
 use super::{RendezvousError, failed};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -26,6 +27,8 @@ pub struct Listener {
     /// Removed on drop, with its directory.
     path: Option<PathBuf>,
     allowed_uids: Vec<u32>,
+    /// The socket whose turn it is, as a number that only grows.
+    turn: Cell<usize>,
 }
 
 impl Listener {
@@ -42,21 +45,13 @@ impl Listener {
         // SAFETY: no arguments, cannot fail.
         let own = unsafe { libc::geteuid() };
         let allowed_uids = [0, own].into_iter().chain(also_uid).collect();
-        match (on_abstract(&name), on_path(&name)) {
-            (Ok(first), Ok((second, path))) => Ok(Listener {
-                sockets: vec![first, second],
-                value: format!("@{name}:{}", path.display()),
-                path: Some(path),
-                allowed_uids,
-            }),
-            (Ok(only), Err(_)) => {
-                Ok(Listener { sockets: vec![only], value: format!("@{name}"), path: None, allowed_uids })
-            }
-            (Err(_), Ok((only, path))) => {
-                Ok(Listener { sockets: vec![only], value: path.display().to_string(), path: Some(path), allowed_uids })
-            }
-            (Err(error), Err(_)) => Err(error),
-        }
+        let (sockets, value, path) = match (on_abstract(&name), on_path(&name)) {
+            (Ok(first), Ok((second, path))) => (vec![first, second], format!("@{name}:{}", path.display()), Some(path)),
+            (Ok(only), Err(_)) => (vec![only], format!("@{name}"), None),
+            (Err(_), Ok((only, path))) => (vec![only], path.display().to_string(), Some(path)),
+            (Err(error), Err(_)) => return Err(error),
+        };
+        Ok(Listener { sockets, value, path, allowed_uids, turn: Cell::default() })
     }
 
     /// Returns what listens in further network namespaces.
@@ -89,11 +84,13 @@ impl Listener {
     /// The system refuses another connection. The peer keeps waiting for one, and [`Listener::fds`]
     /// stay readable.
     pub fn accept(&self) -> Result<Option<Connection>, RendezvousError> {
-        for listening in &self.sockets {
-            while let Some(socket) = accept(listening).map_err(|it| failed("accept a collector's connection", it))? {
-                if let Some(peer) = peer(&socket) {
-                    return Ok(Some(Connection { socket, peer }));
-                }
+        let n = self.sockets.len();
+        for _ in 0..n {
+            // In turns: who connects to one again and again must not keep others out.
+            let turn = self.turn.replace(self.turn.get().wrapping_add(1)) % n;
+            let accepted = accept(&self.sockets[turn]).map_err(|it| failed("accept a collector's connection", it))?;
+            if let Some((socket, peer)) = accepted.and_then(|it| peer(&it).map(|peer| (it, peer))) {
+                return Ok(Some(Connection { socket, peer }));
             }
         }
         Ok(None)
@@ -264,7 +261,8 @@ mod tests {
     #[test]
     fn an_accept_that_fails_is_no_silence() {
         let sockets = vec![seqpacket().unwrap()];
-        let listener = Listener { sockets, value: String::new(), path: None, allowed_uids: Vec::new() };
+        let listener =
+            Listener { sockets, value: String::new(), path: None, allowed_uids: Vec::new(), turn: Cell::default() };
         let error = listener.accept().unwrap_err();
         assert!(error.to_string().contains("accept a collector's connection"), "{error}");
     }

@@ -154,9 +154,10 @@ pub(super) fn receive(socket: &OwnedFd) -> Received {
     loop {
         let (n, descriptor) = receive_packet(socket, &mut bytes);
         match n {
+            // Whoever sends something else is no collector, and must not keep us busy.
             1.. => match Message::decode(&bytes[..n as usize]) {
                 Some(message) => return Received::Message(message, descriptor),
-                None => continue,
+                None => return Received::Closed,
             },
             0 => return Received::Closed,
             _ => match io::Error::last_os_error().raw_os_error() {
@@ -200,6 +201,10 @@ fn receive_packet(socket: &OwnedFd, bytes: &mut [u8]) -> (isize, Option<OwnedFd>
 /// Bytes of `CMSG_SPACE(0)`.
 const CONTROL_HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
 
+/// Sends a message. Never waits: a peer that doesn't read, because it is stopped or means to, would hold the run.
+///
+/// # Errors
+/// The peer has closed the socket, or does not read and its queue is full (`WouldBlock`).
 pub(super) fn send(socket: &OwnedFd, message: &Message, fds: &[RawFd]) -> io::Result<()> {
     let bytes = message.encode();
     let mut part = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
@@ -226,7 +231,7 @@ pub(super) fn send(socket: &OwnedFd, message: &Message, fds: &[RawFd]) -> io::Re
         }
     }
     // SAFETY: everything that `header` points to lives through the call.
-    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_NOSIGNAL) };
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -234,18 +239,37 @@ pub(super) fn send(socket: &OwnedFd, message: &Message, fds: &[RawFd]) -> io::Re
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_a_peer_sent_is_received_though_it_left_messages_unread() {
+    fn pair() -> [OwnedFd; 2] {
         let mut both = [0; 2];
         // SAFETY: room for two descriptors, which are owned from here on.
-        let [ours, theirs] = unsafe {
+        unsafe {
             assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, both.as_mut_ptr()), 0);
             both.map(|it| OwnedFd::from_raw_fd(it))
-        };
+        }
+    }
+
+    #[test]
+    fn what_a_peer_sent_is_received_though_it_left_messages_unread() {
+        let [ours, theirs] = pair();
         send(&ours, &Message::new(message::RECORD, &[], ""), &[]).unwrap();
         send(&theirs, &Message::new(message::ARMED, &[1], ""), &[]).unwrap();
         drop(theirs);
         assert!(matches!(receive(&ours), Received::Message(it, None) if it.kind == message::ARMED));
+        assert!(matches!(receive(&ours), Received::Closed));
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_is_not_waited_for() {
+        let [ours, _theirs] = pair();
+        let refused = (0..1 << 20).find_map(|_| send(&ours, &Message::new(message::RECORD, &[], ""), &[]).err());
+        assert_eq!(refused.map(|it| it.kind()), Some(io::ErrorKind::WouldBlock));
+    }
+
+    #[test]
+    fn what_is_no_message_ends_the_connection() {
+        let [ours, theirs] = pair();
+        // SAFETY: one byte of a live buffer.
+        assert_eq!(unsafe { libc::send(theirs.as_raw_fd(), b"x".as_ptr().cast(), 1, 0) }, 1);
         assert!(matches!(receive(&ours), Received::Closed));
     }
 }

@@ -7,7 +7,9 @@ use super::{FLUSH_MILLIS, RendezvousError, failed};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use xputrace_model::plan::{Demand, DeviceWay};
+use xputrace_render::one_line;
 use xputrace_wire::cuda_calls::with_names;
 use xputrace_wire::device::{ArrayPlace, Extent, MOST_IMAGE_BYTES, Patches, Programs, Twin, encode_twins, twin_status};
 use xputrace_wire::message::{self, Message, demand, window};
@@ -32,6 +34,10 @@ pub struct Target {
     /// Why it cannot be armed: another version of the collector. Such a target stays dormant.
     pub refusal: Option<String>,
     closed: bool,
+    /// Whether its queue was full when something was sent.
+    is_deaf: bool,
+    /// Lives as long as this.
+    presence: Arc<()>,
 }
 
 /// What a collector is asked for.
@@ -138,6 +144,10 @@ pub enum Notice {
     Image(Image),
     /// The last flush is done.
     Bye { notes: Vec<String> },
+    /// Something that this version does not know.
+    Unknown,
+    /// It does not read what we send. Nothing more is sent or heard.
+    Deaf,
     /// The process has ended.
     Closed,
 }
@@ -155,9 +165,11 @@ impl Target {
             cupti_version: hello.words[2] as u32,
             capabilities: hello.words[3],
             cupti: cupti.to_owned(),
-            no_patches: (hello.words[4] == 0).then(|| no_patches.to_owned()),
+            no_patches: (hello.words[4] == 0).then(|| one_line(no_patches)),
             refusal,
             closed: false,
+            is_deaf: false,
+            presence: Arc::default(),
         }
     }
 
@@ -222,23 +234,23 @@ impl Target {
         };
         let n_bytes = memory.as_ref().map_or(0, |it| it.1);
         let fds: Vec<RawFd> = memory.iter().map(|it| it.0.as_raw_fd()).collect();
-        let _ = send(&self.socket, &Message::new(message::TWIN, &[image, status, n_bytes], ""), &fds);
+        self.tell(&Message::new(message::TWIN, &[image, status, n_bytes], ""), &fds);
     }
 
     /// Asks the collector to copy so much of the device memory into the region; `number` is then the one that it has answered.
     pub fn read_device(&mut self, number: u64, extent: Extent) {
-        let _ = send(&self.socket, &Message::new(message::READ_DEVICE, &[number, extent as u64], ""), &[]);
+        self.tell(&Message::new(message::READ_DEVICE, &[number, extent as u64], ""), &[]);
     }
 
     /// Asks the collector to record from now on, if [`Window::LATER`] made it wait.
     pub fn record(&mut self) {
-        let _ = send(&self.socket, &Message::new(message::RECORD, &[], ""), &[]);
+        self.tell(&Message::new(message::RECORD, &[], ""), &[]);
     }
 
     /// Asks the collector to record this from now on, and nothing else.
     pub fn switch(&mut self, demand: &Demand, mappings: bool) {
         let bits = demand_bits(demand, mappings);
-        let _ = send(&self.socket, &Message::new(message::SWITCH, &[bits], demand.host.api.to_text()), &[]);
+        self.tell(&Message::new(message::SWITCH, &[bits], demand.host.api.to_text()), &[]);
     }
 
     /// Leaves the process untraced.
@@ -251,9 +263,21 @@ impl Target {
         let _ = send(&self.socket, &Message::new(message::COMING, &[], ""), &[]);
     }
 
+    /// Returns what ends with this.
+    pub(super) fn presence(&self) -> Weak<()> {
+        Arc::downgrade(&self.presence)
+    }
+
     /// Asks the collector to stop; it answers with a last flush and [`Notice::Bye`].
     pub fn disarm(&mut self) {
-        let _ = send(&self.socket, &Message::new(message::DISARM, &[], ""), &[]);
+        self.tell(&Message::new(message::DISARM, &[], ""), &[]);
+    }
+
+    /// Sends a message. One that the collector doesn't take is the last: [`Target::poll`] will say so.
+    fn tell(&mut self, message: &Message, fds: &[RawFd]) {
+        let answer = send(&self.socket, message, fds);
+        // Who has closed the socket is heard of when it is read.
+        self.is_deaf |= answer.is_err_and(|it| it.kind() == std::io::ErrorKind::WouldBlock);
     }
 
     /// Returns the descriptor that is readable when [`Target::poll`] has a notice.
@@ -261,22 +285,23 @@ impl Target {
         self.socket.as_raw_fd()
     }
 
-    /// Returns the next notice, or `None`. Never blocks. Skips unknown messages.
+    /// Returns the next notice, or `None`. Never blocks.
     pub fn poll(&mut self) -> Option<Notice> {
-        while !self.closed {
-            match receive(&self.socket) {
-                Received::Nothing => return None,
-                Received::Closed => {
-                    self.closed = true;
-                    return Some(Notice::Closed);
-                }
-                Received::Message(it, memory) => match notice(&it, memory) {
-                    Some(notice) => return Some(notice),
-                    None => continue,
-                },
-            }
+        if self.closed {
+            return None;
         }
-        None
+        if self.is_deaf {
+            self.closed = true;
+            return Some(Notice::Deaf);
+        }
+        match receive(&self.socket) {
+            Received::Nothing => None,
+            Received::Closed => {
+                self.closed = true;
+                Some(Notice::Closed)
+            }
+            Received::Message(it, memory) => Some(notice(&it, memory)),
+        }
     }
 
     /// Whether its threads have other ids in its own pid namespace than in ours.
@@ -311,14 +336,14 @@ fn sent(status: u64, bytes: &[u8]) -> (u64, Option<(OwnedFd, u64)>) {
     }
 }
 
-fn notice(message: &Message, memory: Option<OwnedFd>) -> Option<Notice> {
-    let notes = || message.text.lines().map(with_names).collect();
-    match message.kind {
-        message::ARMED => Some(Notice::Armed { micros: message.words[0], notes: notes() }),
-        message::REFUSED => Some(Notice::Refused { code: message.words[0], reason: message.text.clone() }),
-        message::BYE => Some(Notice::Bye { notes: notes() }),
-        message::IMAGE => Some(Notice::Image(Image::new(message.clone(), memory?))),
-        _ => None,
+fn notice(message: &Message, memory: Option<OwnedFd>) -> Notice {
+    let notes = || message.text.lines().map(|it| one_line(&with_names(it))).collect();
+    match (message.kind, memory) {
+        (message::ARMED, _) => Notice::Armed { micros: message.words[0], notes: notes() },
+        (message::REFUSED, _) => Notice::Refused { code: message.words[0], reason: one_line(&message.text) },
+        (message::BYE, _) => Notice::Bye { notes: notes() },
+        (message::IMAGE, Some(memory)) => Notice::Image(Image::new(message.clone(), memory)),
+        _ => Notice::Unknown,
     }
 }
 

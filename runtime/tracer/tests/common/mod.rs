@@ -161,7 +161,7 @@ impl Sink for Recorder {
     fn output(&mut self, output: Output) {
         if let Output::Print(pieces) = output {
             let text = |it| match it {
-                Piece::Text(text) => text,
+                Piece::Text(text) | Piece::Value(text) => text,
                 Piece::Stack(stack) => format!("{stack:?}"),
             };
             self.lines.push(pieces.into_iter().map(text).collect());

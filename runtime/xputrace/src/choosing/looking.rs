@@ -1,7 +1,6 @@
 //! The kernels in the files that a process has mapped, each file searched once: what was found is kept on disk.
 
 use super::rule::Named;
-use crate::below::open_file;
 use crate::kernels::{FORM, Found, Kernels, found_in, matches, of_text, to_text};
 use crate::twins::files::mapped_programs;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -10,7 +9,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
-use xputrace_cubins::{Account, Cache};
+use xputrace_boundary::read::{Links, open_below, open_directory};
+use xputrace_boundary::user::Account;
+use xputrace_cubins::Cache;
 use xputrace_model::plan::KernelPattern;
 
 /// The files that were searched in this run, for each user: others can't make up what their files have.
@@ -82,13 +83,13 @@ pub struct Search<'a> {
 impl Kept {
     /// Returns what the files of a process have that it has mapped as programs.
     pub fn of_process(&self, pid: u32, search: Search<'_>) -> Looked {
-        let root = File::open(format!("/proc/{pid}/root"));
+        let root = open_directory(Path::new(&format!("/proc/{pid}/root")));
         let (Ok(root), Ok(paths)) = (root, mapped_programs(pid)) else {
             return Looked { is_cut: true, ..Looked::default() };
         };
         let mut looked = Looked::default();
         for path in paths {
-            let Ok(file) = open_file(&root, &path, libc::RESOLVE_IN_ROOT) else { continue };
+            let Ok(file) = open_below(&root, &path, Links::InRoot) else { continue };
             let Some(identity) = search.identity(&path, &file) else { continue };
             let found = self.cell(&identity, search.account);
             let found = found.get_or_init(|| Arc::new(search.kept_or_found(&identity, &file)));

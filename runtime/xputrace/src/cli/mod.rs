@@ -44,6 +44,17 @@ pub enum Invocation {
     Man(ManOptions),
 }
 
+impl Invocation {
+    /// Whether what it writes is root's although sudo was used; `None` if it writes no files.
+    pub fn writes_as_root(&self) -> Option<bool> {
+        match self {
+            Invocation::Run(run) | Invocation::Record(run) | Invocation::Build(run) => Some(run.options.as_root),
+            Invocation::Demo | Invocation::Man(_) => Some(false),
+            _ => None,
+        }
+    }
+}
+
 /// Returns the verb that a word may be meant as.
 pub fn nearest_verb(word: &str) -> Option<String> {
     let table = table();

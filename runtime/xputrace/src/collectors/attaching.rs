@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use xputrace_linux::{all_processes, is_over, with_descendants};
 use xputrace_model::process_name::ProcessName;
-use xputrace_render::shown_text;
+use xputrace_render::one_line;
 use xputrace_tracer::rendezvous::comm_of;
 use xputrace_wire::marker;
 
@@ -190,6 +190,6 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 fn wait_for(pid: u32, running: &mut Running) -> Result<()> {
     let comm = comm_of(pid);
     xputrace_inject::examine(pid).map_err(|it| anyhow!(refusal(pid, &comm, &it.into())))?;
-    running.report().note(&format!("process {pid} ({}) has not used CUDA yet; waiting", shown_text(&comm)));
+    running.report().note(&format!("process {pid} ({}) has not used CUDA yet; waiting", one_line(&comm)));
     Ok(())
 }

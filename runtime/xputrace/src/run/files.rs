@@ -2,9 +2,8 @@
 
 use super::State;
 use crate::cli::FileWish;
+use crate::creator::creator;
 use anyhow::{Result, anyhow};
-use std::fs::{self, OpenOptions};
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use xputrace_model::table::TableDef;
@@ -23,7 +22,9 @@ impl Files {
         let file = |wish: &FileWish| {
             let option = wish.output.option;
             let (exporter, path) = (wish.output.open)(&wish.typed, maps).map_err(|it| anyhow!("--{option}: {it}"))?;
-            can_be_written(Path::new(&path)).map_err(|it| anyhow!("--{option}: cannot write {path}: {it}"))?;
+            // Now, and not after the run.
+            let answer = creator().destination(Path::new(&path));
+            answer.map_err(|it| anyhow!("--{option}: cannot write {path}: {it}"))?;
             Ok((option, exporter, path))
         };
         Ok(Files(wishes.iter().map(file).collect::<Result<_>>()?))
@@ -40,23 +41,5 @@ impl Files {
             state.write_file(&mut **exporter, path).err().map(|it| format!("--{option}: {it}"))
         };
         self.0.iter_mut().filter_map(write).collect()
-    }
-}
-
-/// Finds out before the run whether a file can be written at its end; leaves everything as it was.
-fn can_be_written(path: &Path) -> io::Result<()> {
-    match OpenOptions::new().write(true).create_new(true).open(path) {
-        Ok(_) => fs::remove_file(path),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match fs::metadata(path) {
-            // Opening a pipe would wait for its reader.
-            Ok(there) if !there.is_file() && !there.is_dir() => Ok(()),
-            // A link to a file that does not exist: creating it creates that file.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let to = fs::read_link(path)?;
-                can_be_written(&path.parent().unwrap_or(Path::new("")).join(to))
-            }
-            _ => OpenOptions::new().write(true).open(path).map(drop),
-        },
-        Err(error) => Err(error),
     }
 }

@@ -10,6 +10,9 @@ use xputrace_model::loss::Account;
 use xputrace_model::plan::{Activity, HostEvent};
 use xputrace_wire::limits::advice;
 
+/// Notes that processes can bring about, which are not trusted.
+const MOST_OF_PROCESSES: usize = 200;
+
 /// How many processes used CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collectors {
@@ -36,6 +39,8 @@ pub struct Report {
     quiet: bool,
     failed: bool,
     said: HashSet<String>,
+    /// Notes about processes.
+    n_of_processes: usize,
     handler_failures: HashSet<(u32, usize)>,
     tape_failed: bool,
     output_ended: bool,
@@ -94,15 +99,39 @@ impl Report {
 
     /// Reports something that the user may want to know.
     pub fn note(&mut self, text: &str) {
-        if !self.quiet && self.said.insert(text.to_string()) {
+        if !self.quiet && self.is_new(text) {
             console::say(text);
         }
+    }
+
+    /// Reports what a process says. The first that says it is named.
+    pub fn note_of(&mut self, process: &str, text: &str) {
+        if self.is_new(text) {
+            self.note_about_process(&format!("{process}: {text}"));
+        }
+    }
+
+    /// Reports something that a process can bring about as often as it likes.
+    pub fn note_about_process(&mut self, text: &str) {
+        if self.quiet || self.n_of_processes > MOST_OF_PROCESSES || !self.is_new(text) {
+            return;
+        }
+        self.n_of_processes += 1;
+        match self.n_of_processes > MOST_OF_PROCESSES {
+            true => console::say(format_args!("{MOST_OF_PROCESSES} notes about processes: further ones are left out")),
+            false => console::say(text),
+        }
+    }
+
+    /// Whether a text was not reported before.
+    fn is_new(&mut self, text: &str) -> bool {
+        self.said.insert(text.to_owned())
     }
 
     /// Reports a failure after which the run continues, even with notes suppressed.
     pub fn fail(&mut self, text: &str) {
         self.failed = true;
-        if self.said.insert(text.to_string()) {
+        if self.is_new(text) {
             console::say(text);
         }
     }

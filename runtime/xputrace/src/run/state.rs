@@ -1,13 +1,16 @@
 //! The state shared by handlers, sources and output of a run: engines, maps, names of stacks,
 //! output.
 
+use crate::creator::creator;
 use crate::drivers::Drivers;
 use crate::printer::Printer;
 use crate::stacks::Stacks;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
+use xputrace_boundary::create::{Access, Destination, Draft};
 use xputrace_linux::Linux;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, StackNames, View};
@@ -245,6 +248,7 @@ impl State {
     pub fn write_file(&mut self, exporter: &mut dyn Exporter, path: &str) -> Result<(), String> {
         let mut file = LazyFile { path, file: None };
         let written = exporter.finish(&mut file, self)?;
+        file.finish().map_err(|it| format!("cannot write {path}: {it}"))?;
         self.notes.extend(written);
         Ok(())
     }
@@ -276,18 +280,43 @@ impl Maps for State {
 /// write.
 struct LazyFile<'a> {
     path: &'a str,
-    file: Option<File>,
+    file: Option<Begun>,
+}
+
+enum Begun {
+    Draft(Draft),
+    Stream(File),
+}
+
+impl LazyFile<'_> {
+    fn begun(&mut self) -> io::Result<&mut Begun> {
+        if self.file.is_none() {
+            self.file = Some(match creator().destination(Path::new(self.path))? {
+                Destination::File(place) => Begun::Draft(place.draft(Access::Usual)?),
+                Destination::Stream(stream) => Begun::Stream(stream.open()?),
+            });
+        }
+        self.file.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Puts the file in its place, if there is one.
+    fn finish(self) -> io::Result<()> {
+        match self.file {
+            Some(Begun::Draft(draft)) => draft.finish(),
+            Some(Begun::Stream(_)) | None => Ok(()),
+        }
+    }
 }
 
 impl Write for LazyFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.file.is_none() {
-            self.file = Some(File::create(self.path)?);
+        match self.begun()? {
+            Begun::Draft(draft) => draft.write(bytes),
+            Begun::Stream(file) => file.write(bytes),
         }
-        self.file.as_mut().map_or(Ok(0), |it| it.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.as_mut().map_or(Ok(()), File::flush)
+        Ok(())
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! All of it is the program's, and may be anything: nothing outside of its root is opened, and a search ends in time.
 
-use crate::below::open_file;
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
@@ -10,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use xputrace_boundary::read::{Links, open_below, open_directory};
 use xputrace_twins::{Gpu, best, cubin_in, entries_of, images_of, kernels_of, ptx_in, text};
 use xputrace_wire::device::{ImageOutcome, Ptx};
 use xputrace_wire::fatbin::{Found, StoredAt};
@@ -93,11 +93,11 @@ impl ProgramFiles {
     /// # Errors
     /// A file could not be read, or not searched to its end.
     pub fn find(&self, pid: u32, symbol: &str, gpu: Gpu, is_wanted: &dyn Fn(&str) -> bool) -> Result<FoundKernel> {
-        let root = File::open(format!("/proc/{pid}/root")).context("opening its root directory")?;
+        let root = open_directory(Path::new(&format!("/proc/{pid}/root"))).context("opening its root directory")?;
         let (mut found, mut cut) = (FoundKernel::default(), None);
         let search = Search { gpu, is_wanted, until: Instant::now() + ALL_SEARCHED_WITHIN };
         for path in mapped_programs(pid)? {
-            let Ok(file) = open_file(&root, &path, libc::RESOLVE_IN_ROOT) else { continue };
+            let Ok(file) = open_below(&root, &path, Links::InRoot) else { continue };
             let Some(known) = self.known(&file, gpu) else { continue };
             let searched = known.get_or_init(|| search.images(&file));
             for image in searched.images.iter().filter(|it| it.kernels.iter().any(|it| it == symbol)) {

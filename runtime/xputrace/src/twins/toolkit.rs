@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use xputrace_cubins::{Account, Cache};
+use xputrace_boundary::user::Account;
+use xputrace_cubins::Cache;
 use xputrace_wire::maps::MapsLine;
 
 /// Environment variable that names the `ptxas` to use before others; empty for none at all.

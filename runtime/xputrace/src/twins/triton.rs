@@ -7,16 +7,15 @@
 //! All of it is the program's, and may be anything: nothing outside of its root is opened, and no link is followed below
 //! the cache.
 
-use crate::below::{open_directory, open_file};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
+use xputrace_boundary::read::{self, Links};
 use xputrace_tracer::rendezvous::Cubin;
 use xputrace_wire::device::MOST_IMAGE_BYTES;
 
@@ -44,10 +43,11 @@ struct Listed {
 impl TritonCaches {
     /// Returns the PTX of a cubin that a process has loaded, if it is where Triton keeps it.
     pub fn ptx_of(&self, pid: u32, cubin: &Cubin<'_>) -> Option<Vec<u8>> {
-        let root = File::open(format!("/proc/{pid}/root")).ok()?;
+        let root = read::open_directory(Path::new(&format!("/proc/{pid}/root"))).ok()?;
         let beside = || ptx_beside(&root, Path::new(cubin.file?), cubin.bytes);
         let in_cache = || {
-            let directory = open_directory(&root, &cache_directory(&cubin.variables)?, libc::RESOLVE_IN_ROOT).ok()?;
+            let directory =
+                read::open_directory_below(&root, &cache_directory(&cubin.variables)?, Links::InRoot).ok()?;
             self.find(&directory, cubin.bytes)
         };
         beside().or_else(in_cache)
@@ -70,7 +70,7 @@ impl Listing {
         let size = bytes.len() as u64;
         let files = self.0.iter().flat_map(|(directory, it)| it.cubins.iter().map(move |it| (directory, it)));
         let mut same_size = files.filter(|it| it.1.0 == size).map(|(directory, it)| Path::new(directory).join(&it.1));
-        same_size.find_map(|it| ptx_of_file(cache, &it, libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS, bytes))
+        same_size.find_map(|it| ptx_of_file(cache, &it, Links::None, bytes))
     }
 
     /// Lists the directories that have changed since they were listed. One is complete before its cubin is loaded.
@@ -111,24 +111,14 @@ fn cache_directory(variables: &[Option<&str>; 3]) -> Option<PathBuf> {
 
 /// Returns the PTX beside the file that a process has loaded.
 fn ptx_beside(root: &File, file: &Path, bytes: &[u8]) -> Option<Vec<u8>> {
-    ptx_of_file(root, file, libc::RESOLVE_IN_ROOT, bytes)
+    ptx_of_file(root, file, Links::InRoot, bytes)
 }
 
 /// Returns the PTX beside a file, if that has these bytes.
-fn ptx_of_file(from: &File, path: &Path, resolve: u64, bytes: &[u8]) -> Option<Vec<u8>> {
-    let read = |path: &Path| contents(&open_file(from, path, resolve).ok()?).ok();
+fn ptx_of_file(from: &File, path: &Path, links: Links, bytes: &[u8]) -> Option<Vec<u8>> {
+    let read = |path: &Path| read::contents(&read::open_below(from, path, links).ok()?, MOST_IMAGE_BYTES).ok();
     let is_same = read(path)? == bytes;
     is_same.then(|| read(&path.with_extension(PTX))).flatten()
-}
-
-fn contents(file: &File) -> io::Result<Vec<u8>> {
-    let about = file.metadata()?;
-    if !about.is_file() || about.len() > MOST_IMAGE_BYTES {
-        return Err(io::Error::other("no file, or a large one"));
-    }
-    let mut bytes = Vec::new();
-    file.take(MOST_IMAGE_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 #[cfg(test)]
