@@ -86,6 +86,14 @@ pub fn named(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     bounded(&File::open(path)?, most_bytes)
 }
 
+/// Returns what Linux says in a file of procfs, sysfs or tracefs, which no user has written.
+///
+/// # Errors
+/// The system's, or it is not UTF-8.
+pub fn of_linux(path: impl AsRef<Path>) -> io::Result<String> {
+    std::fs::read_to_string(path)
+}
+
 /// Reads to the end, which may be further away than it was.
 fn bounded(mut file: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();

@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
+use xputrace_boundary::read::of_linux;
 use xputrace_boundary::user::Account;
 use xputrace_inject::{Request, inject};
 use xputrace_linux::is_over;
@@ -204,7 +205,7 @@ pub fn runs_cuda(pid: u32) -> bool {
 
 fn has_thread(pid: u32, name: &str) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    threads.filter_map(|it| fs::read(it.path().join("comm")).ok()).any(|it| it.trim_ascii_end() == name.as_bytes())
+    threads.filter_map(|it| of_linux(it.path().join("comm")).ok()).any(|it| it.trim_end() == name)
 }
 
 /// Returns the file of our collector that a process has loaded already: as it sees it, and as we do.

@@ -13,12 +13,16 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
+use xputrace_boundary::read;
 use xputrace_bytecode::disasm;
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Severity, SourceFile, Sources};
 use xputrace_model::plan::{Plan, ProbeScope, ReturnWay};
 use xputrace_model::stack::PythonFrames;
 use xputrace_script::{ArgumentSpec, BundledLoader, Clocks, Interpreter, Loader, compile};
+
+/// More than anybody writes.
+pub const MOST_SCRIPT_BYTES: u64 = 16 << 20;
 
 /// A script without errors: ready to run.
 pub struct Compiled {
@@ -222,7 +226,7 @@ fn named(name: &str) -> Result<(SourceFile, PathBuf)> {
     if crate::cli::is_program(name) {
         bail!("{name} is a program, not a script: put the command after `--`, as in `xputrace -- {name}`");
     }
-    match std::fs::read(path) {
+    match read::named(path, MOST_SCRIPT_BYTES) {
         Ok(bytes) => {
             let text = String::from_utf8(bytes).map_err(|e| anyhow::anyhow!("{name} is not UTF-8 text: {e}"))?;
             translate::refuse_broken(path, &text)?;
@@ -288,7 +292,8 @@ impl Loader for FileLoader {
 
     fn load(&self, name: &str) -> Result<SourceFile, String> {
         let path = self.directory.join(name).with_extension("rhai");
-        match std::fs::read_to_string(&path) {
+        let text = read::named(&path, MOST_SCRIPT_BYTES);
+        match text.and_then(|it| String::from_utf8(it).map_err(std::io::Error::other)) {
             Ok(text) => Ok(SourceFile { name: path.display().to_string(), text }),
             Err(error) => BundledLoader.load(name).map_err(|known| format!("{known}; {}: {error}", path.display())),
         }

@@ -3,6 +3,7 @@
 use crate::cli::{Options, Run};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use xputrace_boundary::read::of_linux;
 use xputrace_linux::{LiveCatalog, Scope, monotonic_nanos};
 use xputrace_script::Clocks;
 
@@ -32,7 +33,7 @@ pub fn has_gpu() -> bool {
 
 /// Returns this machine's name for recordings.
 pub fn name() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
+    let read = |path: &str| of_linux(path).unwrap_or_default().trim().to_string();
     let release = read("/proc/sys/kernel/osrelease");
     // The distribution's version suffix says more about the machine than a recording should.
     let version = release.split('-').next().unwrap_or_default();

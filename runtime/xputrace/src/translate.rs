@@ -1,6 +1,7 @@
 //! `xputrace translate`: writes a program for bpftrace as a script.
 
 use crate::cli::TranslateOptions;
+use crate::compiled::MOST_SCRIPT_BYTES;
 use crate::console;
 use crate::status::{INCOMPLETE, MISTAKE};
 use anyhow::{Context, Result, bail};
@@ -8,6 +9,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
+use xputrace_boundary::read;
 use xputrace_bpftrace::{SyntaxError, Translation};
 use xputrace_linux::LiveCatalog;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Severity, SourceFile, Sources};
@@ -68,7 +70,8 @@ fn source_of(options: &TranslateOptions) -> Result<SourceFile> {
         }
         (None, path) => {
             let path = path.unwrap_or(Path::new(""));
-            let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let bytes =
+                read::named(path, MOST_SCRIPT_BYTES).with_context(|| format!("cannot read {}", path.display()))?;
             (path.display().to_string(), bytes)
         }
     };

@@ -67,7 +67,7 @@ fn way(plan: &Plan, run: &Run, files: Option<&BTreeMap<PathBuf, Kernels>>, gpu: 
 fn files_of(run: &Run) -> Result<Option<BTreeMap<PathBuf, Kernels>>> {
     if let Some(program) = run.command.first() {
         let path = find_program(program).with_context(|| format!("there is no program `{}`", program.display()))?;
-        let file = xputrace_symbols::open_regular(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file = xputrace_boundary::read::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
         return Ok(Some([(path.clone(), kernels_in(&file, &path))].into()));
     }
     let mut files = BTreeMap::new();

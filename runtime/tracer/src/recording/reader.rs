@@ -8,10 +8,13 @@ use super::{Error, MAGIC, VERSION};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
+use xputrace_boundary::read;
 use xputrace_bytecode::targets::THREAD_IDS;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::stack::StackKey;
 
+/// A recording is read as a whole: one that is larger fits into no memory.
+const MOST_FILE_BYTES: u64 = 64 << 30;
 /// Bytes in memory per byte of JSON: `[]` becomes a list of 24 bytes, `{}` a frame of 56.
 const JSON_GROWTH: usize = 20;
 
@@ -72,7 +75,7 @@ impl Reader {
     /// # Errors
     /// As for [`Reader::new`], or the file cannot be read.
     pub fn open(path: &std::path::Path) -> Result<Self, Error> {
-        let bytes = std::fs::read(path).map_err(|answer| Error::Io { attempted: "read", answer })?;
+        let bytes = read::named(path, MOST_FILE_BYTES).map_err(|answer| Error::Io { attempted: "read", answer })?;
         Self::new(bytes)
     }
 

@@ -5,6 +5,7 @@ use super::socket::{Received, connect_abstract, peer, readable, receive, send, s
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
+use xputrace_boundary::read::of_linux;
 use xputrace_wire::Answer;
 use xputrace_wire::message::{ANSWER, CALL, COMING, Message, dormant_name};
 use xputrace_wire::status::innermost_id;
@@ -27,7 +28,7 @@ pub fn call_dormant(pid: u32, address: &str) -> Option<Answer> {
 fn connect(pid: u32) -> Option<OwnedFd> {
     let process = format!("/proc/{pid}");
     let namespace = std::fs::metadata(format!("{process}/ns/pid")).ok()?.ino();
-    let own_pid = innermost_id(&std::fs::read_to_string(format!("{process}/status")).ok()?)?;
+    let own_pid = innermost_id(&of_linux(format!("{process}/status")).ok()?)?;
     enter_network(pid)?;
     let socket = seqpacket().ok()?;
     connect_abstract(&socket, &dormant_name(namespace, own_pid)).ok()?;

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use xputrace_boundary::read::of_linux;
 use xputrace_model::plan::{Demand, DeviceWay};
 use xputrace_render::one_line;
 use xputrace_wire::cuda_calls::with_names;
@@ -322,7 +323,7 @@ impl Target {
 
 /// Returns a thread's id in the target's own namespace and in ours.
 fn innermost_tid(task: &Path) -> Option<(u32, u32)> {
-    let inner = innermost_id(&std::fs::read_to_string(task.join("status")).ok()?)?;
+    let inner = innermost_id(&of_linux(task.join("status")).ok()?)?;
     Some((inner, task.file_name()?.to_str()?.parse().ok()?))
 }
 

@@ -310,7 +310,7 @@ impl ScriptOptions {
 /// Whether a file is a program rather than a script.
 pub fn is_program(path: &str) -> bool {
     let mut magic = [0; 4];
-    let file = xputrace_symbols::open_regular(Path::new(path));
+    let file = xputrace_boundary::read::open(Path::new(path));
     let read = file.and_then(|mut it| std::io::Read::read_exact(&mut it, &mut magic));
     read.is_ok() && &magic == b"\x7fELF"
 }

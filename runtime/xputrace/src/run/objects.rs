@@ -3,9 +3,10 @@
 use super::State;
 use crate::cli::{ObjectOptions, Run, Script};
 use anyhow::{Context, Result, anyhow, bail};
-use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
+use xputrace_boundary::read;
 use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::vm::Fault;
 use xputrace_model::object::Object;
@@ -14,6 +15,9 @@ use xputrace_model::plan::{DeviceWays, Place, Plan, ProbeId, ReturnWay};
 use xputrace_model::schema::Event;
 use xputrace_objects::Wishes;
 use xputrace_tracer::Sink;
+
+/// Objects are some hundred KiB, with debug information some MiB.
+const MOST_OBJECT_BYTES: u64 = 256 << 20;
 
 /// Returns the object that a run names in the script's place.
 pub fn named(run: &Run) -> Option<&str> {
@@ -34,10 +38,10 @@ pub fn plan(run: &Run, file: &str) -> Result<Plan> {
     if let Some(wish) = run.options.files.first() {
         bail!("--{} is for scripts: the maps of {file} have no stacks", wish.output.option);
     }
-    let bytes = std::fs::read(file).with_context(|| format!("cannot read {file}"))?;
+    let bytes = read::named(Path::new(file), MOST_OBJECT_BYTES).with_context(|| format!("cannot read {file}"))?;
     let read = |name: &str, most: u64| {
         let mut bytes = Vec::new();
-        File::open(name)?.take(most).read_to_end(&mut bytes).map(|_| bytes)
+        read::open(Path::new(name))?.take(most).read_to_end(&mut bytes).map(|_| bytes)
     };
     let plan = xputrace_objects::plan(file, &bytes, &wishes(run), &read).map_err(|it| anyhow!("{file}: {it}"))?;
     refuse_in_linux(run, &plan)?;
