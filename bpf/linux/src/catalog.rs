@@ -244,7 +244,7 @@ fn read(category: &str, name: &str, file: &str) -> Result<String, AttachError> {
     let root = tracefs().map_err(AttachError::Tracefs)?;
     let plain = |it: &str| !it.is_empty() && !it.contains('/') && !it.starts_with('.');
     let path = root.join("events").join(category).join(name).join(file);
-    match std::fs::read_to_string(&path) {
+    match xputrace_boundary::read::of_linux(&path) {
         Ok(text) if plain(category) && plain(name) => Ok(text),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Err(AttachError::Tracefs(unreadable(&path, &error)))

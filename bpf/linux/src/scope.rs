@@ -90,9 +90,9 @@ fn listed_children(pid: u32) -> Option<Vec<u32>> {
     let mut children = Vec::new();
     for thread in threads.flatten() {
         let path = thread.path().join("children");
-        let mut list = std::fs::read_to_string(&path).ok()?;
+        let mut list = xputrace_boundary::read::of_linux(&path).ok()?;
         loop {
-            let again = std::fs::read_to_string(&path).ok()?;
+            let again = xputrace_boundary::read::of_linux(&path).ok()?;
             if again == list {
                 break;
             }

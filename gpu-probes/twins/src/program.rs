@@ -6,10 +6,11 @@
 use crate::NoCode;
 use crate::text::{TextError, contents};
 use object::read::elf::{FileHeader, SectionHeader};
-use object::{Endianness, Object, ObjectSection, ReadCache, elf};
+use object::{Endianness, Object, ObjectSection, elf};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use xputrace_boundary::copied::FileCopy;
 use xputrace_wire::device::{MOST_IMAGE_BYTES, Parameter, Ptx};
 use xputrace_wire::fatbin::{CONTAINER, Found, Memory, StoredAt, in_container};
 
@@ -78,9 +79,12 @@ pub fn images_of(file: &File, goes_on: &dyn Fn() -> bool) -> Images {
     images
 }
 
+/// More than the tables of sections and their names take in any library.
+const MOST_HEADER_BYTES: u64 = 64 << 20;
+
 /// Returns where the section begins and ends in the file.
 fn section(file: &File) -> Option<(u64, u64)> {
-    let data = &ReadCache::new(file);
+    let data = &FileCopy::of(file.try_clone().ok()?, MOST_HEADER_BYTES).ok()?;
     let header = elf::FileHeader64::<Endianness>::parse(data).ok()?;
     let endian = header.endian().ok()?;
     let sections = header.sections(endian, data).ok()?;

@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 pub struct Creator {
     account: Account,
     groups: Vec<u32>,
+    /// Whether root creates what this user may not, where only root can write.
+    may_be_root: bool,
 }
 
 /// Who may read and change a new file.
@@ -89,12 +91,18 @@ const LOOKS_EVERY: Duration = Duration::from_millis(10);
 impl Creator {
     /// Creates files as a user, if we are root; else they are ours anyway.
     pub fn of(account: Account, groups: Vec<u32>) -> Self {
-        Creator { account, groups }
+        Creator { account, groups, may_be_root: false }
+    }
+
+    /// Has root create what the user may not, in directories where root alone can write: under sudo that is what the
+    /// user asked for, and nobody can have prepared anything there.
+    pub fn or_root(self) -> Self {
+        Creator { may_be_root: true, ..self }
     }
 
     /// Creates files as the user that this process is.
     pub fn own() -> Self {
-        Creator { account: Account::current(), groups: Vec::new() }
+        Creator::of(Account::current(), Vec::new())
     }
 
     /// Returns the user whose files they are.
@@ -118,6 +126,26 @@ impl Creator {
         if let Some(file) = own_descriptor(path) {
             return Ok(Destination::Stream(Stream(StreamKind::Descriptor(file?))));
         }
+        self.or_as_root(
+            |it| it.own_destination(path),
+            |it| match it {
+                Destination::File(place) => is_roots_alone(&place.directory),
+                Destination::Stream(_) => false,
+            },
+        )
+    }
+
+    /// Does something as the user and, if they may not and root may in their place, as root; what root did must pass.
+    fn or_as_root<T>(&self, act: impl Fn(&Creator) -> io::Result<T>, passes: impl Fn(&T) -> bool) -> io::Result<T> {
+        match act(self) {
+            Err(error) if self.may_be_root && error.kind() == io::ErrorKind::PermissionDenied => {
+                act(&Creator::own()).ok().filter(passes).ok_or(error)
+            }
+            answer => answer,
+        }
+    }
+
+    fn own_destination(&self, path: &Path) -> io::Result<Destination> {
         let _acting = self.act()?;
         let Found { directory, name, there } = walk::follow(path)?;
         let about = there.as_ref().map(File::metadata).transpose()?;
@@ -179,17 +207,28 @@ impl Creator {
     /// # Errors
     /// The system's, or a link of another user is in the way.
     pub fn directory(&self, path: &Path) -> io::Result<()> {
-        let _acting = self.act()?;
         let mut above: Vec<&Path> = path.ancestors().collect();
         while let Some(directory) = above.pop() {
-            // The root, `.` and `..` are there, and end in no name.
-            let Ok(Found { directory: at, name, there: None }) = walk::follow(directory) else { continue };
-            match DirBuilder::new().create(below(&at, &name)) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
+            self.or_as_root(|it| it.make_directory(directory), is_roots_alone)?;
         }
-        walk::enter(path).map(drop)
+        Ok(())
+    }
+
+    /// Makes a directory that is missing, and returns the one in which it is.
+    fn make_directory(&self, path: &Path) -> io::Result<File> {
+        let _acting = self.act()?;
+        let Ok(Found { directory, name, there }) = walk::follow(path) else {
+            // The root, `.` and `..` end in no name.
+            return walk::enter(path);
+        };
+        match there {
+            Some(there) if !there.metadata()?.is_dir() => Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
+            Some(_) => Ok(directory),
+            None => match DirBuilder::new().create(below(&directory, &name)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                _ => Ok(directory),
+            },
+        }
     }
 
     /// Makes a link, in place of what is there if that is no directory.
@@ -432,6 +471,11 @@ fn own_descriptor(path: &Path) -> Option<io::Result<File>> {
     })
 }
 
+/// Whether nobody but root can change what is in a directory.
+fn is_roots_alone(directory: &File) -> bool {
+    directory.metadata().is_ok_and(|it| it.uid() == 0 && it.mode() & 0o022 == 0)
+}
+
 /// Whether the user who acts may write a file or directory, by its mode.
 fn may_write(directory: &File, name: &OsStr) -> io::Result<()> {
     let name = CString::new(name.as_bytes())?;
@@ -585,9 +629,19 @@ mod tests {
         }
         let folder = Folder::new();
         let them = Creator::of(Account { uid: 12_345, gid: 12_346 }, vec![]);
-        fs::set_permissions(folder.0.path(), Permissions::from_mode(0o755)).unwrap();
-        let refused = them.destination(&folder.at("x")).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        for mode in [0o700, 0o755] {
+            fs::set_permissions(folder.0.path(), Permissions::from_mode(mode)).unwrap();
+            let refused = them.destination(&folder.at("x")).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+            let file = format!("roots/{mode:o}");
+            them.clone().or_root().directory(&folder.at("roots")).unwrap();
+            them.clone().or_root().write(&folder.at(&file), b"", Access::Usual).unwrap();
+            assert_eq!(fs::metadata(folder.at(&file)).unwrap().uid(), 0);
+        }
+        let theirs = them.clone().or_root();
+        fs::create_dir(folder.at("third")).unwrap();
+        chown(folder.at("third"), Some(12_399), None).unwrap();
+        assert!(theirs.destination(&folder.at("third/x")).is_err(), "a third user's directory");
         chown(folder.0.path(), Some(12_345), None).unwrap();
         them.write(&folder.at("x"), b"", Access::Usual).unwrap();
         them.directory(&folder.at("a/b")).unwrap();

@@ -146,7 +146,7 @@ impl Invoker {
 impl Invoker {
     /// Returns who creates files as this user.
     pub fn into_creator(self) -> Creator {
-        Creator::of(self.account, self.groups)
+        Creator::of(self.account, self.groups).or_root()
     }
 }
 

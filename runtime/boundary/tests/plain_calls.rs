@@ -1,0 +1,139 @@
+//! No module of the tracer but this crate's opens, maps, makes or runs a file by itself, nor sends to another process.
+//!
+//! Files of procfs, sysfs and tracefs, which only Linux writes, may be read plainly where their path says so in the same
+//! line. Every other exception stands here with its reason.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Crates that run in the tracer. What runs inside targets has their rights, and nobody's trust.
+const CRATES: &[&str] = &[
+    "bpf/bytecode",
+    "bpf/linux",
+    "gpu-probes/cubins",
+    "gpu-probes/cuda-calls",
+    "gpu-probes/device",
+    "gpu-probes/events",
+    "gpu-probes/inject",
+    "gpu-probes/ptx",
+    "gpu-probes/twins",
+    "gpu-probes/wire",
+    "runtime/bpftrace",
+    "runtime/model",
+    "runtime/objects",
+    "runtime/render",
+    "runtime/script",
+    "runtime/store",
+    "runtime/symbols",
+    "runtime/tracer",
+    "runtime/xputrace",
+];
+
+/// Parts of calls, and what to use in their place.
+const FORBIDDEN: &[(&str, &str)] = &[
+    ("fs::read(", "read::open and read::contents, or read::named"),
+    ("fs::read_to_string(", "read::of_linux, or read::open and read::contents"),
+    ("File::open(", "read::open"),
+    ("File::create", "create::Creator"),
+    ("File::options(", "read::open or create::Creator"),
+    ("OpenOptions::new(", "read::open or create::Creator"),
+    ("fs::write(", "create::Creator"),
+    ("fs::copy(", "create::Creator"),
+    ("fs::rename(", "create::Creator"),
+    ("fs::create_dir", "create::Creator"),
+    ("DirBuilder::new(", "create::Creator"),
+    ("symlink(", "create::Creator"),
+    ("hard_link(", "create::Creator"),
+    ("fs::set_permissions(", "create::Creator"),
+    ("NamedTempFile", "create::Creator"),
+    ("tempfile::Builder", "create::Creator"),
+    ("Mmap::map", "copied::FileCopy"),
+    ("MmapOptions::new(", "copied::FileCopy"),
+    ("ReadCache::new(", "copied::FileCopy"),
+    ("Command::new(", "child::run"),
+    ("libc::open", "read::open"),
+    ("libc::fork(", "child::run"),
+    ("libc::execve", "child::run"),
+    ("libc::posix_spawn", "child::run"),
+    ("libc::send(", "rendezvous::socket::send"),
+    ("libc::sendto(", "rendezvous::socket::send"),
+    ("libc::sendmsg(", "rendezvous::socket::send"),
+    ("libc::setuid(", "user::ActingAs"),
+    ("libc::SYS_setresuid", "user::ActingAs"),
+];
+
+/// Files that may use a call, and why.
+const ALLOWED: &[(&str, &str, &str)] = &[
+    ("bpf/linux/src/btf.rs", "fs::read(", "Linux's own types, in sysfs"),
+    ("bpf/linux/src/spawn.rs", "libc::fork(", "starts the command that the user gave, as the user runs it"),
+    ("bpf/linux/src/spawn.rs", "libc::execve", "the same"),
+    ("bpf/linux/src/sys.rs", "libc::fork(", "tells in a child whether a system call ends us"),
+    ("bpf/linux/src/trial.rs", "MmapOptions::new(", "Linux probes only what is mapped; nothing reads these bytes"),
+    ("gpu-probes/cubins/src/cache.rs", "DirBuilder::new(", "root's own directory, or the user's own: checked at once"),
+    ("runtime/tracer/src/rendezvous/socket.rs", "libc::sendmsg(", "is that module"),
+    ("runtime/tracer/src/rendezvous/socket.rs", "DirBuilder::new(", "a random name, and an error if it is there"),
+    ("runtime/tracer/src/rendezvous/network.rs", "File::open(", "a namespace in procfs"),
+    ("runtime/xputrace/src/collectors.rs", "File::open(", "/dev/null"),
+    ("runtime/xputrace/src/open_files.rs", "File::open(", "/dev/null"),
+    ("runtime/xputrace/src/console.rs", "OpenOptions::new(", "our own standard streams, by their descriptors"),
+    ("runtime/xputrace/src/completions.rs", "Command::new(", "clap's, which is no process"),
+    ("runtime/xputrace/src/demo.rs", "Command::new(", "this program itself"),
+    ("runtime/xputrace/src/run/prepared.rs", "Command::new(", "a type of ours, which is no process"),
+    ("runtime/xputrace/src/twins/bundled.rs", "fs::write(", "a test"),
+    ("runtime/xputrace/src/twins/bundled.rs", "Command::new(", "a test"),
+];
+
+/// What marks a path as one that only Linux writes.
+const OF_LINUX: [&str; 2] = ["\"/proc", "\"/sys/"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn sources(directory: &Path, all: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, all);
+        } else if path.extension().is_some_and(|it| it == "rs") && path.file_name().unwrap() != "tests.rs" {
+            all.push(path);
+        }
+    }
+}
+
+/// Returns the lines of shipped code: without comments, and without what follows the first `#[cfg(test)]`.
+fn shipped(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text.lines().take_while(|it| it.trim() != "#[cfg(test)]").enumerate();
+    lines.filter(|(_, it)| !it.trim_start().starts_with("//")).map(|(at, it)| (at + 1, it))
+}
+
+/// Whether a line has a call, and not one whose name ends like it.
+fn has_word(line: &str, call: &str) -> bool {
+    line.match_indices(call).any(|(at, _)| !line[..at].ends_with(|it: char| it.is_alphanumeric() || it == '_'))
+}
+
+#[test]
+fn what_others_control_is_touched_here_alone() {
+    let root = root();
+    let mut files = Vec::new();
+    CRATES.iter().for_each(|it| sources(&root.join(it).join("src"), &mut files));
+    assert!(files.len() > 300, "the crates were not found");
+    let (mut found, mut used) = (String::new(), vec![false; ALLOWED.len()]);
+    for path in files {
+        let name = path.strip_prefix(&root).unwrap().to_str().unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        for (number, line) in shipped(&text) {
+            for (call, instead) in FORBIDDEN.iter().filter(|it| has_word(line, it.0)) {
+                let allowed = ALLOWED.iter().position(|it| it.0 == name && it.1 == *call);
+                allowed.into_iter().for_each(|it| used[it] = true);
+                if allowed.is_none() && !OF_LINUX.iter().any(|it| line.contains(it)) {
+                    writeln!(found, "{name}:{number}: {}\n    use {instead}", line.trim()).unwrap();
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "plain calls on what another user may control:\n{found}");
+    let unused: Vec<_> = ALLOWED.iter().zip(used).filter(|it| !it.1).map(|it| it.0).collect();
+    assert!(unused.is_empty(), "exceptions that are no longer needed: {unused:?}");
+}
