@@ -113,7 +113,8 @@ impl<'a> Reader<'a> {
             return Err(Unreadable::NoSize);
         }
         let mut code = Code::default();
-        let mut parts = vec![start..start.checked_add(size).ok_or(Unreadable::TooLong)?];
+        let whole = start..start.checked_add(size).ok_or(Unreadable::TooLong)?;
+        let mut parts = vec![whole];
         while let Some(part) = parts.pop() {
             code.sweep(part, self.elf)?;
             let outside = || code.targets.iter().copied().filter(|it| !code.contains(*it));
