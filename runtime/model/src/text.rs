@@ -59,15 +59,30 @@ fn byte_of(it: char) -> Option<u8> {
     u8::try_from(u32::from(it).checked_sub(BYTES)?).ok().filter(|it| *it >= 0x80)
 }
 
-/// Returns what a program of the target prints, which may go to a terminal: control characters other than line breaks and
-/// tabs as `\x1b`.
+/// Returns what a program of the target prints, which may go to a terminal: what could control it, other than line breaks
+/// and tabs, as `\x1b`.
 pub fn printed(text: &str) -> Cow<'_, str> {
-    let is_kept = |it: char| !it.is_control() || matches!(it, '\n' | '\t');
+    let is_kept = |it: char| !controls(it) || matches!(it, '\n' | '\t');
     if text.chars().all(is_kept) {
         return Cow::Borrowed(text);
     }
-    let shown = |it: char| if is_kept(it) { it.to_string() } else { format!("\\x{:02x}", u32::from(it)) };
-    Cow::Owned(text.chars().map(shown).collect())
+    let mut shown = String::with_capacity(text.len() + 8);
+    for it in text.chars() {
+        // Writing to a string can't fail.
+        let _ = if is_kept(it) { shown.write_char(it) } else { write_bytes(it, &mut shown) };
+    }
+    Cow::Owned(shown)
+}
+
+/// Whether a character may change how others are shown: control characters, and those that turn the direction of text
+/// (Unicode Standard Annex #9, "Explicit Directional Embeddings, Overrides and Isolates", and the marks).
+fn controls(it: char) -> bool {
+    const MARKS: [char; 3] = ['\u{61c}', '\u{200e}', '\u{200f}'];
+    it.is_control() || matches!(it, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') || MARKS.contains(&it)
+}
+
+fn write_bytes(it: char, to: &mut impl Write) -> fmt::Result {
+    it.encode_utf8(&mut [0; 4]).bytes().try_for_each(|byte| write!(to, "\\x{byte:02x}"))
 }
 
 /// A text as it is written for people and programs: bytes that are not UTF-8 as `\xe9`.
@@ -89,9 +104,7 @@ impl fmt::Display for Shown<'_> {
                 (_, '\n') if self.one_line => f.write_str("\\n")?,
                 (_, '\t') if self.one_line => f.write_str("\\t")?,
                 (_, '\r') if self.one_line => f.write_str("\\r")?,
-                (_, it) if self.one_line && it.is_control() => {
-                    it.encode_utf8(&mut [0; 4]).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
-                }
+                (_, it) if self.one_line && controls(it) => write_bytes(it, f)?,
                 (_, '\\') if self.distinct && self.is_escape(&self.text.as_bytes()[at + 1..]) => {
                     f.write_str("\\x5c")?;
                 }
@@ -124,7 +137,8 @@ mod tests {
     #[test]
     fn what_is_printed_can_do_nothing_to_a_terminal() {
         assert_eq!(printed("a\tb\nc"), "a\tb\nc");
-        assert_eq!(printed("\x1b[31mred\u{9b}0m\r"), "\\x1b[31mred\\x9b0m\\x0d");
+        assert_eq!(printed("\x1b[31mred\u{9b}0m\r"), "\\x1b[31mred\\xc2\\x9b0m\\x0d");
+        assert_eq!(printed("a\u{202e}b"), "a\\xe2\\x80\\xaeb");
     }
 
     #[test]
