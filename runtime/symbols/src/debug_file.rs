@@ -9,13 +9,12 @@
 //! `.gnu_debugdata`, debuginfod.
 
 use crate::elf_file::{DebugLink, Layout};
-use crate::file::open_regular;
 use std::cell::OnceCell;
 use std::fs::File;
-use std::io::{self, Read, Seek};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use xputrace_boundary::read;
 
 const DEBUG_ROOT: &str = "usr/lib/debug";
 
@@ -46,7 +45,7 @@ impl DebugFile {
 
     /// Opens a candidate. Build ids decide if both files have one, else the checksum.
     fn open(path: &Path, executable: &File, layout: &Layout, crc: Option<u32>) -> Option<Self> {
-        let file = open_regular(path).ok()?;
+        let file = read::open(path).ok()?;
         if is_same(&file, executable) {
             return None;
         }
@@ -59,21 +58,16 @@ impl DebugFile {
         Some(DebugFile { file, has_lines: found.has_lines, expected_crc, belongs: OnceCell::new() })
     }
 
-    /// Returns a path to read it by; `None` if it belongs to another build of the executable.
-    pub(crate) fn path(&self) -> Option<PathBuf> {
+    /// Returns the file; `None` if it belongs to another build of the executable.
+    pub(crate) fn file(&self) -> Option<&File> {
         let belongs = || self.expected_crc.is_none_or(|it| checksum(&self.file).is_ok_and(|found| found == it));
-        self.belongs.get_or_init(belongs).then(|| descriptor_path(&self.file))
+        self.belongs.get_or_init(belongs).then_some(&self.file)
     }
 
     /// Whether it has DWARF.
     pub(crate) fn has_lines(&self) -> bool {
         self.has_lines
     }
-}
-
-/// Returns a path that leads to an open file, whatever happens to its name.
-pub(crate) fn descriptor_path(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 fn build_id_path(build_id: &[u8]) -> Option<PathBuf> {
@@ -98,16 +92,21 @@ fn is_same(a: &File, b: &File) -> bool {
 
 /// Returns the CRC-32 of a file's contents, as `.gnu_debuglink` has it.
 fn checksum(file: &File) -> io::Result<u32> {
-    let mut file = file;
-    file.rewind()?;
+    /// Debug files of larger programs have build ids. A file without contents may have any size.
+    const MOST_BYTES: u64 = 8 << 30;
     let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
+    let mut at = 0;
+    while at <= MOST_BYTES {
+        match file.read_at(&mut buffer, at)? {
             0 => return Ok(hasher.finalize()),
-            n => hasher.update(&buffer[..n]),
+            n => {
+                hasher.update(&buffer[..n]);
+                at += n as u64;
+            }
         }
     }
+    Err(io::ErrorKind::FileTooLarge.into())
 }
 
 #[cfg(test)]

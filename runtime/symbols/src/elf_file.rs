@@ -2,11 +2,16 @@
 //! common.
 
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader};
-use object::{Endianness, ReadCache, elf};
+use object::{Endianness, elf};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use xputrace_boundary::copied::FileCopy;
+
+/// Most bytes that are read of a file: headers, notes and names of sections, of which the largest files have some
+/// hundred kilobytes.
+pub(crate) const MOST_BYTES: u64 = 16 << 20;
 
 /// A file's parts.
 #[derive(Debug, Default)]
@@ -37,12 +42,12 @@ pub(crate) struct DebugLink {
     pub(crate) crc: u32,
 }
 
-type Header = elf::FileHeader64<Endianness>;
+pub(crate) type Header = elf::FileHeader64<Endianness>;
 
 impl Layout {
     /// Reads it; `None` if the file is not ELF of 64 bits.
     pub(crate) fn read(file: &File) -> Option<Self> {
-        let data = &ReadCache::new(file);
+        let data = &FileCopy::of(file.try_clone().ok()?, MOST_BYTES).ok()?;
         let header = Header::parse(data).ok()?;
         let endian = header.endian().ok()?;
         let parts = header.program_headers(endian, data).ok()?;
@@ -76,7 +81,7 @@ fn is_static<'a>(
     header: &Header,
     parts: &'a [elf::ProgramHeader64<Endianness>],
     endian: Endianness,
-    data: &'a ReadCache<&File>,
+    data: &'a FileCopy,
 ) -> bool {
     let flags = |it: &elf::ProgramHeader64<Endianness>| {
         let entries = it.dynamic(endian, data).ok()??;

@@ -1,19 +1,22 @@
 //! Executable files that processes map. Each is opened when first seen, so that it stays readable
 //! after the process or its mount namespace is gone.
 
-use crate::debug_file::{DebugFile, descriptor_path};
+use crate::debug_file::DebugFile;
 use crate::demangle::demangle;
 use crate::elf_file::{Layout, Segment};
+use crate::excerpt::Trusted;
+use crate::lines::{Found, Lines, SourceFrame};
 use crate::object::{Evidence, Proof};
+use crate::omission::Omission;
 use crate::process::{Mapping, ProcessKey};
-use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
-use rustc_hash::{FxHashMap, FxHashSet};
+use crate::table::{self, Table};
+use rustc_hash::FxHashMap;
 use std::fs::File;
-use std::io;
+use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
+use xputrace_boundary::read;
 
 /// Index of a file in [`Files`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,19 +30,12 @@ pub(crate) struct Symbol {
     pub offset: u64,
 }
 
-/// One of the functions at an address: the symbol's own, or one inlined there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SourceFrame {
-    /// The function that was inlined; `None` for the symbol's own.
-    pub inlined: Option<String>,
-    /// `file.c:123`, if known.
-    pub place: Option<String>,
-}
-
 /// All files, each once.
 pub(crate) struct Files {
-    symbolizer: Symbolizer,
+    tables: Tables,
     lines: Lines,
+    /// What is left out, and was not told yet.
+    omissions: Vec<Omission>,
     files: Vec<ExecutableFile>,
     n_open: usize,
     /// The file that each mapping refers to, `None` if it could not be opened.
@@ -69,59 +65,46 @@ struct Identity {
     modified: (i64, i64),
 }
 
-/// Lines and inlined functions, by the DWARF of files.
+/// The symbol tables of files, read when first needed.
 #[derive(Default)]
-struct Lines {
-    /// Made when first needed: it keeps what it has parsed of each file.
-    symbolizer: Option<Symbolizer>,
-    /// The files that it has parsed.
-    parsed: FxHashSet<FileIndex>,
-    known: FxHashMap<(FileIndex, u64), Rc<[SourceFrame]>>,
+struct Tables {
+    of_files: FxHashMap<(FileIndex, Whose), Table>,
+    /// How much memory they take.
+    kept_bytes: u64,
 }
 
-/// Maximum number of files whose DWARF is kept parsed. With more, all are parsed anew.
-const MOST_PARSED: usize = 64;
-/// Maximum number of addresses whose lines are kept.
-const MOST_LINES: usize = 1 << 18;
+/// Whether a table is a file's own or its debug file's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Whose {
+    Own,
+    DebugFile,
+}
 
-impl Lines {
-    fn find(&mut self, index: FileIndex, path: &Path, address: u64) -> Rc<[SourceFrame]> {
-        if let Some(known) = self.known.get(&(index, address)) {
-            return known.clone();
-        }
-        if self.parsed.insert(index) && self.parsed.len() > MOST_PARSED {
-            self.parsed = [index].into_iter().collect();
-            self.symbolizer = None;
-        }
-        if self.known.len() >= MOST_LINES {
-            self.known.clear();
-        }
-        let found = self.look_up(path, address);
-        self.known.insert((index, address), found.clone());
-        found
-    }
+/// Maximum bytes of the symbol tables that are kept. With more, all are read anew: a hundred of the largest libraries
+/// have less.
+const MOST_TABLE_BYTES: u64 = 1 << 30;
 
-    fn look_up(&mut self, path: &Path, address: u64) -> Rc<[SourceFrame]> {
-        let symbolizer = self.symbolizer.get_or_insert_with(|| Symbolizer::builder().enable_demangling(false).build());
-        let source = Source::Elf(Elf::new(path));
-        let Ok(Symbolized::Sym(sym)) = symbolizer.symbolize_single(&source, Input::VirtOffset(address)) else {
-            return Rc::from([]);
-        };
-        let inlined = sym.inlined.iter().rev().map(|it| SourceFrame {
-            inlined: Some(demangle(&it.name).name),
-            place: it.code_info.as_ref().and_then(place),
+impl Tables {
+    /// Returns a file's table, and whether it was read now.
+    fn get(&mut self, index: FileIndex, whose: Whose, file: &File) -> (&Table, bool) {
+        if self.kept_bytes > MOST_TABLE_BYTES && !self.of_files.contains_key(&(index, whose)) {
+            *self = Tables::default();
+        }
+        let Tables { of_files, kept_bytes } = self;
+        let mut is_new = false;
+        let table = of_files.entry((index, whose)).or_insert_with(|| {
+            let table = Table::read(file);
+            *kept_bytes += table.size();
+            is_new = true;
+            table
         });
-        inlined.chain([SourceFrame { inlined: None, place: sym.code_info.as_deref().and_then(place) }]).collect()
+        (table, is_new)
     }
-}
-
-/// Formats `file.c:123`; DWARF has line 0 for code that belongs to no line.
-fn place(info: &CodeInfo<'_>) -> Option<String> {
-    let line = info.line.filter(|it| *it > 0)?;
-    Some(format!("{}:{line}", info.file.to_string_lossy()))
 }
 
 struct ExecutableFile {
+    /// As it is mapped.
+    path: PathBuf,
     handle: Handle,
     /// As it was opened. The file may be rewritten in place afterwards.
     identity: Option<Identity>,
@@ -135,10 +118,27 @@ struct ExecutableFile {
 
 /// How to reach a file when an address in it is first looked up.
 enum Handle {
-    /// Reached through `/proc/self/fd`, which stays valid whatever happens to the name.
+    /// Stays valid whatever happens to the name.
     Open(File),
-    /// Valid while the name still leads to the same file.
-    Named(PathBuf),
+    /// Its path is valid while it still leads to the same file.
+    Named,
+}
+
+/// A file that is read now.
+enum Opened<'a> {
+    Kept(&'a File),
+    Again(File),
+}
+
+impl Deref for Opened<'_> {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        match self {
+            Opened::Kept(file) => file,
+            Opened::Again(file) => file,
+        }
+    }
 }
 
 /// Maximum number of files kept open, to leave descriptors for everything else.
@@ -146,11 +146,10 @@ const MOST_OPEN: usize = 400;
 
 impl Files {
     pub(crate) fn new() -> Self {
-        let symbolizer =
-            Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).enable_demangling(false).build();
         Files {
-            symbolizer,
-            lines: Lines::default(),
+            tables: Tables::default(),
+            lines: Lines::new(Trusted::by_environment()),
+            omissions: Vec::new(),
             files: Vec::new(),
             n_open: 0,
             by_mapping: FxHashMap::default(),
@@ -199,7 +198,7 @@ impl Files {
     pub(crate) fn offset(&self, index: FileIndex, address: u64) -> Option<u64> {
         let segments = &self.files[index.0].segments;
         let distance = |it: &Segment| address.checked_sub(it.address).filter(|distance| *distance < it.bytes);
-        segments.iter().find_map(|it| Some(it.file_offset + distance(it)?))
+        segments.iter().find_map(|it| it.file_offset.checked_add(distance(it)?))
     }
 
     /// Finds the function at a file offset.
@@ -215,9 +214,22 @@ impl Files {
     /// Returns the functions and lines at a file offset, innermost first; none if the file and its
     /// debug file have no DWARF.
     pub(crate) fn source(&mut self, index: FileIndex, file_offset: u64) -> Rc<[SourceFrame]> {
-        let file = &self.files[index.0];
-        let place = file.address(file_offset).and_then(|it| Some((file.path_of_lines()?, it)));
-        place.map_or_else(|| Rc::from([]), |(path, address)| self.lines.find(index, &path, address))
+        let Files { files, lines, omissions, .. } = self;
+        let file = &files[index.0];
+        let place = file.address(file_offset).and_then(|it| Some((file.with_lines()?, it)));
+        let Some((opened, address)) = place else { return Rc::from([]) };
+        match lines.find(index, &opened, address) {
+            Found::Lines(lines) => lines,
+            Found::TooMuch(more_than) => {
+                omissions.push(Omission::Lines { file: file.path.clone(), more_than });
+                Rc::from([])
+            }
+        }
+    }
+
+    /// Returns what is left out, and was not told yet.
+    pub(crate) fn take_omissions(&mut self) -> Vec<Omission> {
+        std::mem::take(&mut self.omissions)
     }
 
     /// Returns the virtual address that the file's symbol table would use, for frames without a
@@ -254,12 +266,13 @@ impl Files {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let debug_file = may_stay_open.then(|| DebugFile::find(&path, &file, &layout, &root)).flatten();
         self.n_open += usize::from(debug_file.is_some()) + usize::from(may_stay_open);
-        let handle = if may_stay_open { Handle::Open(file) } else { Handle::Named(path) };
+        let handle = if may_stay_open { Handle::Open(file) } else { Handle::Named };
         let Layout { has_lines, entry, is_static, segments, .. } = layout;
         if let Some(build_id) = evidence.build_id() {
             self.by_build_id.entry(build_id.to_vec()).or_insert(index);
         }
         self.files.push(ExecutableFile {
+            path,
             handle,
             identity,
             has_lines,
@@ -275,30 +288,34 @@ impl Files {
         index
     }
 
-    fn look_up(&self, index: FileIndex, file_offset: u64) -> Option<Symbol> {
-        let file = &self.files[index.0];
-        let address = file.address(file_offset)?;
-        let in_own = file.now().and_then(|it| self.look_up_in(&it, address));
-        in_own.or_else(|| self.look_up_in(&file.debug_file.as_ref()?.path()?, address))
+    fn look_up(&mut self, index: FileIndex, file_offset: u64) -> Option<Symbol> {
+        let address = self.files[index.0].address(file_offset)?;
+        let in_own = self.look_up_in(index, Whose::Own, address);
+        in_own.or_else(|| self.look_up_in(index, Whose::DebugFile, address))
     }
 
-    fn look_up_in(&self, path: &Path, address: u64) -> Option<Symbol> {
-        let mut elf = Elf::new(path);
-        // Use symbol tables only: debug information is large, slow and adds only lines.
-        elf.debug_syms = false;
-        match self.symbolizer.symbolize_single(&Source::Elf(elf), Input::VirtOffset(address)) {
-            Ok(Symbolized::Sym(sym)) => Some(Symbol { function: demangle(&sym.name).name, offset: sym.offset as u64 }),
-            Ok(Symbolized::Unknown(_)) | Err(_) => None,
+    fn look_up_in(&mut self, index: FileIndex, whose: Whose, address: u64) -> Option<Symbol> {
+        let Files { files, tables, omissions, .. } = self;
+        let file = &files[index.0];
+        let opened = match whose {
+            Whose::Own => file.now()?,
+            Whose::DebugFile => Opened::Kept(file.debug_file.as_ref()?.file()?),
+        };
+        let (table, is_new) = tables.get(index, whose, &opened);
+        if is_new && table.is_too_large {
+            omissions.push(Omission::Names { file: file.path.clone(), most_bytes: table::MOST_TABLE_BYTES });
         }
+        let (name, start) = table.find(&opened, address)?;
+        Some(Symbol { function: demangle(&name).name, offset: address.wrapping_sub(start) })
     }
 }
 
 impl ExecutableFile {
-    /// Returns a path that leads to the file, as long as it has the content that it was opened with.
-    fn now(&self) -> Option<PathBuf> {
+    /// Returns the file, as long as it has the content that it was opened with.
+    fn now(&self) -> Option<Opened<'_>> {
         match &self.handle {
-            Handle::Open(file) => self.is_unchanged(file).then(|| descriptor_path(file)),
-            Handle::Named(path) => open_regular(path).is_ok_and(|it| self.is_unchanged(&it)).then(|| path.clone()),
+            Handle::Open(file) => self.is_unchanged(file).then_some(Opened::Kept(file)),
+            Handle::Named => read::open(&self.path).ok().filter(|it| self.is_unchanged(it)).map(Opened::Again),
         }
     }
 
@@ -309,11 +326,11 @@ impl ExecutableFile {
         now.is_some() && now == self.identity || self.evidence.build_id().is_some_and(has_build_id)
     }
 
-    /// Returns the path of the file that has the DWARF.
-    fn path_of_lines(&self) -> Option<PathBuf> {
+    /// Returns the file that has the DWARF.
+    fn with_lines(&self) -> Option<Opened<'_>> {
         match self.has_lines {
             true => self.now(),
-            false => self.debug_file.as_ref().filter(|it| it.has_lines())?.path(),
+            false => self.debug_file.as_ref().filter(|it| it.has_lines())?.file().map(Opened::Kept),
         }
     }
 
@@ -334,23 +351,10 @@ fn find(pid: u32, mapping: &Mapping) -> Option<(PathBuf, File)> {
     let inside = PathBuf::from(format!("/proc/{pid}/root")).join(relative);
     let candidates = [PathBuf::from(exact), inside, mapping.path.clone()];
     candidates.into_iter().find_map(|path| {
-        let file = open_regular(&path).ok().filter(|it| is_the_mapped_one(it, mapping))?;
+        let file = read::open(&path).ok().filter(|it| is_the_mapped_one(it, mapping))?;
         // The first two paths vanish with the process.
         Some((mapping.path.clone(), file))
     })
-}
-
-/// Opens a regular file for reading.
-///
-/// # Errors
-/// The system refuses it, or the path names something else, such as a pipe, whose opening would wait for its other end.
-pub fn open_regular(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other("it is not a regular file")),
-    }
 }
 
 /// Whether an opened file can be the mapped one, as far as that is known.

@@ -12,19 +12,24 @@
 mod debug_file;
 mod demangle;
 mod elf_file;
+mod excerpt;
 mod file;
 mod images;
 mod jit;
+mod lines;
 mod object;
+mod omission;
 mod process;
 mod python;
+mod table;
 mod vdso;
 
 pub use demangle::{Demangled, demangle, with_parameters};
-pub use file::open_regular;
 pub use images::Images;
 pub use object::{Object, Proof};
+pub use omission::{Omission, TooMuch};
 pub use process::{
     ANONYMOUS, Detail, Mapping, ProcessKey, Processes, is_without_frame_pointers, with_unknown_mappings,
 };
 pub use python::{is_unknown_python, python_frame, shown};
+pub use xputrace_boundary::read::open as open_regular;

@@ -3,7 +3,7 @@
 //! another file. So a file is looked for under all names that it may have, and taken only if it is proved to be that
 //! one.
 
-use crate::file::{FileIndex, Files, open_regular};
+use crate::file::{FileIndex, Files};
 use crate::process::module;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use xputrace_boundary::read;
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::record::{MAX_BUILD_ID, MAX_CHECKED_BYTES, check_of_file};
 
@@ -89,7 +90,7 @@ impl Object {
         let mut candidates = self.mapped_now(pid);
         candidates.extend(self.named(pid));
         let found = candidates.into_iter().find_map(|path| {
-            let file = open_regular(&path).ok()?;
+            let file = read::open(&path).ok()?;
             let real = real_path(&file).unwrap_or(path);
             let name = module(&real);
             Some((files.keep_proved(pid, real, file, &self.proof)?, name))

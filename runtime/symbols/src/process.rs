@@ -4,11 +4,11 @@
 //! mappings. Mappings come from perf's MMAP2 records, `/proc/PID/maps` or a list that the process
 //! sends; a later mapping replaces what it overlaps.
 
-use crate::debug_file::descriptor_path;
 use crate::demangle::demangle;
-use crate::file::{FileIndex, Files, open_regular};
-use crate::jit::PerfMap;
+use crate::file::{FileIndex, Files};
+use crate::jit::{self, PerfMap, Room};
 use crate::object::Object;
+use crate::omission::Omission;
 use crate::vdso::Vdso;
 use blazesym::MaybeDefault;
 use blazesym::symbolize::source::{Kernel, Source};
@@ -21,9 +21,11 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use xputrace_boundary::read::{self, Links};
 use xputrace_model::stack::{Frame, Frames, LINUX_FRAMES};
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::record::{MAX_FRAMES, NO_CALLERS, python_frame, stack_end};
+use xputrace_wire::status::{field, innermost_id};
 
 /// A process image: an id in the tracer's pid namespace, and the program that it runs, counted from
 /// its first (each exec starts a new generation).
@@ -68,13 +70,16 @@ pub struct Processes {
     files: Files,
     vdso: Option<Vdso>,
     kernel: KernelSymbols,
+    /// The memory for all perf maps.
+    room: Room,
 }
 
-#[derive(Default)]
 struct Process {
     pid: u32,
     /// The process's id in its own innermost pid namespace, which names its perf map.
     inner_pid: u32,
+    /// Its effective user when it was first seen, if known.
+    user: Option<u32>,
     /// By start address, without overlaps. A child shares its parent's until either maps something.
     regions: Rc<BTreeMap<u64, Region>>,
     /// What was mapped where something else is now, and its start address.
@@ -164,7 +169,13 @@ impl Default for Processes {
 impl Processes {
     /// Knows no process yet.
     pub fn new() -> Self {
-        Processes { processes: FxHashMap::default(), files: Files::new(), vdso: None, kernel: KernelSymbols::new() }
+        Processes {
+            processes: FxHashMap::default(),
+            files: Files::new(),
+            vdso: None,
+            kernel: KernelSymbols::new(),
+            room: Room::default(),
+        }
     }
 
     /// Records a mapping and opens its file, so that names stay available after the process ends.
@@ -217,11 +228,10 @@ impl Processes {
         };
         placed.looked_at = *n_mapped;
         let Object { start, end, proof, .. } = &placed.object;
-        let mapped =
-            regions.range(..end).filter(|(_, it)| it.end > *start).find_map(|(_, region)| match region.content {
-                Content::File(file) if files.fits(file, proof) => Some((file, region.module.clone())),
-                _ => None,
-            });
+        let mapped = overlapping(regions.range(..end), *start).find_map(|(_, region)| match region.content {
+            Content::File(file) if files.fits(file, proof) => Some((file, region.module.clone())),
+            _ => None,
+        });
         let found = mapped.or_else(|| placed.object.find(files, key.pid).map(|(file, module)| (file, module.into())));
         if let Some((file, module)) = found {
             (placed.file, placed.module) = (Some(file), module);
@@ -242,6 +252,14 @@ impl Processes {
             self.map(key, mapping);
         }
         Ok(mappings.len())
+    }
+
+    /// Returns what names and lines left out since the last call because it would take too much memory.
+    pub fn take_omissions(&mut self) -> Vec<Omission> {
+        let jit = self.room.take_exceeded().map(|most_bytes| Omission::JitNames { most_bytes });
+        let mut omissions = self.files.take_omissions();
+        omissions.extend(jit);
+        omissions
     }
 
     /// Returns the number of programs whose mappings are known.
@@ -431,7 +449,7 @@ impl Processes {
     }
 
     fn process(&mut self, key: ProcessKey) -> &mut Process {
-        self.processes.entry(key).or_insert_with(|| Process::begin(key.pid))
+        self.processes.entry(key).or_insert_with(|| Process::begin(key.pid, self.room.clone()))
     }
 
     /// Code may have been made since the last stack.
@@ -480,7 +498,7 @@ impl Processes {
                 jit.unwrap_or_else(|| unnamed(address, &module))
             }
             Content::File(file) => match self.files.symbol(file, file_offset) {
-                Some(it) => Frame { function: it.function, module, offset: it.offset + back },
+                Some(it) => Frame { function: it.function, module, offset: it.offset.wrapping_add(back) },
                 None => unnamed(self.files.address(file, file_offset).wrapping_add(back), &module),
             },
             Content::Vdso => match self.vdso.get_or_insert_with(Vdso::read).find(at - start) {
@@ -508,7 +526,9 @@ impl Files {
         let address = at.wrapping_sub(placed.object.base);
         let place = placed.file.and_then(|it| Some((it, self.offset(it, address)?)));
         let frame = match place.and_then(|(file, file_offset)| self.symbol(file, file_offset)) {
-            Some(it) => Frame { function: it.function, module: placed.module.to_string(), offset: it.offset + 1 },
+            Some(it) => {
+                Frame { function: it.function, module: placed.module.to_string(), offset: it.offset.wrapping_add(1) }
+            }
             None => unnamed(address.wrapping_add(1), &placed.module),
         };
         (frame, place)
@@ -516,8 +536,23 @@ impl Files {
 }
 
 impl Process {
-    fn begin(pid: u32) -> Self {
-        Process { pid, inner_pid: inner_pid(pid).unwrap_or(pid), ..Process::default() }
+    fn begin(pid: u32, room: Room) -> Self {
+        let status = status(pid).unwrap_or_default();
+        Process {
+            pid,
+            inner_pid: innermost_id(&status).unwrap_or(pid),
+            user: effective_user(&status),
+            regions: Rc::default(),
+            replaced: Vec::new(),
+            perf_map: PerfMap::new(room),
+            perf_map_file: None,
+            tmp: None,
+            perf_map_is_fresh: false,
+            jit_frames: FxHashMap::default(),
+            frames: FxHashMap::default(),
+            objects: BTreeMap::new(),
+            n_mapped: 0,
+        }
     }
 
     fn region(&self, address: u64) -> Option<(u64, &Region)> {
@@ -529,7 +564,8 @@ impl Process {
     fn insert(&mut self, start: u64, region: Region) {
         let end = region.end;
         let regions = Rc::make_mut(&mut self.regions);
-        let overlapping: Vec<u64> = regions.range(..end).filter(|(_, it)| it.end > start).map(|(at, _)| *at).collect();
+        let mut overlapping: Vec<u64> = overlapping(regions.range(..end), start).map(|(at, _)| *at).collect();
+        overlapping.reverse();
         if !overlapping.is_empty() {
             self.frames.clear();
         }
@@ -556,7 +592,8 @@ impl Process {
             return Some(known.clone());
         }
         let (name, start) = self.perf_map.find(at)?;
-        let frame = Frame { function: demangle(name).name, module: "[jit]".into(), offset: at - start + back };
+        let frame =
+            Frame { function: demangle(name).name, module: "[jit]".into(), offset: (at - start).wrapping_add(back) };
         self.jit_frames.insert((at, back), frame.clone());
         Some(frame)
     }
@@ -580,11 +617,18 @@ impl Process {
             return;
         }
         if self.tmp.is_none() {
-            self.tmp = File::open(format!("/proc/{}/root/tmp", self.pid)).ok();
+            let root = read::open_directory(Path::new(&format!("/proc/{}/root", self.pid)));
+            self.tmp = root.and_then(|it| read::open_directory_below(&it, Path::new("tmp"), Links::InRoot)).ok();
         }
-        let inside = self.tmp.as_ref().map(|it| descriptor_path(it).join(format!("perf-{}.map", self.inner_pid)));
-        let outside = PathBuf::from(format!("/tmp/perf-{}.map", self.pid));
-        self.perf_map_file = inside.into_iter().chain([outside]).find_map(|it| open_regular(&it).ok());
+        let user = status(self.pid).and_then(|it| effective_user(&it)).or(self.user);
+        // A link could lead to a file of root's, and names to what is in it.
+        let open = |tmp: &File, pid: u32| {
+            let path = PathBuf::from(format!("perf-{pid}.map"));
+            read::open_below(tmp, &path, Links::None).ok().filter(|it| jit::is_of(it, user))
+        };
+        let inside = self.tmp.as_ref().and_then(|it| open(it, self.inner_pid));
+        let outside = || open(&read::open_directory(Path::new("/tmp")).ok()?, self.pid);
+        self.perf_map_file = inside.or_else(outside);
         if self.perf_map_file.is_some() {
             self.tmp = None;
         }
@@ -696,9 +740,23 @@ fn unnamed(address: u64, module: &str) -> Frame {
     Frame { function: format!("0x{address:x}"), module: module.into(), offset: 0 }
 }
 
-/// Returns the id in the innermost namespace.
-fn inner_pid(pid: u32) -> Option<u32> {
-    xputrace_wire::status::innermost_id(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+/// Returns the regions that reach past `start`, the last first, of all that begin before an end. They don't overlap each
+/// other, so none of those before the first of them does: looking at them, too, would make the time to map many files
+/// grow by the square of their number.
+fn overlapping<'r>(
+    before_end: impl DoubleEndedIterator<Item = (&'r u64, &'r Region)>,
+    start: u64,
+) -> impl Iterator<Item = (&'r u64, &'r Region)> {
+    before_end.rev().take_while(move |(_, it)| it.end > start)
+}
+
+fn status(pid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/status")).ok()
+}
+
+/// Source: proc_pid_status(5): real, effective, saved and file system's.
+fn effective_user(status: &str) -> Option<u32> {
+    field(status, "Uid")?.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Parses a line of `/proc/PID/maps` if it is an executable mapping.
@@ -759,4 +817,26 @@ fn addresses_are_shown() -> bool {
     let Ok(file) = File::open("/proc/kallsyms") else { return false };
     let lines = BufReader::new(file).lines().map_while(Result::ok).take(64);
     lines.filter_map(|it| u64::from_str_radix(it.split(' ').next()?, 16).ok()).any(|it| it != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(end: u64) -> Region {
+        Region { end, file_offset: 0, module: "m".into(), content: Content::Unreadable }
+    }
+
+    #[test]
+    fn of_many_regions_few_are_looked_at() {
+        let regions: BTreeMap<u64, Region> = (0..64_000).map(|it| (it * 16, region(it * 16 + 8))).collect();
+        let mut n_looked_at = 0;
+        let mut starts = |start, end| {
+            let counted = regions.range(..end).inspect(|_| n_looked_at += 1);
+            overlapping(counted, start).map(|it| *it.0).collect::<Vec<_>>()
+        };
+        assert_eq!(starts(63_000 * 16 + 7, 63_001 * 16 + 1), [63_001 * 16, 63_000 * 16]);
+        assert_eq!(starts(63_000 * 16 + 8, 63_001 * 16), []);
+        assert_eq!(n_looked_at, 4);
+    }
 }

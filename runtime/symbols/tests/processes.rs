@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use xputrace_symbols::{Detail, Mapping, Object, ProcessKey, Processes, Proof};
+use xputrace_symbols::{Detail, Mapping, Object, Omission, ProcessKey, Processes, Proof, TooMuch};
 use xputrace_wire::record::{check_of_file, stack_end};
 
 /// Prints its return address at each level, innermost first, then waits for its input to close.
@@ -484,6 +485,32 @@ fn code_made_later_is_named_by_what_the_perf_map_has_grown_by() {
     assert_eq!(seen, ["0x10008", "first", "first", "again"]);
 }
 
+#[test]
+fn a_perf_map_of_another_user_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (child, _) = start(&compile(folder.path()));
+    let key = key(&child);
+    let path = PathBuf::from(format!("/tmp/perf-{}.map", child.id()));
+    let name = || {
+        let mut processes = Processes::new();
+        processes.map_running(key).unwrap();
+        processes.resolve(&[0x10008], key, Detail::Names)[0].function.clone()
+    };
+    let target = folder.path().join("map");
+    fs::write(&target, "10000 10 linked\n").unwrap();
+    std::os::unix::fs::symlink(&target, &path).unwrap();
+    let linked = name();
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "10000 10 named\n").unwrap();
+    let own = name();
+    let is_root = std::os::unix::fs::chown(&path, Some(12_345), None).is_ok();
+    let of_another = name();
+    end(child);
+    fs::remove_file(&path).unwrap();
+    assert_eq!((&*linked, &*own), ("0x10008", "named"));
+    assert!(!is_root || of_another == "0x10008", "{of_another}");
+}
+
 /// Prints the return addresses of `leaf`, which is called in `inner`, which is inlined in `middle`,
 /// and of `middle`.
 const INLINING: &str = r#"
@@ -548,6 +575,61 @@ fn lines_and_inlined_functions_come_from_dwarf() {
         assert_eq!(functions(&program, Detail::Lines), LINES, "{flags:?}");
         assert_eq!(functions(&program, Detail::Names), ["middle", "main"]);
     }
+}
+
+#[test]
+fn code_that_dwarf_has_no_function_for_has_lines_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let assembly = folder.path().join("middle.s");
+    fs::write(&assembly, ".globl middle\nmiddle:\n sub $8, %rsp\n call leaf\n add $8, %rsp\n ret\n").unwrap();
+    let source = INLINING.replace("static void *stack[2]", "void *stack[2]; void middle(void)");
+    let (before, rest) = source.split_once("#line 10").unwrap();
+    let main = rest.split_once("int main").unwrap().1;
+    let (c, program) = (folder.path().join("main.c"), folder.path().join("sample"));
+    fs::write(&c, format!("{before}int main{}", main.replace("stack[1]", "stack[0]"))).unwrap();
+    let status = Command::new("cc").args(["-g", "-O1", "-o"]).args([&program, &c, &assembly]).status().unwrap();
+    assert!(status.success());
+    assert_eq!(functions(&program, Detail::Lines)[0], "middle middle.s:4");
+}
+
+#[test]
+fn lines_come_from_compressed_dwarf() {
+    for kind in ["zlib-gnu", "zlib-gabi", "zstd"] {
+        let folder = tempfile::tempdir().unwrap();
+        let program = compile_inlining(folder.path(), &["-g"]);
+        let option = format!("--compress-debug-sections={kind}");
+        assert!(Command::new("objcopy").arg(&option).arg(&program).status().unwrap().success(), "{option}");
+        assert_eq!(functions(&program, Detail::Lines), LINES, "{option}");
+    }
+}
+
+#[test]
+fn a_file_that_claims_more_dwarf_than_is_read_has_names_and_the_user_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile_inlining(folder.path(), &["-g", "-gz=zlib"]);
+    let mut bytes = fs::read(&program).unwrap();
+    let section = section_offset(&bytes, ".debug_line");
+    bytes[section + 8..section + 16].copy_from_slice(&(256u64 << 30).to_le_bytes());
+    fs::write(&program, bytes).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let (child, stack) = start(&program);
+    let key = key(&child);
+    let mut processes = Processes::new();
+    processes.map_running(key).unwrap();
+    end(child);
+    let mut names = || {
+        let frames = processes.resolve_launch(&stack, &[], key, Detail::Lines, no_python);
+        (frames.iter().map(|it| it.function.clone()).collect::<Vec<_>>(), processes.take_omissions())
+    };
+    let told = vec![Omission::Lines { file: program.clone(), more_than: TooMuch::Bytes(4 << 30) }];
+    assert_eq!(names(), (vec!["middle".into(), "main".into()], told));
+    assert_eq!(names().1, [], "it is said once");
+}
+
+fn section_offset(elf: &[u8], name: &str) -> usize {
+    use object::{Object, ObjectSection};
+    let elf = object::File::parse(elf).unwrap();
+    elf.section_by_name(name).unwrap().file_range().unwrap().0 as usize
 }
 
 #[test]
