@@ -97,7 +97,7 @@ pub extern "C" fn InitializeInjection() -> c_int {
 pub unsafe extern "C" fn xputrace_arm(socket: *const c_char) -> c_int {
     let armed = catch_unwind(|| {
         quiet_panics();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `socket` is a C string.
         answer_tracer(unsafe { CStr::from_ptr(socket) }.to_str().unwrap_or_default())
     });
     armed.unwrap_or(Answer::Refused).code()

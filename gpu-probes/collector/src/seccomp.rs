@@ -88,7 +88,7 @@ fn make_calls_in_child(calls: &[Call]) -> Option<u32> {
 unsafe fn make_calls(note: &AtomicU32, calls: &[Call]) -> ! {
     let all_signals = u64::MAX;
     let begin = |number: i64| note.store(number as u32, Ordering::Release);
-    // SAFETY: the caller's promise; none of the calls has a valid pointer, but for the mask.
+    // SAFETY: the caller promises a child with its own memory; none of the calls has a valid pointer, but for the mask.
     unsafe {
         // A handler of the program's that a filter calls must not run here; a blocked SIGSYS ends the child.
         begin(libc::SYS_rt_sigprocmask);

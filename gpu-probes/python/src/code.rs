@@ -45,7 +45,7 @@ mod state {
 /// The member is readable, and of this type.
 #[inline]
 pub(crate) unsafe fn member<T: Copy>(object: u64, at: u64) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the member is readable and of this type.
     unsafe { ((object + at) as *const T).read_unaligned() }
 }
 

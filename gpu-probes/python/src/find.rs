@@ -75,7 +75,7 @@ impl Interpreter {
         // SAFETY: a word of the interpreter's own state.
         let ends = Ends { word: unsafe { AtomicU64::from_ptr(self.finalizing as *mut u64) }, thread };
         // The thread's state is looked at after it was seen that the interpreter does not end.
-        // SAFETY: the calling thread's state; and the caller's promise.
+        // SAFETY: this thread's state; the caller promises that it stays in its function while the frames are used.
         (thread != 0 && !ends.by_another_thread()).then(|| unsafe { Frames::of(&self.layout, thread, ends) })
     }
 }

@@ -98,12 +98,12 @@ impl Part {
     }
 
     /// # Safety
-    /// Both sides have these rows.
+    /// Both sides have these rows, which may be read at `from` and written at `to`.
     unsafe fn copy(&self, from: Side, to: Side) {
         for slice in 0..self.slices {
             for row in 0..self.rows {
                 let (from, to) = (from.row(row, slice) as *const u8, to.row(row, slice) as *mut u8);
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that both sides have this row, readable at `from` and writable at `to`.
                 unsafe { std::ptr::copy(from, to, self.width) };
             }
         }
@@ -152,9 +152,9 @@ impl Copy {
     /// Copies what a structure of the driver describes; arrays are not supported.
     ///
     /// # Safety
-    /// `it` is null or points at such a structure.
+    /// `it` is null or points at such a structure of the driver.
     pub(crate) unsafe fn described<T: Into<Copy3D> + std::marker::Copy>(it: *const T) -> Result<Self, i32> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `it` is null or points at such a structure.
         let it: Copy3D = unsafe { it.as_ref() }.copied().ok_or(error::INVALID_VALUE)?.into();
         let (to, from) = (it.to.place()?, it.from.place()?);
         let side = |address: usize, side: &crate::abi::Copy3DSide| Side {

@@ -424,9 +424,9 @@ mod attributes {
     }
 
     /// # Safety
-    /// The pointers are null, or to a size and to that many bytes.
+    /// `size` is null or points to a number, `value` is null or points to so many bytes.
     pub(super) unsafe fn set(user: UserId, attribute: u32, size: *mut usize, value: *mut u8) -> Result<(), i32> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the pointers are null, or to a number and to so many bytes.
         unsafe {
             if size.is_null() || value.is_null() || *size > 8 {
                 return Err(INVALID_PARAMETER);
@@ -448,9 +448,9 @@ mod attributes {
     }
 
     /// # Safety
-    /// The pointers are null, or to a size and to that many bytes.
+    /// `size` is null or points to a number, `value` is null or points to so many bytes, which may be written.
     pub(super) unsafe fn read(user: UserId, attribute: u32, size: *mut usize, value: *mut u8) -> Result<(), i32> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the pointers are null, or to a number and to so many bytes.
         unsafe {
             if size.is_null() || value.is_null() {
                 return Err(INVALID_PARAMETER);

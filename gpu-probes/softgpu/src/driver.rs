@@ -501,12 +501,16 @@ unsafe fn put<T>(to: *mut T, value: T) -> Status {
     Ok(())
 }
 
+/// Stores a text with a 0 at its end, cut to what fits.
+///
+/// # Safety
+/// `to` is null or has room for `len` bytes.
 pub(crate) unsafe fn copy_text(to: *mut c_char, len: usize, text: &str) -> Status {
     let Some(room) = len.checked_sub(1).filter(|_| !to.is_null()) else {
         return Err(error::INVALID_VALUE);
     };
     let length = text.len().min(room);
-    // SAFETY: `to` has `len` bytes by the caller's promise, of which `length + 1` are written.
+    // SAFETY: the caller promises that `to`, not null here, has `len` bytes, of which `length + 1` are written.
     unsafe {
         to.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
         to.add(length).write(0);

@@ -54,7 +54,7 @@ impl Pushed {
     /// The return address is readable if it is within `bounds`.
     #[inline]
     pub unsafe fn registers(&self, bounds: Bounds) -> Option<Registers> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the return address is readable if it is within `bounds`.
         let rip = bounds.holds_word(self.rsp).then(|| unsafe { *(self.rsp as *const u64) })?;
         Some(Registers { rip, rsp: self.rsp + 8, saved: self.saved })
     }

@@ -126,7 +126,8 @@ impl Memory {
         kept.find_map(|at| {
             let kept = Some(&self.stacks[at]).filter(|it| it.may_be(key, registers, bounds))?;
             let words = self.words_of(at)?;
-            // SAFETY: the caller's promise; the words were within these bounds, from this rsp on.
+            // SAFETY: the caller promises a stack that is readable within the bounds: the words were within them, from
+            // this rsp on.
             let is_same = unsafe { are_equal(words, registers.rsp) } && walker.are_still_there(kept.files);
             is_same.then_some(kept.value)
         })
@@ -233,7 +234,7 @@ impl Kept {
 unsafe fn are_equal(all: &[Words], rsp: u64) -> bool {
     let stack = rsp as *const u64;
     all.iter().all(|words| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the words of the stack from `rsp` on are readable at these places.
         let differs = |at: usize| unsafe { *stack.add(usize::from(words.places[at])) } ^ words.values[at];
         (0..EACH).fold(0, |bits, at| bits | differs(at)) == 0
     })

@@ -89,7 +89,7 @@ impl Object {
     /// The file stays mapped while the result is used: the calling thread's stack returns into it.
     pub unsafe fn description<'a>(&self) -> Option<Description<'a>> {
         let found = find(self.start).filter(|it| it.start == self.start)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the file, which was just found, stays mapped while the result is used.
         unsafe {
             let headers = program_headers(found.start)?;
             let first = headers.iter().find(|it| it.p_type == PT_LOAD)?;
@@ -119,7 +119,8 @@ impl Object {
     /// An ELF file is mapped at `found`.
     unsafe fn mapped(found: &Found) -> Option<Object> {
         let Found { start, header, .. } = *found;
-        // SAFETY: the caller's promise; the program headers are in the first segment.
+        // SAFETY: the caller promises that an ELF file is mapped at `found`, with the program headers in its first
+        // page.
         let headers = unsafe { program_headers(start)? };
         let base = base(start, headers)?;
         let loads = || headers.iter().filter(|it| it.p_type == PT_LOAD);
@@ -146,7 +147,7 @@ impl Sample {
     /// The file with these headers is mapped there.
     unsafe fn of(found: &Found, headers: &[Elf64_Phdr], base: u64, header_end: u64) -> Self {
         let page = found.start..found.start + FIRST_PAGE;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the file with these headers is mapped there.
         let build_id = unsafe { notes(headers, base) }.find_map(|it| {
             let id = build_id(it)?;
             let at = id.as_ptr() as u64;
@@ -156,7 +157,7 @@ impl Sample {
             return Sample { parts: [build_id, NO_PART, NO_PART], with_path: false };
         }
         // The sizes at the file's beginning, and the hashes of its functions' names.
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the file with these headers is mapped there.
         let hashes = unsafe { hashes(headers, base) }.filter(|it| page.contains(it) && it + PART <= page.end);
         let to_page_end = FIRST_PAGE - found.header % FIRST_PAGE;
         let header_len = PART.min(to_page_end).min(header_end.saturating_sub(found.header)) as u32;
@@ -170,7 +171,8 @@ impl Sample {
     #[inline]
     unsafe fn digest(&self, found: &Found) -> u64 {
         let first = self.parts[0];
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that a file is mapped at `found` whose header is where it was; the first part is
+        // in its first page.
         let sum = unsafe { digest(0, first.0, first.1 as usize) };
         // SAFETY: as above.
         if self.with_path { unsafe { self.digest_of_all(sum, found) } } else { sum }
@@ -179,7 +181,8 @@ impl Sample {
     /// # Safety
     /// As for [`Sample::digest`].
     unsafe fn digest_of_all(&self, sum: u64, found: &Found) -> u64 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that a file is mapped at `found` whose header is where it was: each part is in
+        // its first page or that of the header.
         unsafe {
             let sum = self.parts[1..].iter().fold(sum, |sum, it| digest(sum, it.0, it.1 as usize));
             let path = found.path();
@@ -252,9 +255,9 @@ unsafe fn hashes(headers: &[Elf64_Phdr], base: u64) -> Option<u64> {
 }
 
 /// # Safety
-/// They are readable, and stay so while the result is used.
+/// `len` bytes are readable at `at`, and stay so while the result is used.
 unsafe fn bytes<'a>(at: u64, len: usize) -> &'a [u8] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the bytes are readable, and stay so while the result is used.
     if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(at as *const u8, len) } }
 }
 
@@ -266,7 +269,7 @@ fn in_segment(segment: &Elf64_Phdr, base: u64, address: u64) -> bool {
 /// # Safety
 /// An ELF file's first page is mapped at `start`.
 unsafe fn program_headers<'a>(start: u64) -> Option<&'a [Elf64_Phdr]> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that an ELF file's first page is mapped at `start`.
     let header = unsafe { &*(start as *const Elf64_Ehdr) };
     let size = usize::from(header.e_phnum) * size_of::<Elf64_Phdr>();
     let is_usual = header.e_ident.starts_with(b"\x7fELF\x02")
@@ -285,7 +288,7 @@ unsafe fn digest(seed: u64, address: u64, len: usize) -> u64 {
     if len == 0 {
         return seed;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `len` bytes are readable at `address`.
     let bytes = unsafe { bytes(address, len) };
     // One multiplication a word: at a launch, this is done for each file of its stack.
     let add = |sum: u64, word: u64| sum.wrapping_mul(0xd6e8_feb8_6659_fd93).wrapping_add(word);

@@ -222,8 +222,8 @@ fn read(object: &Object, address: u64) -> Result<Rule, NoRule> {
 }
 
 /// # Safety
-/// The bytes are mapped and stay so while the result is used.
+/// The bytes from `start` to `end`, which is not before it, are mapped and stay so while the result is used.
 unsafe fn bytes<'a>(start: u64, end: u64) -> &'a [u8] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the bytes are mapped, and stay so while the result is used.
     unsafe { std::slice::from_raw_parts(start as *const u8, (end - start) as usize) }
 }

@@ -62,12 +62,12 @@ impl Remembering {
     unsafe fn stack(&mut self, tables: &Tables, registers: Registers, bounds: Bounds) -> &[u64] {
         // Nothing tells stacks apart but what they are.
         let key = Key::default();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the calling thread's registers and bounds; its stack is readable within them.
         if let Some(known) = unsafe { self.memory.recall(&mut self.walker, &key, &registers, bounds) } {
             self.recalled += 1;
             return &self.stacks[known as usize];
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the calling thread's registers and bounds; its stack is readable within them.
         let found = unsafe { self.walker.walk(tables, registers, bounds) }.0.to_vec();
         self.memory.keep(&self.walker, &key, bounds, self.stacks.len() as u32);
         self.stacks.push(found);

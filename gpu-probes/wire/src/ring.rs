@@ -45,7 +45,7 @@ impl Writer {
     /// `header` and `capacity` bytes at `data` stay mapped and writable while the writer lives;
     /// `capacity` is a power of two; there is no other writer.
     pub unsafe fn new(header: *const RingHeader, data: *mut u8, capacity: u32) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `header` is mapped while the writer lives.
         let read = unsafe { (*header).read.0.load(Ordering::Acquire) };
         Writer { header, data, capacity: u64::from(capacity), read }
     }

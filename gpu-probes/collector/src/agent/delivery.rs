@@ -65,7 +65,7 @@ impl Delivery<'_> {
     /// `name` is null or a C string.
     pub unsafe fn kernel(&mut self, mut kernel: Kernel, name: *const c_char) {
         if self.count(&kernel.into()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `name` is null or a C string.
             let symbol = unsafe { self.name(name) };
             kernel.symbol = symbol.unwrap_or(0);
             let is_written = self.write(&kernel);
@@ -133,6 +133,10 @@ impl Delivery<'_> {
         is_written
     }
 
+    /// Returns the id of a kernel's mangled name, 0 if there is none.
+    ///
+    /// # Safety
+    /// `name` is null or a C string.
     unsafe fn name(&mut self, name: *const c_char) -> Result<u32, NoId> {
         let Some(out) = self.out.as_mut().filter(|_| !name.is_null()) else { return Ok(0) };
         let patience = &mut self.patience;
@@ -140,7 +144,7 @@ impl Delivery<'_> {
             let body = xputrace_wire::record::Name { id, len: text.len() as u32 };
             out.write_waiting(patience, kind::NAME, &body, text)
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `name`, which is not null here, is a C string.
         unsafe { self.agent.tables.names.intern(name, Text::Symbol, tell) }
     }
 }

@@ -260,7 +260,7 @@ impl Names {
     ) -> Result<u32, NoId> {
         let mut known = self.addresses.id(pointer as u64);
         if let Some(id) = known {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `pointer` is a C string.
             match unsafe { self.is_text(id, pointer, text) } {
                 true if self.store.is_told(id) => return Ok(id),
                 true => {}
@@ -268,7 +268,7 @@ impl Names {
             }
         }
         cold_path();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `pointer` is a C string, which lives through this call.
         let bytes = unsafe { bytes(pointer, text) };
         self.addresses.keep(pointer as u64, self.store.intern(known, &[bytes], |id, _| tell(id, bytes)))
     }
@@ -286,7 +286,7 @@ impl Names {
         }
         // SAFETY: equal over `ours.len()` bytes that are not NUL, so the next one is in the string.
         let ends = || unsafe { *pointer.add(ours.len()) } == 0;
-        // SAFETY: the caller's promise. Whatever goes on may be cut, or a suffix.
+        // SAFETY: the caller promises that `pointer` is a C string. Whatever goes on may be cut, or a suffix.
         text == Text::Symbol && ends() || unsafe { bytes(pointer, text) }.len() == ours.len()
     }
 }
@@ -329,7 +329,7 @@ impl Codes {
 /// # Safety
 /// `pointer` is a C string that lives as long as the result is used.
 unsafe fn bytes<'a>(pointer: *const c_char, text: Text) -> &'a [u8] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `pointer` is a C string that lives as long as the result is used.
     let all = unsafe { CStr::from_ptr(pointer) }.to_bytes();
     let text = match text {
         Text::Symbol => all,

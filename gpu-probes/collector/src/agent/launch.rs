@@ -169,7 +169,8 @@ struct StreamSlot {
 /// Handles a call on entry. `submission` is called once per launch, at the driver's call.
 ///
 /// # Safety
-/// The pointers in `entered` are valid, and its registers those of the calling thread.
+/// The pointers in `entered` are null or C strings, valid until the call returns; its registers are those of the
+/// calling thread at the call of the backend, which has not returned.
 #[inline(always)]
 pub unsafe fn enter(
     thread: &'static ThisThread,
@@ -214,12 +215,12 @@ pub fn tag() -> Option<i64> {
 /// Takes the calling thread's stack in any call of the driver.
 ///
 /// # Safety
-/// The registers are those of the calling thread.
+/// The registers are those of the calling thread at the call of the backend, which has not returned.
 #[cold]
 pub(super) unsafe fn stack_of_driver_call(agent: &'static Agent, registers: &Pushed) -> StackTaken {
     let Ok(mut local) = this_thread().launch.try_borrow_mut() else { return StackTaken::Lost };
     local.bind(agent);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises the registers of the calling thread at the call of the backend.
     unsafe { stack_of_call(agent, &mut local.bounds, registers, Layer::Driver, 0) }
 }
 
@@ -227,7 +228,7 @@ pub(super) unsafe fn stack_of_driver_call(agent: &'static Agent, registers: &Pus
 /// thread's stack, once known. `called` is anything that differs from call to call.
 ///
 /// # Safety
-/// The registers are those of the calling thread.
+/// The registers are those of the calling thread at the call of the backend, which has not returned.
 #[inline]
 pub(super) unsafe fn stack_of_call(
     agent: &'static Agent,
@@ -266,7 +267,7 @@ unsafe fn stack_taken(agent: &'static Agent, stacks: &Stacks, out: &mut Output, 
     };
     let counters = agent.counters_of(Some(out.ring()));
     counters.bump(&counters.stacks, 1);
-    // SAFETY: the caller's promise; the thread has the ring.
+    // SAFETY: the caller promises that `here` is where the thread is, on its own stack; the thread has the ring.
     let taken =
         unsafe { stacks.take(out, here, code_id, |out, stack, words, end| stack_id(agent, out, stack, words, end)) };
     if is_table_full {
@@ -730,7 +731,7 @@ pub(super) unsafe fn range_name(agent: &Agent, out: &mut Output, path: &CStr) ->
 /// `pointer` is null or a C string.
 #[inline]
 pub(super) unsafe fn name(agent: &Agent, out: &mut Output, pointer: *const c_char, text: Text) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `pointer` is null or a C string.
     counted(agent, unsafe { find_name(agent, out, pointer, text) })
 }
 
@@ -741,7 +742,7 @@ unsafe fn find_name(agent: &Agent, out: &mut Output, pointer: *const c_char, tex
     if pointer.is_null() {
         return Ok(0);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `pointer`, which is not null here, is a C string.
     unsafe { agent.tables.names.intern(pointer, text, |id, text| out.write_name(id, text)) }
 }
 

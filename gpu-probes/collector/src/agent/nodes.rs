@@ -80,13 +80,13 @@ impl Agent {
     /// and copied in either order: its original tells.
     ///
     /// # Safety
-    /// The registers are those of the calling thread.
+    /// The registers are those of the calling thread at the call of the backend, which has not returned.
     pub unsafe fn node_created(&'static self, node: u64, registers: &Pushed) {
         let Some(nodes) = &self.tables.nodes else { return };
         if nodes.stack(node).is_some() || !self.is_recording() {
             return;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the registers of the calling thread at the call of the backend.
         if let Some(stack) = unsafe { launch::stack_of_driver_call(self, registers) }.id() {
             self.keep_node(node, stack);
         }

@@ -270,7 +270,7 @@ impl<T> Held<T> {
     /// # Safety
     /// Nobody uses it, now or later.
     pub(crate) unsafe fn empty(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that nobody uses what is held, now or later.
         drop(unsafe { (*self.0.get()).take() });
     }
 }

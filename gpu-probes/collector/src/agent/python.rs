@@ -49,7 +49,7 @@ impl Python {
     pub(super) unsafe fn take(&self, into: &mut Runs, id: impl FnMut(Option<&Code<'_>>) -> Option<u32>) -> Option<()> {
         into.clear();
         let Some(Ok(interpreter)) = self.found.get() else { return Some(()) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the thread does not return from the function that it is in while this runs.
         unsafe { interpreter.frames() }.map_or(Some(()), |it| into.fill(it, id))
     }
 }

@@ -53,9 +53,9 @@ impl Agent {
     /// Records a module that was loaded or is about to be unloaded, if that is wanted.
     ///
     /// # Safety
-    /// The registers are those of the calling thread.
+    /// The registers are those of the calling thread at the call of the backend, which has not returned.
     pub unsafe fn module_changed(&'static self, change: ModuleChange, registers: &Pushed) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the registers of the calling thread at the call of the backend.
         let Some(Caller { start, tid, stack, ranges, flags }) = (unsafe { self.caller(HostEvent::Module, registers) })
         else {
             return;
@@ -78,10 +78,10 @@ impl Agent {
     /// Records a context that was created or is about to be destroyed, if that is wanted.
     ///
     /// # Safety
-    /// The registers are those of the calling thread.
+    /// The registers are those of the calling thread at the call of the backend, which has not returned.
     pub unsafe fn context_changed(&'static self, change: ContextChange, registers: &Pushed) {
         let event = HostEvent::ContextChange;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the registers of the calling thread at the call of the backend.
         let Some(Caller { start, tid, stack, ranges, flags }) = (unsafe { self.caller(event, registers) }) else {
             return;
         };
@@ -105,7 +105,7 @@ impl Agent {
     /// Returns who calls, if this event is wanted now.
     ///
     /// # Safety
-    /// The registers are those of the calling thread.
+    /// The registers are those of the calling thread at the call of the backend, which has not returned.
     unsafe fn caller(&'static self, event: HostEvent, registers: &Pushed) -> Option<Caller> {
         let demand = self.demand_now();
         let is_asked = demand::host_events_of(demand).contains(event);
@@ -115,7 +115,7 @@ impl Agent {
         let start = now();
         let wants_stack = demand & (demand::HOST_STACKS | demand::HOST_PYTHON) != 0;
         let taken = match wants_stack {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises the registers of the calling thread at the call of the backend.
             true => unsafe { launch::stack_of_driver_call(self, registers) },
             false => StackTaken::Empty,
         };

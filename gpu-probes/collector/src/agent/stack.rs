@@ -108,7 +108,8 @@ impl Stacks {
     /// told. It isn't called for a stack that the thread had before.
     ///
     /// # Safety
-    /// The calling thread has the ring of `out`; its registers and bounds are given.
+    /// The calling thread has the ring of `out`. `here` has its registers, at a call that has not returned, and the
+    /// bounds of its stack, which is readable from there to its end.
     #[inline]
     pub(crate) unsafe fn take(
         &self,
@@ -118,7 +119,7 @@ impl Stacks {
         stack_id: impl FnOnce(&mut Output, &Native<'_>, &[u64], u16) -> Option<u32>,
     ) -> StackTaken {
         let Some(taken) = self.taken.get(out.ring() as usize) else { return StackTaken::Lost };
-        // SAFETY: the caller's promise: no other thread has it.
+        // SAFETY: the caller promises that the thread has the ring of `out`: no other thread has what was taken for it.
         let taken = unsafe { &mut *taken.0.get() };
         if let Some(python) = &self.python {
             // SAFETY: the thread stays in its call meanwhile.
@@ -128,15 +129,15 @@ impl Stacks {
                 return StackTaken::Lost;
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the calling thread's registers and bounds; its stack is readable within them.
         let start = unsafe { self.start(here) };
         let key = Key { about: here.about(&taken.python), hint: here.called };
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises the calling thread's registers and bounds; its stack is readable within them.
         let known = start.and_then(|it| unsafe { taken.ids.recall(&mut taken.walker, &key, &it.registers, it.bounds) });
         if let Some(id) = known {
             return StackTaken::Id(id);
         }
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises the calling thread's registers and bounds; its stack is readable within them.
         let end = self.native.as_ref().map(|_| unsafe { taken.walk(start.as_ref()) });
         let native = match &start {
             Some(_) => Native::of(&taken.walker, &mut taken.layers, here),
@@ -162,11 +163,11 @@ impl Stacks {
     /// Where the native stack is walked from: `None` if it isn't asked for, or not on the thread's own stack.
     ///
     /// # Safety
-    /// The registers and bounds are those of the calling thread.
+    /// `here` has the calling thread's registers and the bounds of its stack, which is readable from there to its end.
     #[inline]
     unsafe fn start(&self, here: &Here<'_>) -> Option<Start<'_>> {
         let (tables, bounds) = (self.native.as_ref()?, here.bounds?);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the calling thread's registers and bounds; its stack is readable within them.
         let registers = unsafe { here.registers.registers(bounds)? };
         Some(Start { tables, registers, bounds })
     }
@@ -183,7 +184,7 @@ impl Taken {
     /// # Safety
     /// As for [`Walker::walk`].
     unsafe fn walk(&mut self, start: Option<&Start<'_>>) -> u16 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the calling thread's registers and bounds; its stack is readable within them.
         let end = start.map(|it| unsafe { self.walker.walk(it.tables, it.registers, it.bounds).1 });
         end.map_or(stack_end::OFF_STACK, number)
     }

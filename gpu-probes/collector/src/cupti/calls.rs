@@ -333,7 +333,8 @@ pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
         return None;
     }
     let in_stream = |handle: usize| Stream { handle, per_thread: call.is_per_thread() };
-    // SAFETY: the caller's promise, and the offsets of `layouts.txt`.
+    // SAFETY: the caller promises that `params`, which is not null here, points at the parameter structure of `call`,
+    // which has these fields at the offsets of `layouts.txt`.
     unsafe {
         // By far the most frequent ones.
         if matches!(call, Call::DriverLaunch | Call::DriverLaunchPtsz) {
@@ -398,7 +399,8 @@ pub unsafe fn instantiated(params: *const c_void) -> Option<(usize, *mut c_void)
 /// # Safety
 /// `params` is null or points at the parameter structure of such a call.
 pub unsafe fn graph_of(params: *const c_void) -> Option<usize> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `params` is null or points at the parameter structure of such a call, which
+    // begins with the graph.
     unsafe { params.cast::<usize>().as_ref().copied() }
 }
 
@@ -406,6 +408,6 @@ pub unsafe fn graph_of(params: *const c_void) -> Option<usize> {
 /// `size_of::<T>()` bytes at `base + offset` are readable and any bytes are a `T`.
 #[inline]
 pub(super) unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that so many bytes are readable there and that any bytes are a `T`.
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
 }

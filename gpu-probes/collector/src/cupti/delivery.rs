@@ -46,7 +46,7 @@ impl Run {
                 let extent = Extent::of(backend.cupti.version());
                 let twins = backend.twins();
                 agent.deliver(valid as u32, BUFFER_BYTES as u32, |delivery| {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller promises that CUPTI filled `valid` bytes at `buffer` and no longer uses them.
                     unsafe {
                         backend.for_each_record(buffer, valid, |it| deliver_record(it, extent, scale, twins, delivery))
                     };
@@ -60,7 +60,7 @@ impl Run {
 }
 
 /// # Safety
-/// A record that CUPTI stepped to, of this extent.
+/// `record` is one that CUPTI stepped to, of this extent, in a buffer that it no longer uses.
 unsafe fn deliver_record(
     record: *const u8,
     extent: Extent,
@@ -70,7 +70,7 @@ unsafe fn deliver_record(
 ) {
     let is_ours = |context, stream| twins.is_some_and(|it| it.has_stream(context, stream));
     let convert = |time| scale.map_or(time, |it| it.realtime(time));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a record that CUPTI stepped to, of this extent; each is read as its own kind.
     unsafe {
         match records::read(record, extent) {
             // Of a block, and of the GPU's timer.

@@ -70,7 +70,8 @@ macro_rules! functions {
             /// # Safety
             /// The library is the driver, and stays open.
             unsafe fn of(library: *mut c_void) -> Self {
-                // SAFETY: the caller's promise, and the driver's own signatures.
+                // SAFETY: the caller promises that the library is the driver and stays open; the signatures are the
+                // driver's own.
                 unsafe { $Name { $($field: find(library, $symbol),)* } }
             }
         }
@@ -343,7 +344,7 @@ pub(crate) fn find_driver() -> Driver {
 /// The library is open and stays so; `F` is the type of its function of that name, a function pointer.
 unsafe fn find<F: Copy>(library: *mut c_void, name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: the caller's promise, and a C string.
+    // SAFETY: the caller promises that the library is open and stays so; the name is a C string.
     let address = unsafe { libc::dlsym(library, name.as_ptr()) };
     // SAFETY: not null, so the caller's function pointer.
     (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })

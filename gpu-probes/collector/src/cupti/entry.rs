@@ -50,7 +50,7 @@ unsafe extern "C-unwind" fn on_callback(
 /// `data` is CUPTI's for this callback, null or valid while it runs, `registers` null or those at CUPTI's call.
 #[inline(always)]
 unsafe fn on_ours(domain: u32, id: u32, data: *const CallbackData, registers: *const Pushed) {
-    // SAFETY: a run, never freed; and the caller's promise.
+    // SAFETY: a run, never freed; the caller promises that `registers` is null or those at CUPTI's call.
     if let (Some(run), Some(registers)) = unsafe { (RUN.load(Ordering::Acquire).as_ref(), registers.as_ref()) } {
         let thread = this_thread();
         // SAFETY: CUPTI's data of this call, null or valid while it runs.
@@ -78,7 +78,8 @@ unsafe fn on_shared(wanted: WantedBy, domain: u32, id: u32, data: *const Callbac
     }
     // Also where there is no other user: it may just have unsubscribed.
     if wanted.has(&OURS) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises CUPTI's data for this callback, null or valid while it runs, and null or the
+        // registers at CUPTI's call.
         unsafe { on_ours(domain, id, data, registers) };
     } else if domain != domain::RESOURCE {
         // SAFETY: CUPTI's data of this call, null or valid while it runs.
@@ -107,13 +108,13 @@ unsafe fn on_twins_callback(domain: u32, id: u32, data: *const CallbackData) {
     let run = unsafe { RUN.load(Ordering::Acquire).as_ref() };
     // A forked child has neither the memory nor the threads.
     if let Some(run) = run.filter(|it| it.agent.is_ours()) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `data` is CUPTI's for this callback, null or valid while it runs.
         run.agent.guarded(|| unsafe { run.on_twin_callback(domain, id, data) });
     }
 }
 
 /// # Safety
-/// `data` is CUPTI's for this callback, `registers` those at CUPTI's call.
+/// `data` is CUPTI's for this callback, null or valid while it runs, `registers` those at CUPTI's call.
 #[inline(always)]
 unsafe fn on_own_callback(
     run: &'static Run,
@@ -128,13 +129,14 @@ unsafe fn on_own_callback(
         return;
     }
     if domain == domain::RESOURCE {
-        // SAFETY: the caller's promise; this domain has another structure.
+        // SAFETY: the caller promises that `data` is CUPTI's for this callback, null or valid while it runs, and the
+        // registers at CUPTI's call; this domain has another structure.
         return unsafe { on_resource(run, id, data.cast::<ResourceData>().as_ref(), registers) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `data` is CUPTI's for this callback, null or valid while it runs.
     match unsafe { data.as_ref() } {
         None => run.agent.count_unexpected(),
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `data` is CUPTI's for this call, and the registers at CUPTI's call.
         Some(data) => unsafe { run.on_call(thread, (domain, id), data, registers) },
     }
 }
@@ -153,13 +155,13 @@ unsafe fn on_resource(run: &'static Run, id: u32, data: Option<&ResourceData>, r
                 return;
             };
             let is_loaded = id == RESOURCE_MODULE_LOADED;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `data` is CUPTI's for this callback: the module was just loaded.
             let is_own = if is_loaded { unsafe { run.is_own_module(module) } } else { run.was_own_module(module) };
             if is_own {
                 return;
             }
             let bytes = is_loaded.then_some(module.cubin_size as u64);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises the registers at CUPTI's call.
             unsafe { run.agent.module_changed(ModuleChange { module: module.id, bytes }, registers) };
         }
         RESOURCE_CUDA_STARTED => run.backend.cuda_started(run.agent),
@@ -170,18 +172,18 @@ unsafe fn on_resource(run: &'static Run, id: u32, data: Option<&ResourceData>, r
                 run.backend.cuda_started(run.agent);
             }
             let change = ContextChange { is_created, ids: run.backend.ids_of_context(data.context, is_created) };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises the registers at CUPTI's call.
             unsafe { run.agent.context_changed(change, registers) };
         }
         RESOURCE_NODE_CREATED => {
             if let Some(node) = graph().and_then(|it| run.backend.id_of_node(it.node)) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises the registers at CUPTI's call.
                 unsafe { run.agent.node_created(node, registers) };
             }
         }
         RESOURCE_EXECUTABLE_CREATED => {
             if let Some(graph) = graph().and_then(|it| run.backend.id_of_graph(it.executable)) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises the registers at CUPTI's call.
                 unsafe { run.agent.node_created(Node::of_graph(graph), registers) };
             }
         }
@@ -217,10 +219,10 @@ pub(super) unsafe extern "C" fn request_buffer(buffer: *mut *mut u8, size: *mut 
 }
 
 /// # Safety
-/// CUPTI's out-parameters.
+/// The pointers are CUPTI's out-parameters, which may be written.
 unsafe fn lend(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize) {
     let Some((memory, bytes)) = POOL.get().map(super::Pool::request) else { return };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises CUPTI's out-parameters, which may be written.
     unsafe {
         *buffer = memory;
         *size = bytes;
@@ -247,10 +249,10 @@ pub(super) unsafe extern "C" fn complete_buffer(
 }
 
 /// # Safety
-/// CUPTI filled `valid` bytes of the buffer and no longer uses it.
+/// CUPTI filled `valid` bytes at `buffer` and no longer uses it.
 unsafe fn take_back(buffer: *mut u8, valid: usize) {
     let Some(run) = current_run() else { return drop_buffer(buffer) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that CUPTI filled `valid` bytes of the buffer and no longer uses it.
     if run.agent.is_ours() && !run.agent.guarded(|| unsafe { run.complete(buffer, valid) }) {
         drop_buffer(buffer);
     }

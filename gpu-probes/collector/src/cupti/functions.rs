@@ -217,7 +217,8 @@ macro_rules! table {
                 Cupti {
                     $($field: {
                         let address = find($symbol);
-                        // SAFETY: the caller's promise; null becomes `None`.
+                        // SAFETY: the caller promises a function of this name with CUPTI's signature, which stays
+                        // loaded; null becomes `None`.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,

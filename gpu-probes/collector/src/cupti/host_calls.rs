@@ -318,10 +318,10 @@ impl Run {
         registers: &Pushed,
     ) {
         let Some(function) = FunctionId::of_callback(domain, id) else { return self.agent.count_unexpected() };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `data` is CUPTI's for this call, and the registers at CUPTI's call.
         unsafe { self.on_host_call(thread, function, data, registers) };
         if super::calls::index_of(domain, id).is_some() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `data` is CUPTI's for this call, and the registers at CUPTI's call.
             unsafe { self.on_known_call(thread, (domain, id), data, registers) };
         }
     }
@@ -377,10 +377,12 @@ unsafe fn facts(function: FunctionId, params: *const c_void, result: i32) -> Fac
         return facts;
     }
     let size = function.parameter_bytes();
-    // SAFETY: the caller's promise; the words have room for `MOST_PARAMETER_BYTES`.
+    // SAFETY: the caller promises that `params`, which is not null here, points at the function's parameters, which are
+    // so long; the words have room for `MOST_PARAMETER_BYTES`.
     unsafe { at.copy_to_nonoverlapping(facts.parameters.as_mut_ptr().cast(), size) };
     if let Some(role) = role {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the function has returned and that these are its parameters; it has this
+        // role.
         unsafe { of_role(role, at, result == 0, &mut facts) };
     }
     facts
@@ -389,7 +391,8 @@ unsafe fn facts(function: FunctionId, params: *const c_void, result: i32) -> Fac
 /// # Safety
 /// `at` points at the parameters of a call with this role, which has returned.
 unsafe fn of_role(role: Role, at: *const u8, succeeded: bool, facts: &mut Facts) {
-    // SAFETY: the caller's promise, and the offsets of the layouts.
+    // SAFETY: the caller promises that `at` points at the parameters of a call with this role, which are at the offsets
+    // of its layout.
     let stream_of = |it: InStream| unsafe { Stream { handle: read(at, it.at), per_thread: it.per_thread } };
     // SAFETY: as above. Where the call stored what it made, if it succeeded: the program gave it the address.
     let stored = |parameter: usize, word: usize| unsafe {

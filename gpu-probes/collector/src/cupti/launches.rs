@@ -22,10 +22,10 @@ impl Run {
         registers: &Pushed,
     ) {
         if self.has_host_calls {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `data` is CUPTI's for this call, and the registers at CUPTI's call.
             return unsafe { self.on_watched_call(thread, (domain, id), data, registers) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `data` is CUPTI's for this call, and the registers at CUPTI's call.
         unsafe { self.on_known_call(thread, (domain, id), data, registers) }
     }
 
@@ -43,7 +43,7 @@ impl Run {
     ) {
         let Some(index) = calls::index_of(domain, id) else { return self.agent.count_unexpected() };
         let Some(submits) = calls::submits(index) else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `data` is CUPTI's for this call.
             return unsafe { self.on_preparation(IDS[index].call, data) };
         };
         match data.site {
@@ -57,7 +57,8 @@ impl Run {
                     symbol: data.symbol_name,
                     registers,
                 };
-                // SAFETY: the caller's promise; CUPTI's strings and parameters are those of this call.
+                // SAFETY: the caller promises that `data` is CUPTI's for this call, whose strings and parameters are
+                // valid until it returns, and the registers at CUPTI's call.
                 unsafe { launch::enter(thread, self.agent, &entered, || self.submission(IDS[index].call, data)) };
             }
             SITE_EXIT => {
@@ -68,7 +69,8 @@ impl Run {
                     result: result(data),
                     context: context(data),
                 };
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that `data` is CUPTI's for this call, which is about to return: the
+                // strings that it began with are still valid.
                 if unsafe { launch::exit(thread, self.agent, &returned) } {
                     self.backend.on_outermost_exit(self.agent);
                 }
@@ -121,7 +123,7 @@ impl Run {
                 let _ = open_captures.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
             }
             Call::InstantiateGraph if succeeded && !self.backend.records_whole_graphs() => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that `data` is CUPTI's for this call, which is of this kind.
                 if let Some((exec, graph)) = unsafe { calls::instantiated(data.function_params) } {
                     graphs.made(exec, graph, driver);
                 }

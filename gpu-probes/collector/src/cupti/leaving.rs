@@ -31,7 +31,7 @@ thread_local! {
 /// `data` is CUPTI's for a call of the driver or the runtime, null or valid while it runs.
 #[cold]
 pub(super) unsafe fn on_other_call(data: *const CallbackData) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `data` is CUPTI's for such a call, null or valid while the callback runs.
     if let (Some((backend, agent)), Some(SITE_EXIT)) = (CALLER.get(), unsafe { data.as_ref() }.map(|it| it.site)) {
         agent.guarded(|| backend.finalize_here(agent));
     }

@@ -120,7 +120,7 @@ const FIRST_COUNTING_COPIES: u32 = 27;
 /// # Safety
 /// `record` points to an activity record of CUPTI's, of this extent.
 pub unsafe fn read(record: *const u8, extent: Extent) -> Record {
-    // SAFETY: the caller's promise; each kind's reader gets its own kind.
+    // SAFETY: the caller promises an activity record of CUPTI's, of this extent; each kind's reader gets its own kind.
     unsafe {
         match kind(record) {
             KIND_CONCURRENT_KERNEL | KIND_KERNEL => {
@@ -205,7 +205,8 @@ pub fn is_kernel(kind: u32) -> bool {
 /// # Safety
 /// `record` points to a record of a kind that [`is_kernel`].
 pub unsafe fn kernel(record: *const u8) -> (Kernel, *const c_char) {
-    // SAFETY: the caller's promise, and offsets that hold in every version.
+    // SAFETY: the caller promises a record of a kind that [`is_kernel`], which has these fields at the same offsets in
+    // every version.
     unsafe {
         let (start, end) = times(record);
         let kernel = Kernel {
@@ -252,7 +253,8 @@ pub mod memset_offset {
 /// `record` points to a record of kind [`KIND_MEMSET`].
 pub unsafe fn memset(record: *const u8) -> Memset {
     use memset_offset as at;
-    // SAFETY: the caller's promise, and offsets that hold in every version.
+    // SAFETY: the caller promises a record of kind [`KIND_MEMSET`], which has these fields at the same offsets in every
+    // version.
     unsafe {
         let (start, end) = times(record);
         let graph_node: u64 = field(record, at::GRAPH_NODE);
@@ -308,7 +310,8 @@ pub const FLAG_MEMCPY_ASYNC: u8 = 1;
 /// `record` points to a record of kind [`KIND_MEMCPY`] and of this extent.
 pub unsafe fn memcpy(record: *const u8, extent: Extent) -> Memcpy {
     use memcpy_offset as at;
-    // SAFETY: the caller's promise, and offsets that hold in every version.
+    // SAFETY: the caller promises a record of kind [`KIND_MEMCPY`] and of this extent, which has these fields at the
+    // same offsets in every version that has them.
     unsafe {
         Memcpy {
             graph_node: field(record, at::GRAPH_NODE),
@@ -330,7 +333,8 @@ pub unsafe fn memcpy(record: *const u8, extent: Extent) -> Memcpy {
 /// `record` points to a record of kind [`KIND_MEMCPY_PEER`].
 pub unsafe fn memcpy_peer(record: *const u8) -> Memcpy {
     use memcpy_peer_offset as at;
-    // SAFETY: the caller's promise, and offsets that hold in every version.
+    // SAFETY: the caller promises a record of kind [`KIND_MEMCPY_PEER`], which has these fields at the same offsets in
+    // every version.
     unsafe {
         Memcpy {
             graph_node: field(record, at::GRAPH_NODE),
@@ -352,7 +356,7 @@ pub unsafe fn memcpy_peer(record: *const u8) -> Memcpy {
 /// `record` points to a record of either kind.
 unsafe fn any_memcpy(record: *const u8) -> Memcpy {
     use memcpy_offset as at;
-    // SAFETY: the caller's promise, and offsets that hold in every version.
+    // SAFETY: the caller promises a record of either kind; both have these fields at the same offsets in every version.
     unsafe {
         let (start, end) = times(record);
         Memcpy {
@@ -387,7 +391,8 @@ pub mod graph_offset {
 /// `record` points to a record of kind [`KIND_GRAPH_TRACE`].
 pub unsafe fn graph(record: *const u8) -> Graph {
     use graph_offset as at;
-    // SAFETY: the caller's promise, and offsets that hold in every version.
+    // SAFETY: the caller promises a record of kind [`KIND_GRAPH_TRACE`], which has these fields at the same offsets in
+    // every version.
     unsafe {
         let (start, end) = times_at(record, at::START, at::END);
         Graph {
@@ -408,7 +413,7 @@ pub unsafe fn graph(record: *const u8) -> Graph {
 /// # Safety
 /// `record` points to a record of such a kind.
 unsafe fn times(record: *const u8) -> (Realtime, Realtime) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a record of such a kind, which has start and end there.
     unsafe { times_at(record, offset::START, offset::END) }
 }
 
@@ -417,7 +422,7 @@ unsafe fn times(record: *const u8) -> (Realtime, Realtime) {
 /// # Safety
 /// `record` points to a record that has them there.
 unsafe fn times_at(record: *const u8, start: usize, end: usize) -> (Realtime, Realtime) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a record that has start and end at these offsets.
     let (start, end): (u64, u64) = unsafe { (field(record, start), field(record, end)) };
     if start != 0 && end != 0 { (Realtime(start), Realtime(end)) } else { (Realtime(0), Realtime(0)) }
 }
@@ -425,7 +430,7 @@ unsafe fn times_at(record: *const u8, start: usize, end: usize) -> (Realtime, Re
 /// # Safety
 /// `size_of::<T>()` bytes at `base + offset` are readable and any bytes are a `T`.
 unsafe fn field<T: Copy>(base: *const u8, offset: usize) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that so many bytes are readable there and that any bytes are a `T`.
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
 }
 
@@ -481,7 +486,8 @@ pub const OVERHEAD_KINDS: [(u32, OverheadKind); 9] = [
 /// `record` points to a record of kind [`KIND_OVERHEAD`].
 pub unsafe fn overhead(record: *const u8) -> (Overhead, Option<u32>) {
     use overhead_offset as at;
-    // SAFETY: the caller's promise, and offsets that hold in every version.
+    // SAFETY: the caller promises a record of kind [`KIND_OVERHEAD`], which has these fields at the same offsets in
+    // every version.
     unsafe {
         let number: u32 = field(record, at::OVERHEAD_KIND);
         let kind = OVERHEAD_KINDS.iter().find(|it| it.0 == number).map_or(OverheadKind::Other, |it| it.1);
@@ -548,7 +554,8 @@ const THROTTLING_IN_CPU: u32 = 1;
 pub unsafe fn migration(record: *const u8) -> Migration {
     use MigrationKind::*;
     use unified_offset as at;
-    // SAFETY: the caller's promise, and offsets that hold in every version.
+    // SAFETY: the caller promises a record of kind [`KIND_UNIFIED_MEMORY`], which has these fields at the same offsets
+    // in every version.
     let (counter, value, flags, start, end, address, src, dst) = unsafe {
         (
             field::<u32>(record, at::COUNTER),

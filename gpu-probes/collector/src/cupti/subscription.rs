@@ -131,7 +131,8 @@ impl CuptiBackend {
     /// # Safety
     /// CUPTI filled `valid` bytes at `buffer`; `record` is null or one of its records.
     pub(super) unsafe fn step(&self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Option<CuptiResult> {
-        // SAFETY: the caller's promise, and our own subscription.
+        // SAFETY: the caller promises that CUPTI filled `valid` bytes at `buffer` and that `record` is null or one of
+        // its records; the subscription is our own.
         Some(unsafe {
             match self.scope() {
                 Some(subscriber) => self.cupti.next_record_v2?(subscriber, buffer, valid, record),

@@ -366,10 +366,11 @@ impl CuptiBackend {
     /// Keeps the other user's value of an attribute of ours for when it has the records; returns whether it is one.
     ///
     /// # Safety
-    /// `value` is null or points to `*size` bytes.
+    /// `size` is null or points to a number; `value` is null or points to so many bytes.
     pub(super) unsafe fn keep_attribute(&self, attribute: u32, size: *mut usize, value: *mut u8) -> bool {
         let Some(kept) = self.kept(attribute) else { return false };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `size` is null or points to a number and `value` is null or points to so
+        // many bytes.
         let given = unsafe { size.as_ref().filter(|it| **it > 0).and(value.as_ref()) };
         given.inspect(|it| kept.store(**it, Ordering::Release)).is_some()
     }

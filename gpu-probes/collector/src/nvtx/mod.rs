@@ -51,15 +51,16 @@ static NEXT: [AtomicPtr<c_void>; N_HOOKS] = [const { AtomicPtr::new(std::ptr::nu
 /// Called by NVTX at the first NVTX call of a library. Returns 1 if a tool follows its calls; with 0, they do nothing.
 ///
 /// # Safety
-/// `get_export_table` is NVTX's.
+/// `get_export_table` is null or the function that NVTX passes to a tool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn InitializeInjectionNvtx2(get_export_table: Option<GetExportTable>) -> c_int {
     let found = caught(None, || {
         crate::quiet_panics();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the function, if it is given, is NVTX's.
         get_export_table.and_then(|get| unsafe { slots(get) }).map(|slots| (slots, contents(&slots)))
     });
-    // SAFETY: the caller's promise, which the other tool is given too.
+    // SAFETY: the caller promises that `get_export_table` is null or NVTX's function: what the other tool is to be
+    // given, too.
     let is_chained = chained().is_some_and(|it| unsafe { it(get_export_table) } != 0);
     let is_attached = caught(false, || found.is_some_and(|(slots, before)| attach(&slots, &before)));
     c_int::from(is_chained || is_attached)
@@ -99,7 +100,7 @@ fn of_chained(name: &CStr) -> Option<*mut c_void> {
 type Slots = [*mut Slot; N_HOOKS];
 
 /// # Safety
-/// `get` is NVTX's.
+/// `get` is the function that NVTX passes to a tool.
 unsafe fn slots(get: GetExportTable) -> Option<Slots> {
     // SAFETY: NVTX's own table, null or valid for ever.
     let callbacks = unsafe { get(CALLBACKS).cast::<ExportedCallbacks>().as_ref() }?;

@@ -102,10 +102,10 @@ static KNOWN_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// nothing.
 ///
 /// # Safety
-/// `module` is NVTX's.
+/// `module` is null or what NVTX passes to a tool: it has as many segments as it says, and these as many slots.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn InitializeInjectionNvtxExtension(module: *mut Module) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `module` is null or NVTX's: what the other tool is to be given, too.
     let is_chained = super::chained_extension().is_some_and(|it| unsafe { it(module) } != 0);
     // SAFETY: the same.
     let is_attached = caught(false, || unsafe { attach(module) });
@@ -115,9 +115,9 @@ pub unsafe extern "C" fn InitializeInjectionNvtxExtension(module: *mut Module) -
 /// Puts our function into a library's slot, unless another tool has put its own there: that then answers alone.
 ///
 /// # Safety
-/// `module` is null or NVTX's, which initializes it.
+/// As for [`InitializeInjectionNvtxExtension`], while NVTX initializes the module: its slots may be written.
 unsafe fn attach(module: *mut Module) -> bool {
-    // SAFETY: the caller's promise, for all of NVTX's structures here.
+    // SAFETY: the caller promises that `module` is null or NVTX's, which has as many segments and slots as it says.
     unsafe {
         let Some(module) = module.as_ref().filter(|it| it.id == PAYLOAD_MODULE && it.segment_count != 0) else {
             return false;
@@ -150,12 +150,12 @@ unsafe extern "C" fn register_schema(domain: Handle, schema: *const Schema) -> u
 /// Returns where a payload's first size is.
 ///
 /// # Safety
-/// The schema has the entries that it says.
+/// The schema has as many entries as it says, if its fields say that it has any.
 unsafe fn size_offset(schema: &Schema) -> Option<usize> {
     let is_read = schema.fields & HAS_ENTRIES == HAS_ENTRIES
         && (schema.fields & HAS_TYPE == 0 || schema.kind == STATIC)
         && !schema.entries.is_null();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the schema has as many entries as it says; they are not null here.
     let entries = is_read.then(|| unsafe { std::slice::from_raw_parts(schema.entries, schema.entry_count) })?;
     let at = entries.iter().position(|it| it.kind == TYPE_SIZE && it.flags == 0 && it.detail == 0)?;
     // An offset of 0 is one that the tool should find out, but for the first entry.
@@ -184,17 +184,18 @@ fn offset_of(domain: Handle, id: u64) -> Option<usize> {
 /// Returns the first size in the payloads of an event of a domain.
 ///
 /// # Safety
-/// `payloads` is null or has that many, with the data that they say.
+/// `payloads` is null or points to that many, each with null or as many bytes as it says.
 pub(super) unsafe fn size_in(domain: Handle, payloads: *const Payload, count: usize) -> Option<u64> {
     if payloads.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `payloads`, which is not null here, has that many.
     let payloads = unsafe { std::slice::from_raw_parts(payloads, count.min(MOST_PAYLOADS)) };
     payloads.iter().find_map(|it| {
         let offset = offset_of(domain, it.schema)?;
         let fits = offset.checked_add(size_of::<u64>()).is_some_and(|end| end <= it.size) && !it.data.is_null();
-        // SAFETY: the caller's promise; any alignment.
+        // SAFETY: the caller promises that a payload has the bytes that it says: these are among them, at any
+        // alignment.
         fits.then(|| unsafe { it.data.cast::<u8>().add(offset).cast::<u64>().read_unaligned() })
     })
 }

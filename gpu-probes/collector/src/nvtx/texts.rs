@@ -167,7 +167,8 @@ impl Name {
     pub(super) unsafe fn with<R>(self, run: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             Name::Ascii(text) if text.is_null() => run(b""),
-            // SAFETY: the caller's promise, here and below.
+            // SAFETY: the caller promises what NVTX's functions take, here and below: null, a string with its end, or
+            // attributes with the message that they say.
             Name::Ascii(text) => run(unsafe { CStr::from_ptr(text) }.to_bytes()),
             Name::Wide(text) => {
                 let mut buffer = [0; MOST_NAME];
@@ -190,10 +191,11 @@ impl Name {
     /// Returns what else the program says of an event of a domain.
     ///
     /// # Safety
-    /// As for [`Name::with`]; payloads with a schema have that layout.
+    /// As for [`Name::with`]; the attributes have as many payloads as they say, and each payload null or as many bytes
+    /// as it says.
     pub(super) unsafe fn details(self, domain: Handle) -> Details {
         let Name::Attributes(attributes) = self else { return Details::default() };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the attributes are null or of the size that they say.
         unsafe { whole(attributes) }.map_or(Details::default(), |it| Details {
             category: it.category,
             color: (it.color_type == ARGB).then_some(it.color),
@@ -207,7 +209,8 @@ impl Name {
                 }
                 payload_type::WITH_SCHEMAS => {
                     let count = usize::try_from(it.payload_count).unwrap_or(0);
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller promises as many payloads as the attributes say, each with null or as many
+                    // bytes as it says.
                     let size = unsafe { size_in(domain, it.payload as *const _, count) };
                     size.map(|it| Payload::integer(it as i64))
                 }
@@ -223,9 +226,9 @@ enum Message {
 }
 
 /// # Safety
-/// Null, or attributes of the size that they say.
+/// `attributes` is null or points to attributes of the size that they say.
 unsafe fn message(attributes: *const Attributes) -> Option<Message> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises null or attributes of the size that they say.
     let it = unsafe { whole(attributes) }?;
     match it.message_type {
         message_type::ASCII => Some(Message::Text(Name::Ascii(it.message.cast()))),
@@ -238,20 +241,20 @@ unsafe fn message(attributes: *const Attributes) -> Option<Message> {
 /// # Safety
 /// As for [`message`].
 unsafe fn whole<'a>(attributes: *const Attributes) -> Option<&'a Attributes> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises null or attributes of the size that they say.
     unsafe { attributes.as_ref() }.filter(|it| usize::from(it.size) >= size_of::<Attributes>())
 }
 
 /// Writes a wide string as UTF-8, cut to what fits; returns its length.
 ///
 /// # Safety
-/// Null, or a string of wide characters with a 0 at its end.
+/// `text` is null or a string of wide characters with a 0 at its end.
 unsafe fn narrowed(text: *const Wide, to: &mut [u8; MOST_NAME]) -> usize {
     if text.is_null() {
         return 0;
     }
     let mut len = 0;
-    // SAFETY: the caller's promise; it ends at the 0.
+    // SAFETY: the caller promises a string of wide characters with a 0 at its end, where this ends.
     let characters = (0..).map(|at| unsafe { text.add(at).read_unaligned() }).take_while(|it| *it != 0);
     for character in characters.map(|it| char::from_u32(it).unwrap_or(char::REPLACEMENT_CHARACTER)) {
         if len + character.len_utf8() > to.len() {

@@ -60,7 +60,7 @@ struct State {
 /// `params` is null or points at the parameter structure of the call with this id, which the calling thread makes.
 pub(super) unsafe fn begin_call(id: u32, params: *const c_void) {
     end_call();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `params` is null or points at the parameters of this call, which is under way.
     OF_CALL.set(unsafe { Arguments::of(id, params) });
 }
 
@@ -81,7 +81,7 @@ unsafe fn values(parameters: &Parameters) -> Option<(u64, [u64; MOST_ARGUMENTS])
     let call = OF_CALL.get()?;
     let (mut there, mut values) = (0, [0; MOST_ARGUMENTS]);
     for (number, it) in parameters.iter().enumerate().filter(|it| it.1.bytes > 0) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the thread is in the launch of this kernel, which has such a parameter.
         values[number] = unsafe { call.value(number, it.offset as usize, it.bytes as usize) }?;
         there |= 1 << number;
     }
@@ -110,7 +110,7 @@ impl Slots {
         parameters: &Parameters,
         stream: Handle,
     ) -> Option<u64> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the thread is in the launch of this kernel, whose parameters are these.
         let (there, values) = unsafe { values(parameters) }?;
         let mut bytes = [0; SLOT_BYTES];
         bytes[..kernel_words::BYTES].copy_from_slice(words);

@@ -179,9 +179,9 @@ impl Patching {
 /// Writes a word of device memory; returns whether it could.
 ///
 /// # Safety
-/// It is of a context that is alive, as the stream is.
+/// `at` is the address of such a word in a context that is alive, `stream` a stream of it.
 pub(super) unsafe fn write_word(functions: &Functions, at: u64, word: [u8; 8], stream: usize) -> bool {
-    // SAFETY: the caller's promise; the bytes live until the copy is done.
+    // SAFETY: the caller promises a word in a context that is alive and a stream of it; the bytes outlive the copy.
     unsafe {
         let is_begun =
             (functions.copy_to_device)(at as *mut c_void, word.as_ptr().cast(), word.len(), stream as Handle)

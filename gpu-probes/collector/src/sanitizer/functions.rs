@@ -26,7 +26,7 @@ macro_rules! functions {
             /// The symbol that is missing.
             ///
             /// # Safety
-            /// `find` returns null, or the function that the API has under this name.
+            /// `find` returns null, or a function with the signature of the API's of this name, which stays loaded.
             pub(super) unsafe fn from_symbols(find: impl Fn(&CStr) -> *mut c_void) -> Result<Self, &'static CStr> {
                 Ok(Functions {
                     $($field: {
@@ -34,7 +34,8 @@ macro_rules! functions {
                         if address.is_null() {
                             return Err($symbol);
                         }
-                        // SAFETY: the caller's promise, and the API's own signatures.
+                        // SAFETY: the caller promises a function with the signature of the API's of this name; it is
+                        // not null here.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> u32>(address) }
                     },)*
                 })

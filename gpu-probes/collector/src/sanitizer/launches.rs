@@ -95,7 +95,8 @@ pub(super) unsafe fn begin(
         records: Records::Certain,
     };
     let entered = entered(events::Call::Kernel, correlation, data.function_name, registers);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `data` is the API's for this launch, with a name that is null or a C string
+    // until it ends, and the registers at the API's call.
     unsafe { launch::enter(this_thread(), agent, &entered, submission) };
 }
 
@@ -136,7 +137,7 @@ pub(super) unsafe fn begin_graph(agent: &'static Agent, data: &GraphLaunchData, 
         is_captured: false,
         records: Records::Possible,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises the registers at the API's call; there is no name.
     unsafe {
         launch::enter(this_thread(), agent, &entered(events::Call::Graph, correlation, null(), registers), submission)
     };

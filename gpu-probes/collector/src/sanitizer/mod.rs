@@ -105,9 +105,10 @@ impl SanitizerBackend {
     /// One is missing.
     ///
     /// # Safety
-    /// They are those of the API, or behave like them.
+    /// `find` returns null or the API's function of this name, or one of the same signature that behaves like it; they
+    /// stay loaded.
     pub unsafe fn of_symbols(find: impl Fn(&CStr) -> *mut c_void, driver: Driver) -> Result<Self, String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `find` returns null, the API's functions, or what has their signatures.
         let functions = unsafe { Functions::from_symbols(find) };
         SanitizerBackend::new(functions.map_err(|it| it.to_string_lossy().into_owned())?, driver)
     }
@@ -235,12 +236,14 @@ impl Run {
             API_ENTER => {
                 patching.wait_for_clocks();
                 if !is_of_graph {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller promises that `call` is the API's for this call, which the calling thread
+                    // makes: so are its parameters.
                     unsafe { arguments::begin_call(id, call.parameters) };
                 }
             }
             API_EXIT if is_of_graph => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that `call` is the API's for this call, whose result is null or can be
+                // read at its exit.
                 let has_failed = unsafe { call.result.as_ref() }.is_some_and(|it| *it != 0);
                 let launched = launches::take_last_graph();
                 launched.filter(|_| has_failed).into_iter().for_each(|it| patching.graph_failed(it));

@@ -193,7 +193,8 @@ impl Kernel {
     ) -> Option<u64> {
         let WithHandlers { name, handlers, parameters, .. } = &self.with;
         let words = words(self.block, *name, handlers[usize::from(choice.holding)], taking, self.timing);
-        // SAFETY: the caller's promise, and that of the tracer: the parameters are those that the kernel's code has.
+        // SAFETY: the caller promises that the calling thread launches this kernel, in this stream; the tracer promises
+        // that the parameters are those that the kernel's code has.
         unsafe { self.arguments?.give(functions, &words, parameters, stream) }
     }
 
@@ -317,7 +318,7 @@ impl BlockMemory {
     /// Allocates it, and has it filled with what it begins with; returns its address.
     ///
     /// # Safety
-    /// A context that is alive, and a stream of it.
+    /// `context` is alive, `stream` one of its streams.
     unsafe fn make(
         self,
         functions: &Functions,
@@ -326,7 +327,8 @@ impl BlockMemory {
         stream: Handle,
     ) -> Result<u64, ImageOutcome> {
         let mut block: Handle = null_mut();
-        // SAFETY: the caller's promise; a live pointer, and initial bytes that are as long as the block.
+        // SAFETY: the caller promises a context that is alive and a stream of it; a live pointer, and initial bytes
+        // that are as long as the block.
         unsafe {
             checked((functions.alloc)(context, &mut block, self.bytes))?;
             checked((functions.copy_to_device)(block, region.initial().cast(), region.block_bytes(), stream))?;
@@ -641,7 +643,7 @@ impl Patching {
         registers: &Pushed,
     ) {
         let are_all_recorded = agent.wants(demand::PATCHED_KERNELS);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `launch` is the API's in a callback about this launch.
         let Some(kernel) = (unsafe { self.kernel_of(functions, launch) }) else { return };
         if kernel.words == 0 && !are_all_recorded {
             return;
@@ -654,7 +656,8 @@ impl Patching {
         let context = kernel.context(launch.context);
         let record = launches::kernel_of(launch, launches::new_correlation(), kernel.device, context);
         let begin = || {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `launch` is the API's for this launch, which the calling thread makes,
+            // and the registers at the API's call.
             unsafe { launches::begin(agent, launch, record.correlation, context, registers) };
         };
         // First, since handlers at the launch set its tag.
@@ -662,7 +665,7 @@ impl Patching {
         if is_begun {
             begin();
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `launch` is the API's for this launch, which the calling thread makes.
         let told = unsafe { self.tell(functions, agent, kernel, launch, record, runs) };
         if !is_begun && told.is_told() && agent.wants(demand::LAUNCHES) {
             begin();
@@ -699,7 +702,7 @@ impl Patching {
             let taking = if told.is_timed { Taking::OfLaunch } else { Taking::None };
             told.words = kernel.address(taking, told.choice);
             if kernel.has_arguments(told.choice) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that the calling thread launches this kernel in this stream.
                 let own = unsafe { kernel.give_arguments(functions, taking, told.choice, launch.stream_handle) };
                 told.words = own.unwrap_or(told.words);
                 if own.is_none() {
@@ -709,7 +712,8 @@ impl Patching {
         }
         if kernel.words != 0 {
             let words = told.words as *const c_void;
-            // SAFETY: the caller's promise; the address is of device memory that stays.
+            // SAFETY: the caller promises that `launch` is the API's for this launch; the address is of device memory
+            // that stays.
             let answer =
                 unsafe { (functions.set_launch_data)(launch.launch, launch.function, launch.stream_handle, words) };
             if answer != SUCCESS {
@@ -732,7 +736,7 @@ impl Patching {
     /// As for [`Patching::launched`].
     pub(super) unsafe fn node_launched(&self, functions: &Functions, agent: &'static Agent, node: &NodeLaunchData) {
         let launch = &node.launch;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `node` is the API's in a callback about this launch.
         let kernel = unsafe { self.kernel_of(functions, launch) };
         let Some(kernel) = kernel.filter(|it| it.words != 0) else { return };
         let runs = agent.runs_twins_now() && !self.is_off.load(Ordering::Acquire);
@@ -742,7 +746,8 @@ impl Patching {
         let taking = if kernel.timing.is_some() { Taking::OfNode } else { Taking::None };
         let choice = if runs { self.choose_for_node(agent, kernel) } else { Choice::default() };
         let data = if runs { kernel.address(taking, choice) } else { 0 };
-        // SAFETY: the caller's promise; the address is of device memory that stays.
+        // SAFETY: the caller promises that `node` is the API's for this launch; the address is of device memory that
+        // stays, or null.
         let is_told = unsafe { (functions.set_data)(launch.function, data as *const c_void) } == SUCCESS;
         if let Some(timing) = kernel.timing {
             let record = launches::node_of(launch, node.node, kernel.device, kernel.context(launch.context));
@@ -791,7 +796,7 @@ impl Patching {
         match self.launched.find(key) {
             // SAFETY: what `learn` has put there, which is never freed.
             Some((known, _)) => Some(unsafe { &*(known as *const Kernel) }),
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `launch` is the API's in a callback about this launch.
             None => Some(unsafe { self.learn(functions, launch, key) }),
         }
     }
@@ -814,7 +819,8 @@ impl Patching {
         if kernel.words != 0 {
             // What it gets where no callback of ours says: after the run. The block says then that it does nothing.
             let data = kernel.address(Taking::None, Choice::default()) as *const c_void;
-            // SAFETY: the caller's promise; the address is of device memory that stays, or null.
+            // SAFETY: the caller promises that `launch` is the API's for this launch; the address is of device memory
+            // that stays, or null.
             unsafe { (functions.set_data)(launch.function, data) };
         }
         kernel

@@ -50,7 +50,7 @@ pub const TYPE_UNIFIED: u32 = 4;
 /// `params` points at its parameter structure.
 #[inline(never)]
 pub(super) unsafe fn params(copy: CopyCall, params: *const u8) -> Params {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `params` points at the copy's parameter structure.
     let (handle, records) =
         unsafe { (copy.stream_at.map_or(0, |at| read(params, at.into())), records(copy.shape, params)) };
     Params { records, ..of_stream(Stream { handle, per_thread: copy.is_per_thread }) }
@@ -61,7 +61,7 @@ pub(super) unsafe fn params(copy: CopyCall, params: *const u8) -> Params {
 /// # Safety
 /// As for [`params`].
 unsafe fn records(shape: Shape, params: *const u8) -> Records {
-    // SAFETY: the caller's promise; what it points to is the call's too.
+    // SAFETY: the caller promises that `params` points at the copy's parameters; what these point to is the call's too.
     let (is_empty, may_be_host) = unsafe {
         match shape {
             Bytes(at) => (read::<usize>(params, at.into()) == 0, false),
@@ -86,7 +86,7 @@ unsafe fn pitched(copy: *const u8, dimensions: usize) -> (bool, bool) {
     if copy.is_null() {
         return (false, true);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `copy`, which is not null here, points at such a structure.
     unsafe {
         let is_empty = rows::EXTENTS[dimensions].iter().any(|at| read::<usize>(copy, *at) == 0);
         let may_be_host = |at: usize| matches!(read(copy, at), TYPE_HOST | TYPE_UNIFIED);

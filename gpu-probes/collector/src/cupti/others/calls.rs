@@ -48,11 +48,11 @@ macro_rules! redirected {
             /// Fills the table.
             ///
             /// # Safety
-            /// `find` returns the addresses of CUPTI's functions, which stay loaded.
+            /// `find` returns the addresses of CUPTI's functions by their names; they stay loaded.
             pub(super) unsafe fn of(find: impl Fn(&CStr) -> Option<u64>) -> Self {
                 Real { $($name: {
                     let address = find($symbol).unwrap_or_default() as *mut c_void;
-                    // SAFETY: the caller's promise; null becomes `None`.
+                    // SAFETY: the caller promises the address of CUPTI's function of this name; 0 becomes `None`.
                     unsafe {
                         std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn($($argument),*) -> CuptiResult>>(
                             address,
@@ -407,7 +407,7 @@ mod handlers {
             None => OTHER.subscription()?,
         };
         OTHER.subscribe(handle, function, user_data);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `subscriber`, which is not null here, points to a handle.
         unsafe { subscriber.write(handle) };
         Some(SUCCESS)
     }

@@ -302,13 +302,13 @@ unsafe fn symbols_in_gnu_hash(at: u64) -> usize {
 /// # Safety
 /// `at` is the address of such a table.
 unsafe fn symbols_in_hash(at: u64) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `at` is the address of such a table, of which this is the second number.
     unsafe { read::<u32>(at + 4) as usize }
 }
 
 /// # Safety
 /// `size_of::<T>()` bytes at `address` are readable, and any bytes are a `T`.
 unsafe fn read<T: Copy>(address: u64) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that so many bytes are readable there and that any bytes are a `T`.
     unsafe { (address as *const T).read_unaligned() }
 }

@@ -91,7 +91,8 @@ macro_rules! of_records {
 /// Gives the tool a subscription of its own, one at a time.
 ///
 /// # Safety
-/// As for `cuptiSubscribe`.
+/// As for `cuptiSubscribe`: `subscriber` is null or has room for a handle, and the callback takes this user data until
+/// the subscription ends.
 pub(super) unsafe fn subscribe(
     subscriber: *mut Handle,
     callback: Option<CallbackFunction>,
@@ -100,7 +101,8 @@ pub(super) unsafe fn subscribe(
     if !TOOL.calls.load(Ordering::Acquire).is_null() {
         return ERROR_MULTIPLE_SUBSCRIBERS;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `cuptiSubscribe` asks for: null or room for a handle, and a callback that takes
+    // this user data.
     let answer = unsafe { subscribe_v2(subscriber, callback, user_data, null_mut()) };
     if answer == SUCCESS {
         // SAFETY: CUPTI has just written there.
@@ -112,7 +114,8 @@ pub(super) unsafe fn subscribe(
 /// Subscribes as the tool asks for, and allows others.
 ///
 /// # Safety
-/// As for `cuptiSubscribe_v2`.
+/// As for [`subscribe`], which is `cuptiSubscribe_v2`'s too; `parameters` is null or points to a structure of the size
+/// that it begins with.
 pub(super) unsafe fn subscribe_v2(
     subscriber: *mut Handle,
     callback: Option<CallbackFunction>,
@@ -208,11 +211,11 @@ pub(super) fn register_timestamp(function: Option<TimestampFunction>) -> CuptiRe
 }
 
 /// # Safety
-/// As for `cuptiGetTimestamp`.
+/// As for `cuptiGetTimestamp`: `time` is null or may be written.
 pub(super) unsafe fn timestamp(time: *mut u64) -> CuptiResult {
     match (CLOCK.function(), time.is_null()) {
         (Some(function), false) => {
-            // SAFETY: the tool's own function, and the caller's promise.
+            // SAFETY: the tool's own function; the caller promises that `time`, which is not null here, may be written.
             unsafe { time.write(function()) };
             SUCCESS
         }

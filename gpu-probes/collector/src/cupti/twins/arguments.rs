@@ -48,7 +48,8 @@ impl Arguments {
     pub unsafe fn of(id: u32, params: *const c_void) -> Option<Arguments> {
         let (values_at, extra_at) = places(role_of(domain::DRIVER, id)?)?;
         let params = Some(params.cast::<u8>()).filter(|it| !it.is_null())?;
-        // SAFETY: the caller's promise, and the offsets of `layouts.txt`.
+        // SAFETY: the caller promises that `params`, which is not null here, points at the parameter structure of this
+        // call, which has the lists at the offsets of `layouts.txt`.
         unsafe {
             let values: *const *const u8 = read(params, values_at);
             if !values.is_null() {

@@ -196,7 +196,7 @@ impl Extents {
     /// # Safety
     /// 12 bytes at `base + offset` are readable.
     unsafe fn read(base: *const u8, offset: usize) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that 12 bytes are readable there.
         Extents(unsafe { read(base, offset) })
     }
 }
@@ -282,7 +282,8 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
     if at.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise, and the offsets of the layouts.
+    // SAFETY: the caller promises that `params`, which is not null here, points at the parameters of a launch with this
+    // role, which have these fields at the offsets of its layout.
     unsafe {
         match role {
             Role::Launch { per_thread } | Role::Cooperative { per_thread } => Some(Kernel {
@@ -320,7 +321,8 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
 /// # Safety
 /// `config` points at a `CUlaunchConfig`.
 unsafe fn attribute(config: *const u8, id: u32) -> Option<*const u8> {
-    // SAFETY: the caller's promise, and the offsets of the layouts.
+    // SAFETY: the caller promises that `config` points at a `CUlaunchConfig`, which has these fields at the offsets of
+    // its layout.
     let (attributes, n): (*const u8, u32) =
         unsafe { (read(config, offset::config::ATTRIBUTES), read(config, offset::config::ATTRIBUTES_LEN)) };
     // SAFETY: as many attributes as the launch says that it has.
@@ -365,7 +367,8 @@ impl NodeLayout {
 /// `node` points at a structure of this layout.
 pub(super) unsafe fn node_kernel(layout: NodeLayout, node: *const u8) -> Option<(Kernel, usize)> {
     let at = layout.kernel_node();
-    // SAFETY: the caller's promise, and the offsets of the layouts.
+    // SAFETY: the caller promises that `node` points at a structure of this layout, which has these fields at its
+    // offsets.
     unsafe {
         if layout == NodeLayout::Any && read::<u32>(node, offset::any_node::TYPE) != NODE_IS_KERNEL {
             return None;

@@ -68,12 +68,13 @@ const INVALID_VALUE: u32 = 1;
 const MOST_PARAMETERS: usize = 32_764;
 
 /// # Safety
-/// All handles are those of kernels and alive.
+/// `kernel` is alive: a `CUkernel` or a `CUfunction`, of the origin that is given, whose code stays loaded meanwhile.
 impl Handles {
     /// Returns which code a kernel is of, a `CUkernel` or a `CUfunction`.
     pub(super) unsafe fn code_of(&self, kernel: u64) -> Answer<KernelCode> {
         let (kernel, mut code, mut name) = (kernel as Handle, null_mut(), null());
-        // SAFETY: the caller's promise; live pointers. A function has no library, which the driver says.
+        // SAFETY: the caller promises that the kernel is alive; live pointers. A function has no library, which the
+        // driver says.
         let origin = unsafe {
             if of(self.kernel_library)?(&mut code, kernel) == SUCCESS {
                 checked(of(self.kernel_name)?(&mut name, kernel))?;
@@ -101,7 +102,7 @@ impl Handles {
         let mut all = Vec::new();
         while all.len() < MOST_PARAMETERS {
             let (mut offset, mut bytes) = (0, 0);
-            // SAFETY: the caller's promise; live integers.
+            // SAFETY: the caller promises that the kernel is alive; live integers.
             match unsafe { ask(kernel as Handle, all.len(), &mut offset, &mut bytes) } {
                 SUCCESS => all.push((offset, bytes)),
                 INVALID_VALUE => return Ok(all),
@@ -121,12 +122,14 @@ fn of<F>(function: Option<F>) -> Answer<F> {
 }
 
 /// # Safety
-/// All handles and addresses are those of the driver and alive; pointers have room.
+/// Handles and device addresses are the driver's, alive, and of the current context where they are of one. Memory of
+/// the process has so many bytes until what was begun with it has ended. A launch has the parameters that its kernel
+/// has. Code is what the driver can load: text ends with a 0.
 impl Code {
     /// Makes a context current on this thread, whose calls disturb no capture.
     pub(crate) unsafe fn enter(&self, context: Handle) -> Answer<()> {
         let mut mode = CAPTURE_MODE_RELAXED;
-        // SAFETY: the caller's promise; a live integer.
+        // SAFETY: the caller promises that the context is alive; a live integer.
         unsafe {
             of(self.exchange_capture_mode)?(&mut mode);
             checked(of(self.set_context)?(context))
@@ -148,7 +151,7 @@ impl Code {
     /// Returns the context of a stream. Of a green context's, the driver does not tell it.
     pub(super) unsafe fn context_of_stream(&self, stream: Handle) -> Answer<Handle> {
         let mut context = null_mut();
-        // SAFETY: the caller's promise; a live pointer.
+        // SAFETY: the caller promises that the stream is alive; a live pointer.
         checked(unsafe { of(self.stream_context)?(stream, &mut context) })?;
         Ok(context)
     }
@@ -156,7 +159,7 @@ impl Code {
     /// Loads code; text ends with a 0.
     pub(super) unsafe fn load(&self, code: &[u8]) -> Answer<Handle> {
         let mut library = null_mut();
-        // SAFETY: the caller's promise; no options.
+        // SAFETY: the caller promises code that the driver can load: text ends with a 0; no options.
         let answer =
             unsafe { of(self.load_library)?(&mut library, code.as_ptr().cast(), null(), null(), 0, null(), null(), 0) };
         checked(answer)?;
@@ -166,7 +169,7 @@ impl Code {
     /// Returns a library's kernel.
     pub(super) unsafe fn kernel(&self, library: Handle, name: &CStr) -> Answer<u64> {
         let mut kernel = null_mut();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the library is alive; a live pointer, and a C string.
         checked(unsafe { of(self.library_kernel)?(&mut kernel, library, name.as_ptr()) })?;
         Ok(kernel as u64)
     }
@@ -174,7 +177,7 @@ impl Code {
     /// Returns a module's function.
     pub(super) unsafe fn module_kernel(&self, module: Handle, name: &CStr) -> Answer<u64> {
         let mut function = null_mut();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the module is alive; a live pointer, and a C string.
         checked(unsafe { of(self.module_function)?(&mut function, module, name.as_ptr()) })?;
         Ok(function as u64)
     }
@@ -182,7 +185,7 @@ impl Code {
     /// Returns a kernel's function in the current context.
     pub(super) unsafe fn function(&self, kernel: u64) -> Answer<u64> {
         let mut function = null_mut();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the kernel is alive; a live pointer.
         checked(unsafe { of(self.kernel_function)?(&mut function, kernel as Handle) })?;
         Ok(function as u64)
     }
@@ -190,7 +193,7 @@ impl Code {
     /// Returns address and size of a variable in the current context.
     pub(super) unsafe fn variable(&self, origin: Origin, code: Handle, name: &CStr) -> Answer<(u64, usize)> {
         let (mut address, mut bytes) = (0, 0);
-        // SAFETY: the caller's promise; live integers.
+        // SAFETY: the caller promises that the module or library is alive; live integers, and a C string.
         unsafe {
             let name = name.as_ptr();
             let answer = match origin {
@@ -207,7 +210,7 @@ impl Code {
 
     pub(super) unsafe fn attribute(&self, kernel: KernelHandle, attribute: u32) -> Answer<i32> {
         let mut value = 0;
-        // SAFETY: the caller's promise; a live integer.
+        // SAFETY: the caller promises that the kernel is alive; a live integer.
         let answer = unsafe {
             match kernel {
                 KernelHandle::Function(it) => of(self.function_attribute)?(&mut value, attribute, it as Handle),
@@ -225,7 +228,8 @@ impl Code {
     pub(super) unsafe fn blocks_per_sm(&self, kernel: u64, threads: u64, shared: u32) -> Answer<u64> {
         let mut blocks = 0;
         let threads = i32::try_from(threads).unwrap_or(i32::MAX);
-        // SAFETY: the caller's promise; a live integer. The driver takes a `CUkernel` for the function, too.
+        // SAFETY: the caller promises that the kernel is alive; a live integer. The driver takes a `CUkernel` for the
+        // function, too.
         checked(unsafe { of(self.occupancy)?(&mut blocks, kernel as Handle, threads, shared as usize) })?;
         Ok(u64::try_from(blocks).unwrap_or(0))
     }
@@ -234,7 +238,8 @@ impl Code {
     pub(super) unsafe fn clusters_at_once(&self, kernel: u64, launch: &Kernel) -> Answer<u64> {
         let mut clusters = 0;
         let ask = of(self.active_clusters)?;
-        // SAFETY: the caller's promise; a live integer. The driver takes a `CUkernel` for the function, too.
+        // SAFETY: the caller promises that the kernel is alive; a live integer. The driver takes a `CUkernel` for the
+        // function, too.
         checked(launch.with_config(|config| unsafe { ask(&mut clusters, kernel as Handle, config) }))?;
         Ok(u64::try_from(clusters).unwrap_or(0))
     }
@@ -242,7 +247,7 @@ impl Code {
     /// Returns how a node groups its blocks, if it does.
     pub(super) unsafe fn cluster_of_node(&self, node: u64) -> Answer<Option<Extents>> {
         let mut value = [0u32; (offset::attribute::BYTES - offset::attribute::VALUE) / 4];
-        // SAFETY: the caller's promise; room for an attribute's value.
+        // SAFETY: the caller promises that the node is alive; room for an attribute's value.
         checked(unsafe { of(self.node_attribute)?(node as Handle, ATTRIBUTE_CLUSTER, value.as_mut_ptr().cast()) })?;
         Ok((value[0] != 0).then_some(Extents([value[0], value[1], value[2]])))
     }
@@ -250,18 +255,19 @@ impl Code {
     /// Returns what a kernel node is made of, as [`NodeLayout::Kernel`] describes it.
     pub(super) unsafe fn node(&self, node: u64) -> Answer<[u64; NodeLayout::Kernel.size() / 8]> {
         let mut params = [0; NodeLayout::Kernel.size() / 8];
-        // SAFETY: the caller's promise; room for the structure.
+        // SAFETY: the caller promises that the node is alive; room for the structure.
         checked(unsafe { of(self.node_params)?(node as Handle, params.as_mut_ptr().cast()) })?;
         Ok(params)
     }
 
     pub(super) unsafe fn set_node(&self, node: u64, params: &[u64; NodeLayout::Kernel.size() / 8]) -> Answer<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the node and what the structure names are alive; the structure has this
+        // layout.
         checked(unsafe { of(self.set_node_params)?(node as Handle, params.as_ptr().cast()) })
     }
 
     pub(super) unsafe fn set_attribute(&self, kernel: KernelHandle, attribute: u32, value: i32) -> Answer<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the kernel is alive.
         let answer = unsafe {
             match kernel {
                 KernelHandle::Function(it) => of(self.set_function_attribute)?(it as Handle, attribute, value),
@@ -300,7 +306,8 @@ impl Code {
     pub(super) unsafe fn launch_thread(&self, function: u64, mut parameter: u64, stream: Handle) -> Answer<()> {
         let thread = GridShape { grid: [1; 3], block: [1; 3] };
         let mut parameters = [(&raw mut parameter).cast::<c_void>()];
-        // SAFETY: the caller's promise; the driver copies the parameter before it returns.
+        // SAFETY: the caller promises that function and stream are alive, and that the kernel has one such parameter;
+        // the driver copies the parameter before it returns.
         unsafe { self.launch(function, thread, &mut parameters, stream) }
     }
 
@@ -313,7 +320,8 @@ impl Code {
         stream: Handle,
     ) -> Answer<()> {
         let parameters = if parameters.is_empty() { null_mut() } else { parameters.as_mut_ptr() };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that function and stream are alive, and as many parameters as the kernel has,
+        // each of its size.
         checked(unsafe {
             let launch = of(self.launch_kernel)?;
             launch(function as Handle, x, y, z, bx, by, bz, 0, stream, parameters, null_mut())
@@ -322,7 +330,7 @@ impl Code {
 
     /// Whether all that was begun in a stream has ended.
     pub(super) unsafe fn is_done(&self, stream: Handle) -> Answer<bool> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the stream is alive.
         match unsafe { of(self.query_stream)?(stream) } {
             NOT_READY => Ok(false),
             answer => checked(answer).map(|()| true),
@@ -331,14 +339,15 @@ impl Code {
 
     /// Begins to copy to the GPU.
     pub(super) unsafe fn write(&self, to: u64, from: *const u8, bytes: usize, stream: Handle) -> Answer<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the stream and so many bytes of device memory are alive, and that so many
+        // bytes are readable at `from` until the copy is done.
         checked(unsafe { of(self.copy_to_device)?(to, from.cast::<c_void>(), bytes, stream) })
     }
 
     /// Lets the GPU use memory of the process, in all contexts, and returns where the current one has it.
     pub(super) unsafe fn register(&self, memory: *mut u8, bytes: usize) -> Answer<u64> {
         let mut address = 0;
-        // SAFETY: the caller's promise; a live integer.
+        // SAFETY: the caller promises that so many bytes stay mapped there, which the GPU may use; a live integer.
         unsafe {
             match of(self.register_memory)?(memory.cast(), bytes, IN_ALL_CONTEXTS | MAPPED) {
                 SUCCESS | ALREADY_REGISTERED => {}
@@ -351,13 +360,14 @@ impl Code {
 
     /// Begins to copy from the GPU.
     pub(super) unsafe fn read(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> Answer<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the stream and so many bytes of device memory are alive, and that so many
+        // bytes are writable at `to` until the copy is done.
         checked(unsafe { of(self.copy_to_host)?(to.cast::<c_void>(), from, bytes, stream) })
     }
 
     /// Waits for what was begun in a stream.
     pub(crate) unsafe fn wait_for(&self, stream: Handle) -> Answer<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the stream is alive.
         checked(unsafe { of(self.wait_for_stream)?(stream) })
     }
 }

@@ -237,7 +237,8 @@ impl Run {
     pub(super) unsafe fn on_twin_callback(&self, domain: u32, id: u32, data: *const CallbackData) {
         let Some(twins) = self.backend.twins() else { return };
         if domain == domain::RESOURCE {
-            // SAFETY: the caller's promise; this domain has another structure.
+            // SAFETY: the caller promises that `data` is CUPTI's for this callback, null or valid while it runs; this
+            // domain has another structure.
             let data = unsafe { data.cast::<ResourceData>().as_ref() };
             match (id, data) {
                 (RESOURCE_CONTEXT_CREATED, Some(data)) => self.offer_context(twins, data.context),
@@ -246,7 +247,7 @@ impl Run {
             }
             return;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `data` is CUPTI's for this callback, null or valid while it runs.
         let (Some(role), Some(data)) = (role_of(domain, id), unsafe { data.as_ref() }) else { return };
         match data.site {
             // SAFETY: the caller's promise: the parameters are those of a call with this role.
@@ -265,7 +266,8 @@ impl Run {
         if params.is_null() {
             return;
         }
-        // SAFETY: the caller's promise, and the offsets of the layouts.
+        // SAFETY: the caller promises that `data` is CUPTI's for a call with this role, whose parameters, not null
+        // here, have these fields at the offsets of its layout.
         unsafe {
             match role {
                 Role::Launch { .. } | Role::LaunchEx { .. } | Role::Cooperative { .. } => {
@@ -298,7 +300,8 @@ impl Run {
         if params.is_null() {
             return;
         }
-        // SAFETY: the caller's promise, and the offsets of the layouts.
+        // SAFETY: the caller promises that `data` is CUPTI's for a call with this role that has succeeded; its
+        // parameters, not null here, have these fields at the offsets of its layout.
         unsafe {
             match role {
                 Role::Load(origin) | Role::LoadFile(origin) => {

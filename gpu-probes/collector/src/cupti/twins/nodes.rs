@@ -34,7 +34,8 @@ impl Run {
         layout: NodeLayout,
         changes: bool,
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that this call's parameters have such a pointer there, null or to a structure of
+        // this layout, and a node before it if the call changes one.
         unsafe {
             let pointer = data.function_params.cast::<u8>().add(at).cast_mut().cast::<*const u8>();
             let description = pointer.read_unaligned();
@@ -58,11 +59,11 @@ impl Run {
     /// Has a node whose attributes have changed be made of the original again, if its twin can't run so.
     ///
     /// # Safety
-    /// `data` is CUPTI's for a call about this node.
+    /// `data` is CUPTI's for a call that has set attributes of this kernel node, which is alive.
     #[cold]
     pub(super) unsafe fn on_node_attributes(&self, twins: &Twins, data: &CallbackData, node: u64) {
         let code = &self.backend.driver.code;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the call has set attributes of this kernel node, which is alive.
         let Ok(mut params) = unseen(|| unsafe { code.node(node) }) else { return };
         let at = params.as_mut_ptr().cast::<u8>();
         // SAFETY: a structure of this layout, which the driver has written.
@@ -82,7 +83,8 @@ impl Run {
         let Err(why) = self.check(twins, &found, &Kernel { handle: original, node, ..made_of }) else { return };
         // SAFETY: where the structure has its handle.
         unsafe { at.add(place).cast::<u64>().write_unaligned(original) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that this kernel node is alive; the structure is the driver's but for the kernel,
+        // which is the original.
         if unseen(|| unsafe { code.set_node(node, &params) }).is_ok() {
             self.count_original_again(twins, &found, holding, why);
         }
@@ -116,7 +118,8 @@ impl Twins {
     /// `node` is null or points at a structure of this layout, which the driver has written.
     pub(super) unsafe fn show_original(&self, node: *mut c_void, layout: NodeLayout) {
         for place in calls::node_handles(layout).iter().filter(|_| !node.is_null()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that `node`, which is not null here, points at a structure of this layout,
+            // which has a handle there.
             let place = unsafe { node.byte_add(*place).cast::<u64>() };
             // SAFETY: as above.
             let handle = unsafe { place.read_unaligned() };

@@ -702,10 +702,10 @@ impl Switch {
 /// its name.
 ///
 /// # Safety
-/// Both are alive, the twin a `CUkernel`.
+/// Both kernels are alive, the first one of this origin, the twin a `CUkernel`.
 unsafe fn alike(backend: &CuptiBackend, origin: Origin, kernel: u64, twin: u64) -> Answer<u64> {
     let handles = &backend.driver.handles;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that both kernels are alive, the twin as a `CUkernel`.
     let (kernels, twins) = unsafe { (handles.parameters(origin, kernel)?, handles.parameters(Origin::Library, twin)?) };
     if kernels == twins { Ok(kernel) } else { Err(UNLIKE) }
 }
@@ -720,10 +720,10 @@ fn tell_once(was_told: &AtomicBool, agent: &Agent, what: &str, failure: Failure)
 /// Makes a twin like its original, as far as the program can change that, and says when it stands for it.
 ///
 /// # Safety
-/// Both are of what the lease is of, functions in the current context.
+/// Both are kernels of code that the lease keeps loaded, in the current context.
 unsafe fn swap(backend: &CuptiBackend, lease: Lease<'_>, original: KernelHandle, twin: KernelHandle) -> Swap {
     let code = &backend.driver.code;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that both are kernels of code that the lease keeps loaded, in the current context.
     let get = |kernel, attribute| lease.call(|| unsafe { code.attribute(kernel, attribute) });
     // SAFETY: as above.
     let set = |attribute, value| lease.call(|| unsafe { code.set_attribute(twin, attribute, value) });
