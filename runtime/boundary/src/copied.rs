@@ -16,6 +16,8 @@ use std::path::Path;
 
 /// Bytes that are read at a time: of a symbol table, few are needed alone.
 const BLOCK_BYTES: u64 = 1 << 16;
+/// Ranges of so many bytes get their memory at once.
+const MANY_BYTES: u64 = 1 << 20;
 /// Larger files are refused: nobody has such a library, and one bit is kept for each block.
 const MOST_FILE_BYTES: u64 = 1 << 40;
 
@@ -94,11 +96,24 @@ impl FileCopy {
         self.get(offset..end).unwrap_or(&[])
     }
 
+    /// Has Linux take the memory of a range at once, which it would else do page by page, at three times the cost.
+    fn take_memory(&self, range: &Range<u64>) {
+        let start = range.start / BLOCK_BYTES * BLOCK_BYTES;
+        // SAFETY: a part of the reserved memory, from the beginning of a page on. What was written there stays.
+        unsafe {
+            let start_at = self.base.add(start as usize).cast();
+            libc::madvise(start_at, (range.end - start) as usize, libc::MADV_POPULATE_WRITE);
+        }
+    }
+
     fn fill(&self, range: Range<u64>) -> Option<()> {
         if range.is_empty() {
             return Some(());
         }
         let mut filled = self.filled.borrow_mut();
+        if (MANY_BYTES..=filled.budget_bytes).contains(&(range.end - range.start)) {
+            self.take_memory(&range);
+        }
         for block in range.start / BLOCK_BYTES..=(range.end - 1) / BLOCK_BYTES {
             if !filled.has(block) {
                 let start = block * BLOCK_BYTES;
