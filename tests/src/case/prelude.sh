@@ -64,12 +64,29 @@ await_dormant() {
   done
 }
 
+# Waits until a command succeeds. Fails if the job ends before.
+await_that() {
+  until "$@" >/dev/null 2>&1; do
+    if [ -n "${job:-}" ] && ! kill -0 "$job" 2>/dev/null && ! "$@" >/dev/null 2>&1; then
+      echo "await_that: the job ended before this: $*" >&2
+      return 1
+    fi
+    sleep 0.01
+  done
+}
+
 # Sends SIGINT to the job, and waits for its end.
 interrupt() {
   kill -INT "$job"
   wait "$job"
 }
 
+# Sets $stranger to the beginning of a command that another user runs: one who has a number and no account. What xputrace
+# has put down for that user is removed in the end.
+stranger() {
+  stranger="setpriv --reuid=$1 --regid=$1 --clear-groups env HOME=/nonexistent LD_LIBRARY_PATH=$PWD/softgpu"
+  trap "rm -rf /var/tmp/xputrace-$1 /var/tmp/xputrace-$1-* /tmp/xputrace-$1 /var/cache/xputrace/twins/$1" EXIT
+}
 
 # Opens the directory to all users, with copies of xputrace and, in softgpu/, of the software GPU.
 publish() {

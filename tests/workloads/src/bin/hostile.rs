@@ -3,7 +3,7 @@
 //! ```text
 //! hostile hello|refused|armed|bye    says a text with control characters, and a forged result, in that message
 //! hostile notes|unknown|short N      is armed, then sends such messages from N threads, without end
-//! hostile requests N                 is armed, asks for the twins of N images, and reads no answer
+//! hostile requests N                 is armed, asks for the twins of N images, reads no answer, and stays until its input ends
 //! hostile ptx FILE                   maps the file; is armed, asks for the twin of a kernel, and waits for it
 //! hostile connect PID                connects to the socket of a tracer again and again, each time under another name
 //! ```
@@ -19,7 +19,8 @@ use xputrace_wire::{SOCKET_VARIABLE, VERSION};
 use xputrace_workloads::Result;
 
 /// Sets a terminal's title, clears it, goes back in the line, and forges a line of results.
-const TEXT: &str = "\x1b]0;forged\x07\x1b[2J\u{9b}31m said\rfirst\u{202e} of all\nforged: launches 0 = joined 0; 0 lost";
+const TEXT: &str =
+    "\x1b]0;forged\x07\x1b[2J\u{9b}31m said\rfirst\u{202e} of all\nforged: launches 0 = joined 0; 0 lost";
 /// Messages after which one without end has begun.
 const BEGUN: usize = 10_000;
 /// A compute capability.
@@ -91,11 +92,10 @@ fn flood(threads: usize, message: impl Fn(usize) -> Vec<u8> + Sync) -> Result<()
 fn requests(n: u64) -> Result<()> {
     let peer = Peer::armed()?;
     peer.send(&Message::new(message::ARMED, &[1], ""))?;
-    for image in 1..=n {
-        peer.ask_for_twin(image)?;
-    }
+    // Until the tracer has enough of it.
+    let _ = (1..=n).try_for_each(|image| peer.ask_for_twin(image));
     say("asked")?;
-    // Until it is killed, the socket stays open.
+    // Until then the socket stays open.
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
@@ -103,8 +103,7 @@ fn requests(n: u64) -> Result<()> {
 fn ptx(path: &str) -> Result<()> {
     let file = File::open(path)?;
     // SAFETY: maps one page of an open file, for good.
-    let page =
-        unsafe { libc::mmap(std::ptr::null_mut(), 1, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), 1, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
     if page == libc::MAP_FAILED {
         return Err(io::Error::last_os_error().into());
     }
@@ -215,7 +214,8 @@ impl Peer {
         };
         memory.write_all(&bytes)?;
         // SAFETY: numbers only.
-        let sealed = unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_WRITE) };
+        let sealed =
+            unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_WRITE) };
         checked(sealed as isize)?;
         let words = [image, 1, bytes.len() as u64, CAPABILITY, CAPABILITY, image_kind::PTX];
         self.send_bytes(&Message::new(message::IMAGE, &words, "").encode(), &[memory.as_raw_fd()])
