@@ -96,7 +96,7 @@ impl FileCopy {
         self.get(offset..end).unwrap_or(&[])
     }
 
-    /// Has Linux take the memory of a range at once, which it would else do page by page, at three times the cost.
+    /// Has Linux take the memory of a range at once, which it would else do page by page, at a higher cost.
     fn take_memory(&self, range: &Range<u64>) {
         let start = range.start / BLOCK_BYTES * BLOCK_BYTES;
         // SAFETY: a part of the reserved memory, from the beginning of a page on. What was written there stays.
