@@ -10,7 +10,7 @@ use xputrace_linux::{Linux, ProcessEvent};
 use xputrace_model::output::StackNames;
 use xputrace_model::plan::Plan;
 use xputrace_model::stack::{Frame, Frames, LINUX_FRAMES, PythonFrames, StackKey};
-use xputrace_symbols::{Detail, Images, Mapping, Object, ProcessKey, Processes, Proof, python_frame};
+use xputrace_symbols::{Detail, Images, Mapping, Object, Omission, ProcessKey, Processes, Proof, python_frame};
 use xputrace_tracer::{ObjectInfo, ProcessIndex, State, TakenStack};
 
 /// First generation of processes that collectors describe, separate from those that perf's records
@@ -101,6 +101,11 @@ impl<K> Over<K> {
 }
 
 impl Stacks {
+    /// Returns what names and lines left out since the last call.
+    pub fn take_omissions(&mut self) -> Vec<Omission> {
+        self.processes.take_omissions()
+    }
+
     /// Creates it without any process.
     pub fn of(plan: &Plan, naming: Naming) -> Self {
         Stacks { takes_in_linux: plan.linux_stacks.is_some(), naming, ..Stacks::default() }

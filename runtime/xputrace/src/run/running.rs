@@ -262,6 +262,7 @@ impl Running {
     pub fn flush(&mut self) {
         let mut state = self.state.borrow_mut();
         state.take_failures().iter().for_each(|it| self.report.fail(it));
+        state.take_omissions().iter().for_each(|it| self.report.note_about_process(&it.to_string()));
         state.take_notes().iter().for_each(|it| self.report.note(it));
         self.report.output_result(state.flush());
     }

@@ -20,6 +20,7 @@ use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::table::{Table, TableDef, TableId};
 use xputrace_render::{Exporter, Maps, StackFile};
 use xputrace_store::Store;
+use xputrace_symbols::Omission;
 use xputrace_tracer::Pipeline;
 
 /// The state of a run. [`super::Running`] owns it.
@@ -145,6 +146,11 @@ impl State {
     /// Returns the failures of maps since the last call.
     pub fn take_failures(&mut self) -> Vec<String> {
         self.store.take_failures()
+    }
+
+    /// Returns what names of stacks left out since the last call.
+    pub fn take_omissions(&mut self) -> Vec<Omission> {
+        self.stacks.take_omissions()
     }
 
     /// Returns the notes since the last call.
