@@ -19,9 +19,16 @@ test: install-needs           ## run all tests; those that need root or a GPU sa
 	@bash tests/install-test-needs.sh
 	@bash tests/run.sh
 
-check:                        ## check formatting and lints
+check:                        ## check formatting, lints, and the crates that it is built from (cargo-deny)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@! grep -rn --include=Cargo.toml --exclude-dir=target '= *"\*"' . || { echo "a crate of any version: name one"; exit 1; }
+	@$(CARGO) deny --version >/dev/null 2>&1 || { echo "installing cargo-deny, which takes some minutes"; \
+	    $(CARGO) install --locked --quiet cargo-deny; }
+	$(CARGO) deny --locked check bans licenses sources
+	@if $(CARGO) deny --locked fetch db 2>/dev/null; then \
+	    $(CARGO) deny --locked check advisories; \
+	else echo "advisories are not checked: their database can't be fetched from here"; fi
 
 roots: build                  ## as root: run the binary in the roots of other distributions (debootstrap)
 	@bash tests/old-roots.sh
