@@ -243,9 +243,10 @@ impl Processes {
     /// # Errors
     /// The process does not exist, or access is denied.
     pub fn map_running(&mut self, key: ProcessKey) -> io::Result<usize> {
-        let path = format!("/proc/{}/maps", key.pid);
-        let text = fs::read(&path).map_err(|it| {
-            io::Error::new(it.kind(), format!("cannot read the mappings of process {} from {path}: {it}", key.pid))
+        let pid = key.pid;
+        let text = fs::read(format!("/proc/{pid}/maps")).map_err(|it| {
+            let text = format!("cannot read the mappings of process {pid} from /proc/{pid}/maps: {it}");
+            io::Error::new(it.kind(), text)
         })?;
         let mappings: Vec<Mapping> = text.split(|it| *it == b'\n').filter_map(executable_mapping).collect();
         for mapping in &mappings {
