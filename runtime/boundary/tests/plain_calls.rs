@@ -54,7 +54,7 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("Command::new(", "child::run"),
     ("libc::open", "read::open"),
     ("libc::fork(", "child::run"),
-    ("libc::execve", "child::run"),
+    ("libc::SYS_execve", "child::run"),
     ("libc::posix_spawn", "child::run"),
     ("libc::send(", "rendezvous::socket::send"),
     ("libc::sendto(", "rendezvous::socket::send"),
@@ -67,7 +67,7 @@ const FORBIDDEN: &[(&str, &str)] = &[
 const ALLOWED: &[(&str, &str, &str)] = &[
     ("bpf/linux/src/btf.rs", "fs::read(", "Linux's own types, in sysfs"),
     ("bpf/linux/src/spawn.rs", "libc::fork(", "starts the command that the user gave, as the user runs it"),
-    ("bpf/linux/src/spawn.rs", "libc::execve", "the same"),
+    ("bpf/linux/src/spawn.rs", "libc::SYS_execve", "the same"),
     ("bpf/linux/src/sys.rs", "libc::fork(", "tells in a child whether a system call ends us"),
     ("bpf/linux/src/trial.rs", "MmapOptions::new(", "Linux probes only what is mapped; nothing reads these bytes"),
     ("gpu-probes/cubins/src/cache.rs", "DirBuilder::new(", "root's own directory, or the user's own: checked at once"),
