@@ -82,10 +82,17 @@ interrupt() {
 }
 
 # Sets $stranger to the beginning of a command that another user runs: one who has a number and no account. What xputrace
-# has put down for that user is removed in the end.
+# has put down for this user, and for others whose numbers follow, is removed in the end.
 stranger() {
   stranger="setpriv --reuid=$1 --regid=$1 --clear-groups env HOME=/nonexistent LD_LIBRARY_PATH=$PWD/softgpu"
-  trap "rm -rf /var/tmp/xputrace-$1 /var/tmp/xputrace-$1-* /tmp/xputrace-$1 /var/cache/xputrace/twins/$1" EXIT
+  strangers="$*"
+  trap forget_strangers EXIT
+}
+
+forget_strangers() {
+  for uid in $strangers; do
+    rm -rf /var/tmp/xputrace-$uid /var/tmp/xputrace-$uid-* /tmp/xputrace-$uid /var/cache/xputrace/twins/$uid
+  done
 }
 
 # Opens the directory to all users, with copies of xputrace and, in softgpu/, of the software GPU.
@@ -100,4 +107,3 @@ publish() {
     ln -sf libxputrace_softgpu.so softgpu/$name
   done
 }
-

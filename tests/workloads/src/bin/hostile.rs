@@ -25,8 +25,9 @@ const TEXT: &str =
 const BEGUN: usize = 10_000;
 /// A compute capability.
 const CAPABILITY: u64 = 80;
+/// Of a version that only the ptxas of a test takes: others are passed over.
 const KERNEL: &str =
-    ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry asked(.param .u64 values) { ret; }\n";
+    ".version 99.9\n.target sm_80\n.address_size 64\n.visible .entry asked(.param .u64 values) { ret; }\n";
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -126,7 +127,7 @@ fn connect(tracer: &str) -> Result<()> {
         // Refused where too many wait, or the tracer has ended.
         if Peer::connect(name).is_ok() {
             connected += 1;
-            if connected % BEGUN == 0 {
+            if connected == BEGUN / 10 {
                 say("connected")?;
             }
         }
