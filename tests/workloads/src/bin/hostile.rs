@@ -122,7 +122,8 @@ fn connect(tracer: &str) -> Result<()> {
     let name = sockets.lines().filter_map(|it| it.split_whitespace().last()).find(|it| it.starts_with(&prefix));
     let name = name.ok_or("that tracer has no socket")?;
     let mut connected = 0;
-    loop {
+    // As long as there is a tracer.
+    while fs::exists(format!("/proc/{tracer}"))? {
         fs::write("/proc/self/comm", format!("attacker-{connected}"))?;
         // Refused where too many wait, or the tracer has ended.
         if Peer::connect(name).is_ok() {
@@ -132,6 +133,7 @@ fn connect(tracer: &str) -> Result<()> {
             }
         }
     }
+    Ok(())
 }
 
 /// The other end of a connection.
