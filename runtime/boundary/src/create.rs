@@ -1,8 +1,8 @@
 //! Creates files.
 //!
-//! A file is written as a *draft* beside its place, under a random name that did not exist, and then renamed. So nobody
-//! can have laid a link or a pipe in its way, what was there before stays until the new file is whole, and a reader never
-//! sees half of it.
+//! A file is written as a *draft* beside its place, under a random name that did not exist, and then renamed. So what was
+//! there before stays until the new file is whole, a reader never sees half of it, and a link or a pipe that another user
+//! has laid in its way is replaced, not followed.
 //!
 //! ```text
 //! path ──Creator──▶ Destination ─┬─ Place ──▶ Draft ──finish──▶ the file
@@ -121,7 +121,7 @@ impl Creator {
     /// Finds out where a path leads, and whether it can be written there. Changes nothing.
     ///
     /// # Errors
-    /// A sentence's end: the system refuses it, it is a directory, or what is there is another user's link, pipe or device.
+    /// The system refuses it, it is a directory, or a directory in the path is another user's link.
     pub fn destination(&self, path: &Path) -> io::Result<Destination> {
         if let Some(file) = own_descriptor(path) {
             return Ok(Destination::Stream(Stream(StreamKind::Descriptor(file?))));
@@ -151,17 +151,15 @@ impl Creator {
         let about = there.as_ref().map(File::metadata).transpose()?;
         match about {
             Some(it) if it.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
-            Some(it) if !it.is_file() => {
-                if !is_trusted(it.uid()) && !it.file_type().is_char_device() {
-                    let reason = format!("it is no regular file, and user {}'s", it.uid());
-                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
-                }
+            Some(it) if !it.is_file() && (is_trusted(it.uid()) || it.file_type().is_char_device()) => {
                 let there = there.ok_or(io::ErrorKind::NotFound)?;
                 Ok(Destination::Stream(Stream(StreamKind::Special(there))))
             }
             about => {
-                if about.is_some() {
-                    may_write(&directory, &name)?;
+                match &about {
+                    Some(it) if it.is_file() => may_write(&directory, &name)?,
+                    Some(it) => may_replace(&directory, it.uid())?,
+                    None => {}
                 }
                 match (may_write(&directory, OsStr::new(".")), there) {
                     (Err(_), Some(there)) if about.as_ref().is_some_and(|it| is_trusted(it.uid())) => {
@@ -471,6 +469,18 @@ fn own_descriptor(path: &Path) -> Option<io::Result<File>> {
     })
 }
 
+/// Whether the user who acts may replace what another user has in a directory.
+fn may_replace(directory: &File, owner: u32) -> io::Result<()> {
+    let (about, uid) = (directory.metadata()?, Account::current().uid);
+    match about.mode() & libc::S_ISVTX == 0 || uid == 0 || uid == about.uid() {
+        true => Ok(()),
+        false => {
+            let reason = format!("what is there is no regular file, and user {owner}'s");
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+        }
+    }
+}
+
 /// Whether nobody but root can change what is in a directory.
 fn is_roots_alone(directory: &File) -> bool {
     directory.metadata().is_ok_and(|it| it.uid() == 0 && it.mode() & 0o022 == 0)
@@ -597,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn others_links_and_pipes_are_refused_and_their_late_ones_replaced() {
+    fn links_and_pipes_of_others_are_replaced() {
         if !is_root() {
             println!("skipped: not root");
             return;
@@ -609,9 +619,10 @@ mod tests {
         pipe(&folder.at("pipe"));
         for name in ["link", "pipe"] {
             lchown(folder.at(name), Some(12_345), None).unwrap();
-            let refused = own.destination(&folder.at(name)).unwrap_err();
-            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{name}: {refused}");
+            own.write(&folder.at(name), b"new", Access::Usual).unwrap();
+            assert!(folder.at(name).symlink_metadata().unwrap().is_file(), "{name}");
         }
+        assert_eq!(folder.text("precious"), "precious");
         let mut draft = own.place(&folder.at("late")).unwrap().draft(Access::Usual).unwrap();
         symlink("precious", folder.at("late")).unwrap();
         lchown(folder.at("late"), Some(12_345), None).unwrap();

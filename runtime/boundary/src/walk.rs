@@ -22,14 +22,14 @@ const MOST_LINKS: usize = 40;
 pub(crate) struct Found {
     pub(crate) directory: File,
     pub(crate) name: OsString,
-    /// What is there, never a link; `None` if nothing is.
+    /// What is there: no link, or one of another user that is not followed; `None` if nothing is.
     pub(crate) there: Option<File>,
 }
 
 /// Follows a path to its last name, which need not exist.
 ///
 /// # Errors
-/// A directory doesn't exist or can't be entered, the path ends in no name, or a link is another user's.
+/// A directory doesn't exist or can't be entered, the path ends in no name, or a link in it is another user's.
 pub(crate) fn follow(path: &Path) -> io::Result<Found> {
     let mut at = directory(Path::new(if path.is_absolute() { "/" } else { "." }))?;
     let mut rest: VecDeque<OsString> = names(path).collect();
@@ -39,7 +39,8 @@ pub(crate) fn follow(path: &Path) -> io::Result<Found> {
             Err(error) if error.kind() == io::ErrorKind::NotFound && rest.is_empty() => None,
             there => Some(there?),
         };
-        if let Some(link) = there.as_ref().filter(|it| is_link(it)) {
+        let is_last = rest.is_empty();
+        if let Some(link) = there.as_ref().filter(|it| is_link(it) && !(is_last && is_others(it))) {
             n_links += 1;
             if n_links > MOST_LINKS {
                 return Err(io::Error::from_raw_os_error(libc::ELOOP));
@@ -49,7 +50,7 @@ pub(crate) fn follow(path: &Path) -> io::Result<Found> {
                 at = directory(Path::new("/"))?;
             }
             names(&to).rev().for_each(|it| rest.push_front(it));
-        } else if rest.is_empty() {
+        } else if is_last {
             return Ok(Found { directory: at, name, there });
         } else {
             at = entry_as_directory(&at, &name)?;
@@ -90,6 +91,10 @@ fn entry_as_directory(at: &File, name: &OsStr) -> io::Result<File> {
 
 fn is_link(file: &File) -> bool {
     file.metadata().is_ok_and(|it| it.is_symlink())
+}
+
+fn is_others(file: &File) -> bool {
+    !file.metadata().is_ok_and(|it| is_trusted(it.uid()))
 }
 
 /// Whether what belongs to this user may lead us somewhere.
@@ -149,6 +154,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         symlink("/etc", place.path().join("theirs")).unwrap();
         lchown(place.path().join("theirs"), Some(12_345), None).unwrap();
+        let found = follow(&place.path().join("theirs")).unwrap();
+        assert!(is_link(&found.there.unwrap()), "the link itself");
         let refused = inode(follow(&place.path().join("theirs/new"))).unwrap_err();
         assert_eq!(refused, "theirs is a link of user 12345, and is not followed");
         fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

@@ -592,7 +592,7 @@ fn hear(traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) -> He
             }
             Notice::Image(image) => take_image(image, traced, twins, running),
             Notice::Refused { reason, .. } => {
-                refuse(reason, running);
+                refuse(format!("{}: {reason}", traced.called()), running);
                 return Hearing::IsOver;
             }
             Notice::Bye { notes } => {
