@@ -5,7 +5,7 @@
 CARGO ?= cargo
 BINARY := target/release/xputrace
 
-.PHONY: build demo test check pictures roots install-needs clean
+.PHONY: build demo test check fuzz pictures roots install-needs clean
 
 build: install-needs          ## build target/release/xputrace, a single file with everything in it
 	@[ -e $(BINARY) ] || echo "building; the first build takes some minutes"
@@ -22,6 +22,9 @@ test: install-needs           ## run all tests; those that need root or a GPU sa
 check:                        ## check formatting and lints
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+fuzz:                         ## feed all that reads what others write with damaged input, for an hour
+	@bash tests/fuzz/run.sh
 
 roots: build                  ## as root: run the binary in the roots of other distributions (debootstrap)
 	@bash tests/old-roots.sh
