@@ -5,7 +5,7 @@
 CARGO ?= cargo
 BINARY := target/release/xputrace
 
-.PHONY: build demo test check pictures roots install-needs clean
+.PHONY: build demo test check fuzz pictures roots install-needs clean
 
 build: install-needs          ## build target/release/xputrace, a single file with everything in it
 	@[ -e $(BINARY) ] || echo "building; the first build takes some minutes"
@@ -29,6 +29,9 @@ check:                        ## check formatting, lints, and the crates that it
 	@if $(CARGO) deny --locked fetch db 2>/dev/null; then \
 	    $(CARGO) deny --locked check advisories; \
 	else echo "advisories are not checked: their database can't be fetched from here"; fi
+
+fuzz:                         ## feed all that reads what others write with damaged input, for an hour
+	@bash tests/fuzz/run.sh
 
 roots: build                  ## as root: run the binary in the roots of other distributions (debootstrap)
 	@bash tests/old-roots.sh

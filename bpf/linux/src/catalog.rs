@@ -285,7 +285,7 @@ fn integer(name: &str) -> Option<Integer> {
 
 /// Parses lines such as `field:pid_t prev_pid; offset:24; size:4; signed:1;`, separated by tabs.
 /// Skips the fields that all tracepoints share (`common_…`).
-fn parse_format(text: &str, integer: &dyn Fn(&str) -> Option<Integer>) -> TracepointFormat {
+pub(crate) fn parse_format(text: &str, integer: &dyn Fn(&str) -> Option<Integer>) -> TracepointFormat {
     let fields =
         text.lines().filter_map(|it| parse_field(it, integer)).filter(|it| !it.name.starts_with("common_")).collect();
     TracepointFormat { fields }

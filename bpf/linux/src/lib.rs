@@ -23,6 +23,8 @@ mod error;
 mod facts;
 mod first_insn;
 mod foreign;
+#[doc(hidden)]
+pub mod fuzzing;
 mod inherited;
 mod libbpf;
 mod links;

@@ -62,7 +62,7 @@ impl View {
     }
 }
 
-fn executable_file(line: &[u8]) -> Option<FileMapping> {
+pub(crate) fn executable_file(line: &[u8]) -> Option<FileMapping> {
     let line = MapsLine::parse(line).filter(|it| it.is_executable)?;
     let (path, deleted) = line.file()?;
     let device = libc::makedev(line.device.0, line.device.1);

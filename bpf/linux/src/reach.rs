@@ -36,7 +36,7 @@ pub(crate) fn others(pid: u32, mapping: &FileMapping, view: View) -> Vec<PathBuf
 
 /// A mount of overlayfs that has a certain file.
 #[derive(Debug, PartialEq, Eq)]
-struct Overlay {
+pub(crate) struct Overlay {
     mount_point_len: usize,
     /// Path of the file in each layer.
     path: PathBuf,
@@ -49,7 +49,7 @@ struct Overlay {
 impl Overlay {
     /// Parses a line of `/proc/PID/mountinfo` (proc_pid_mountinfo(5)). Returns `None` unless it is an overlay that may
     /// have the file.
-    fn parse(line: &str, file: &Path) -> Option<Overlay> {
+    pub(crate) fn parse(line: &str, file: &Path) -> Option<Overlay> {
         let (mount, system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3).map(unescaped);
         let (root, mount_point) = (mount.next()?, mount.next()?);

@@ -735,7 +735,7 @@ fn ld_so_cache() -> Vec<(String, PathBuf)> {
 
 /// Source: glibc, `sysdeps/generic/dl-cache.h`. A 48-byte header, whose fifth word is the number of
 /// entries; then entries of 24 bytes, with the offsets of two strings at bytes 4 and 8.
-fn parse_cache(bytes: &[u8]) -> Vec<(String, PathBuf)> {
+pub(crate) fn parse_cache(bytes: &[u8]) -> Vec<(String, PathBuf)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEADER: usize = 48;
     const ENTRY: usize = 24;

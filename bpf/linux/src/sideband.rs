@@ -499,14 +499,14 @@ fn is_readable(fd: &OwnedFd) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
+pub(crate) enum Life {
     Lives,
     /// Or is exiting: its end has been recorded, but it is still there.
     Ended,
 }
 
 /// Parses a `stat` of a thread in `/proc`: the third field is the state, the ninth the flags.
-fn life(stat: &str) -> Option<Life> {
+pub(crate) fn life(stat: &str) -> Option<Life> {
     /// Source: `include/linux/sched.h`.
     const PF_EXITING: u64 = 4;
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
@@ -606,7 +606,7 @@ impl PerfRing {
 
 /// A parsed record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Record {
+pub(crate) enum Record {
     Event(ProcessEvent),
     ThreadBegin {
         pid: u32,
@@ -636,7 +636,7 @@ impl Record {
 }
 
 /// Parses one complete record. Returns `None` if it is irrelevant or malformed.
-fn parse(record: &[u8]) -> Option<Record> {
+pub(crate) fn parse(record: &[u8]) -> Option<Record> {
     let body = Body(record);
     let (kind, misc) = (body.u32(0)?, body.u16(4)?);
     let time_nanos = body.u64(record.len().checked_sub(8)?)?;

@@ -150,7 +150,7 @@ fn encode(key: Key, Output { code, said }: &Output) -> Vec<u8> {
 }
 
 /// Inverts [`encode`]; `None` if a byte of it has changed.
-fn decode(key: Key, bytes: &[u8]) -> Option<Output> {
+pub(crate) fn decode(key: Key, bytes: &[u8]) -> Option<Output> {
     let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
     let (sum, said_bytes) = head.strip_prefix(MAGIC)?.split_at_checked(HASH_BYTES)?;
     if sum != checksum(key, &[said_bytes, rest]) {

@@ -11,6 +11,8 @@
 
 mod cache;
 mod compiler;
+#[doc(hidden)]
+pub mod fuzzing;
 mod ptxas;
 mod usage;
 

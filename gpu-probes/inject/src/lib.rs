@@ -17,6 +17,8 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+#[doc(hidden)]
+pub mod fuzzing;
 mod image;
 mod process;
 mod safety;

@@ -185,7 +185,7 @@ impl Blocked {
         Blocked::parse(&std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
     }
 
-    fn parse(line: &str) -> Option<Self> {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [call, .., rsp, rip] = words[..] else { return None };
         let address = |it: &str| u64::from_str_radix(it.strip_prefix("0x")?, 16).ok();

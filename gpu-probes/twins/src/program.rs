@@ -65,7 +65,8 @@ pub fn images_of(file: &File, goes_on: &dyn Fn() -> bool) -> Images {
         }
         match in_container(at, &mut memory) {
             Ok(found) => {
-                at = at.saturating_add(found.bytes).next_multiple_of(ALIGNMENT);
+                // A container may say any size: behind the largest there is nothing, and not the file's beginning again.
+                at = at.saturating_add(found.bytes).checked_next_multiple_of(ALIGNMENT).unwrap_or(end);
                 n_entries += found.ptx.len() + found.cubins.len();
                 if n_entries > MOST_ENTRIES {
                     images.is_cut = true;
@@ -73,7 +74,7 @@ pub fn images_of(file: &File, goes_on: &dyn Fn() -> bool) -> Images {
                 }
                 images.all.extend(Some(found).filter(|it| !it.is_empty()));
             }
-            Err(_) => at = next_container(file, at + ALIGNMENT, end),
+            Err(_) => at = next_container(file, at.saturating_add(ALIGNMENT), end),
         }
     }
     images

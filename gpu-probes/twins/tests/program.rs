@@ -149,6 +149,21 @@ fn a_search_ends_where_there_is_too_much() {
 }
 
 #[test]
+fn a_search_ends_behind_a_container_that_says_it_is_endless() {
+    // A header, and an entry of no known kind that takes all the rest.
+    let (header_bytes, entry_bytes) = (16u64, 64u64);
+    let bytes = u64::MAX - header_bytes;
+    let header = [&0xba55_ed50u32.to_le_bytes()[..], &[1, 0, 16, 0], &bytes.to_le_bytes()].concat();
+    let mut entry =
+        [&[9, 0, 1, 1][..], &(entry_bytes as u32).to_le_bytes(), &(bytes - entry_bytes).to_le_bytes()].concat();
+    entry.resize(entry_bytes as usize, 0);
+    let file = program(".nv_fatbin", &[header, entry].concat());
+    let n_asked = Cell::new(0);
+    let goes_on = || n_asked.replace(n_asked.get() + 1) < 100;
+    assert!(!images_of(&file, &goes_on).is_cut);
+}
+
+#[test]
 fn a_search_ends_when_it_is_given_up() {
     let file = program(".nv_fatbin", &[padded(ZSTD, 0), padded(LZ4, 0)].concat());
     let n = Cell::new(0);

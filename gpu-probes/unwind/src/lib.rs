@@ -15,6 +15,8 @@
 //! ```
 
 mod caller;
+#[doc(hidden)]
+pub mod fuzzing;
 mod loaded;
 mod memory;
 mod objects;

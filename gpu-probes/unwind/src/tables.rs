@@ -197,7 +197,7 @@ impl gimli::UnwindContextStorage<usize> for Storage {
 
 /// Reads the tables of a file.
 #[inline(never)]
-fn read(object: &Object, address: u64) -> Result<Rule, NoRule> {
+pub(crate) fn read(object: &Object, address: u64) -> Result<Rule, NoRule> {
     if object.header == 0 {
         return Err(NoRule::NoTable);
     }

@@ -14,6 +14,8 @@ mod demangle;
 mod elf_file;
 mod excerpt;
 mod file;
+#[doc(hidden)]
+pub mod fuzzing;
 mod images;
 mod jit;
 mod lines;

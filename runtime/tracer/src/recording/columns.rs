@@ -131,8 +131,13 @@ impl Layout {
         rest.is_empty().then_some(row)
     }
 
+    /// Returns the size of a record in its ring. A file may have fewer columns than the record has.
+    fn record_bytes(&self) -> usize {
+        size_of::<Header>() + self.size
+    }
+
     fn join(&self, out: &mut Vec<u8>, row: &[u64]) {
-        out.extend(Header { kind: self.kind, flags: 0, size: (size_of::<Header>() + self.size) as u32 }.as_bytes());
+        out.extend(Header { kind: self.kind, flags: 0, size: self.record_bytes() as u32 }.as_bytes());
         let at = out.len();
         out.resize(at + self.size, 0);
         let body = &mut out[at..];
@@ -311,7 +316,9 @@ impl Merge<'_> {
                 code => {
                     let at = self.layouts.of_code(code)?;
                     let layout = &self.layouts.0[at];
-                    layout.join(&mut ring, self.rows[at].next(layout.fields.len())?);
+                    let row = self.rows[at].next(layout.fields.len())?;
+                    self.budget.take(layout.record_bytes())?;
+                    layout.join(&mut ring, row);
                 }
             }
         }
@@ -328,6 +335,7 @@ impl Merge<'_> {
         let row = layout.zip(host_event).and_then(|(layout, it)| layout.row_of_file(it.body()));
         if let Some((layout, row)) = layout.zip(row) {
             ring.truncate(at);
+            self.budget.take(layout.record_bytes())?;
             layout.join(ring, &row);
         }
         Some(())
@@ -360,10 +368,9 @@ fn put_columns(out: &mut Vec<u8>, rows: &[u64], fields: &[Field]) {
 fn get_columns(input: &mut &[u8], fields: &[Field], budget: &mut Budget) -> Option<Vec<u64>> {
     let n = usize::try_from(get(input)?).ok()?;
     let columns: Vec<Column<'_>> = fields.iter().map(|_| get_planes(input, n)).collect::<Option<_>>()?;
-    // As a row, and as the record in its ring.
     let n_fields = fields.len();
     let values = n.checked_mul(n_fields)?;
-    budget.take_values::<(u64, u64)>(values)?;
+    budget.take_values::<u64>(values)?;
     // The first row is also its own predecessor.
     let mut rows = vec![0u64; values + n_fields];
     for at in 0..n {

@@ -409,6 +409,29 @@ mod tests {
         raw
     }
 
+    /// Returns a file whose launches and kernels have these columns, with a wire block.
+    fn file_with(columns: &str, raw: &[u8]) -> Vec<u8> {
+        let json = format!(r#"{{"records":[[1,[{columns}]],[2,[{columns}]]]}}"#).into_bytes();
+        let head = [VERSION, json.len() as u32, crc32fast::hash(&json)].map(u32::to_le_bytes).concat();
+        [MAGIC, &head[..], &json, &block::pack(kind::WIRE, 0, raw, 3).unwrap()].concat()
+    }
+
+    #[test]
+    fn records_take_what_they_have_in_memory_whatever_columns_a_file_has() {
+        let n = 4_000_000u64;
+        let mut raw = vec![0, 1, 0];
+        columns::put_bytes(&mut raw, &[vec![1; n as usize], vec![3, 4]].concat());
+        columns::put_bytes(&mut raw, &[0]);
+        columns::put(&mut raw, n);
+        // One column of launches without planes, and no kernels.
+        raw.extend([0, 0, 0]);
+        let file = file_with(r#""start 8""#, &raw);
+        let most = Budget::of_file(file.len()).left();
+        let held: usize = Reader::new(file).unwrap().map(|it| size(&it)).sum();
+        assert!(held <= most, "{held}");
+        assert!(Reader::new(file_with("", &raw)).is_err(), "rows without columns take nothing");
+    }
+
     #[test]
     fn a_small_file_does_not_become_gigabytes() {
         let empty_drains = {

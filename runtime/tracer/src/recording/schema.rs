@@ -56,7 +56,8 @@ impl Schema {
 
     /// Whether it is within the bounds.
     pub(super) fn is_sound(&self) -> bool {
-        let is_sound = |it: &RecordColumns| it.1.len() <= MOST_COLUMNS && it.described().is_some();
+        // Rows without columns would be as many as a file says, and take nothing of it.
+        let is_sound = |it: &RecordColumns| (1..=MOST_COLUMNS).contains(&it.1.len()) && it.described().is_some();
         let first: Vec<u16> = self.0.iter().map(|it| it.0).take(2).collect();
         self.0.len() <= MOST_KINDS && first == [kind::LAUNCH, kind::KERNEL] && self.0.iter().all(is_sound)
     }
@@ -148,6 +149,9 @@ mod tests {
             assert_eq!(Described::parse(bad), None, "{bad}");
         }
         assert!(!Schema(Vec::new()).is_sound());
+        let mut without_columns = Schema::now();
+        without_columns.0[1].1.clear();
+        assert!(!without_columns.is_sound());
         assert!(!Schema(vec![RecordColumns(2, Vec::new()), RecordColumns(1, Vec::new())]).is_sound());
     }
 }

@@ -1,0 +1,3 @@
+#!/bin/sh
+# Cargo's wrapper of the compiler for this workspace's crates: they count what they run.
+exec "$@" -Cinstrument-coverage
