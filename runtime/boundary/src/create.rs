@@ -139,7 +139,8 @@ impl Creator {
     fn or_as_root<T>(&self, act: impl Fn(&Creator) -> io::Result<T>, passes: impl Fn(&T) -> bool) -> io::Result<T> {
         match act(self) {
             Err(error) if self.may_be_root && error.kind() == io::ErrorKind::PermissionDenied => {
-                act(&Creator::own()).ok().filter(passes).ok_or(error)
+                let refused = || io::Error::new(error.kind(), format!("{error}, as user {}", self.account.uid));
+                act(&Creator::own()).ok().filter(passes).ok_or_else(refused)
             }
             answer => answer,
         }

@@ -463,7 +463,7 @@ impl Collectors {
         let named = unconnected.len().min(MOST_NAMED);
         let n_more = (unconnected.len() - named) as u64 + n_unnamed;
         for it in &unconnected[..named] {
-            untraced(&self.unconnected(it), running);
+            untraced(it.pid, &self.unconnected(it), running);
         }
         if n_more > 0 {
             running.state().losses.add(Loss::UntracedProcess, n_more);
@@ -592,7 +592,7 @@ fn hear(traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) -> He
             }
             Notice::Image(image) => take_image(image, traced, twins, running),
             Notice::Refused { reason, .. } => {
-                refuse(format!("{}: {reason}", traced.called()), running);
+                untraced(traced.target.peer.pid, &format!("{}: {reason}", traced.called()), running);
                 return Hearing::IsOver;
             }
             Notice::Bye { notes } => {
@@ -608,7 +608,8 @@ fn hear(traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) -> He
             }
             Notice::Closed => {
                 if !traced.is_armed {
-                    untraced(&format!("{} went on before it was armed", traced.called()), running);
+                    let why = format!("{} went on before it was armed", traced.called());
+                    untraced(traced.target.peer.pid, &why, running);
                 }
                 return Hearing::IsOver;
             }
@@ -680,7 +681,7 @@ fn miss(missed: &Missed, running: &mut Running) {
     let reason = match why {
         Why::Refused(reason) => {
             running.report().collector_connected();
-            return refuse(reason.clone(), running);
+            return untraced(*pid, reason, running);
         }
         Why::OtherUser => "belongs to another user and is not a child of the command".to_owned(),
         Why::Silent => "connected and then sent nothing for 10 s".to_owned(),
@@ -688,15 +689,14 @@ fn miss(missed: &Missed, running: &mut Running) {
         Why::Undecided => "was not armed: the run ended while the way into its kernels was chosen".to_owned(),
         Why::Failed(reason) => format!("was not armed: cannot {reason}"),
     };
-    untraced(&format!("process {pid} ({}, user {uid}) {reason}", one_line(comm)), running);
+    untraced(*pid, &format!("process {pid} ({}, user {uid}) {reason}", one_line(comm)), running);
 }
 
-fn refuse(reason: String, running: &mut Running) {
-    untraced(&reason, running);
-}
-
-/// Counts a process whose launches are unknown, and says why.
-fn untraced(why: &str, running: &mut Running) {
+/// Counts a process whose launches are unknown, and says why. What comes later of the same one is no further process.
+fn untraced(pid: u32, why: &str, running: &mut Running) {
+    if !running.report().is_first_untraced(pid) {
+        return;
+    }
     running.state().losses.add(Loss::UntracedProcess, 1);
     running.report().refuse(why);
     running.report().note_about_process(&format!("not traced: {why}"));

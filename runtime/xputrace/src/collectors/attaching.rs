@@ -172,7 +172,7 @@ impl Collectors {
         if is_named {
             bail!(text);
         }
-        untraced(&text, running);
+        untraced(pid, &text, running);
         Ok(())
     }
 }

@@ -10,6 +10,8 @@ use xputrace_model::loss::Account;
 use xputrace_model::plan::{Activity, HostEvent};
 use xputrace_wire::limits::advice;
 
+/// Processes that are remembered as not traced.
+const MOST_UNTRACED: usize = 1 << 16;
 /// Notes that processes can bring about, which are not trusted.
 const MOST_OF_PROCESSES: usize = 200;
 
@@ -50,7 +52,9 @@ pub struct Report {
     pub collectors: Collectors,
     /// Whether running processes are attached to, instead of a command being started.
     pub attaches: bool,
-    /// Why processes were not traced: the first few.
+    /// Processes that were not traced.
+    untraced: HashSet<u32>,
+    /// Why they were not: the first few.
     refusals: Vec<String>,
     /// The processes that the program left running.
     pub left_behind: Option<String>,
@@ -178,6 +182,12 @@ impl Report {
         if let Collectors::Live(n) = &mut self.collectors {
             *n += 1;
         }
+    }
+
+    /// Whether a process has not been counted yet as one that is not traced.
+    pub fn is_first_untraced(&mut self, pid: u32) -> bool {
+        // More than these are counted as often as they are reported.
+        self.untraced.len() >= MOST_UNTRACED || self.untraced.insert(pid)
     }
 
     /// Whether this is the first software GPU.
