@@ -21,6 +21,7 @@ if [ -x "$tools/llvm-cov" ]; then
     "$tools/llvm-profdata" merge -sparse "$out"/profiles/*.profraw -o "$out/profile"
     "$tools/llvm-cov" report "$program" -instr-profile="$out/profile" >"$out/report"
     # Path, lines, lines that were not reached, and the share of those that were.
-    awk '/\.rs / { printf "%-60s %6d lines, %6d not reached, %s\n", $1, $8, $9, $10 }' "$out/report"
+    awk -v root="${PWD#/}/" '/\.rs / && sub(root, "", $1) { printf "%-60s %6d lines, %6d not reached, %s\n", $1, $8, $9, $10 }' \
+        "$out/report"
 fi
 exit "$status"

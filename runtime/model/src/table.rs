@@ -377,7 +377,11 @@ impl Cell {
             Cell::Plain(_) => 0,
             Cell::Avg { count, total } => average(*total, *count).unwrap_or(0),
             Cell::Stats { total, .. } => (*total).clamp(i64::MIN.into(), i64::MAX.into()) as i64,
-            Cell::Buckets(buckets) => buckets.values().sum::<u64>() as i64,
+            // Counts may be damaged: those of a GPU's memory are the program's.
+            Cell::Buckets(buckets) => {
+                let all = buckets.values().fold(0u64, |all, it| all.saturating_add(*it));
+                i64::try_from(all).unwrap_or(i64::MAX)
+            }
         }
     }
 
@@ -401,7 +405,8 @@ impl Cell {
             }
             (Cell::Buckets(a), Cell::Buckets(b)) => {
                 for (bucket, n) in b {
-                    *a.entry(bucket).or_default() += n;
+                    let sum = a.entry(bucket).or_default();
+                    *sum = sum.saturating_add(n);
                 }
             }
             (this, other) => *this = other,
@@ -432,6 +437,15 @@ mod tests {
         assert_eq!(of(Storage::Gpu(three)), (None, None, None, Some(three)));
         let parts = Parts { linux: Some(one), tracer: Some(two), gpu: Some(three) };
         assert_eq!(of(Storage::Parts(parts)), (Some(one), Some(two), Some(two), Some(three)));
+    }
+
+    #[test]
+    fn damaged_counts_of_buckets_are_many() {
+        let kind = TableKind::Quantiles;
+        let of = |n| Cell::Buckets([(3, n), (4, n)].into());
+        let mut all = of(u64::MAX - 1);
+        all.merge(kind, of(2));
+        assert_eq!((&all, all.weight()), (&of(u64::MAX), i64::MAX));
     }
 
     #[test]

@@ -136,7 +136,6 @@ impl Reading {
     /// Reads an input; returns whether it has reached something new.
     fn read(&mut self, input: &[u8]) -> bool {
         self.shared.set_input(input);
-        self.coverage.clear();
         let bound = self.target.bound.of(input);
         limit_time(MOST_SECONDS);
         let before = cpu_nanos();

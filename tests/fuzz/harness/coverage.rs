@@ -2,8 +2,6 @@
 //!
 //! They are those that `-Cinstrument-coverage` makes, so that one run both looks for inputs and says in the end what they reached.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 // The linker names the ends of the section with the counters. Without that section the names are 0, but for that they must be
 // weak, which only an assembler can say.
 std::arch::global_asm!(
@@ -21,6 +19,9 @@ unsafe extern "C" {
     static ENDS: [usize; 2];
 }
 
+/// Counters that are looked at together: most are 0 after an input.
+const BLOCK: usize = 64;
+
 /// What was reached so far.
 pub(crate) struct Coverage {
     /// For each counter, a bit for each order of magnitude of how often.
@@ -36,23 +37,20 @@ impl Coverage {
         Coverage { seen: vec![0; n], totals: vec![0; n], n_reached: 0 }
     }
 
-    /// Begins to count anew.
-    pub(crate) fn clear(&mut self) {
-        for (total, counter) in self.totals.iter_mut().zip(counters()) {
-            *total += counter.swap(0, Relaxed);
-        }
-    }
-
-    /// Whether anything was reached that was not before.
+    /// Whether anything was reached since the last call that was not before; begins to count anew.
     pub(crate) fn is_new(&mut self) -> bool {
         let mut is_new = false;
-        for (seen, counter) in self.seen.iter_mut().zip(counters()) {
-            let count = counter.load(Relaxed);
-            let magnitude = if count == 0 { 0 } else { 1 << count.ilog2().min(7) };
-            if *seen & magnitude != magnitude {
-                self.n_reached += usize::from(*seen == 0);
-                *seen |= magnitude;
-                is_new = true;
+        for (block, counters) in counters().chunks_mut(BLOCK).enumerate() {
+            if counters.iter().fold(0, |all, it| all | it) == 0 {
+                continue;
+            }
+            for (at, count) in counters.iter_mut().enumerate().filter(|(_, it)| **it > 0) {
+                let (at, count) = (block * BLOCK + at, std::mem::take(count));
+                let magnitude = 1 << count.ilog2().min(7);
+                is_new |= self.seen[at] & magnitude == 0;
+                self.n_reached += usize::from(self.seen[at] == 0);
+                self.seen[at] |= magnitude;
+                self.totals[at] += count;
             }
         }
         is_new
@@ -62,18 +60,17 @@ impl Coverage {
 /// What is counted when the program ends is what it reports.
 impl Drop for Coverage {
     fn drop(&mut self) {
-        for (total, counter) in self.totals.iter().zip(counters()) {
-            counter.fetch_add(*total, Relaxed);
-        }
+        counters().iter_mut().zip(&self.totals).for_each(|(counter, total)| *counter += total);
     }
 }
 
-fn counters() -> &'static [AtomicU64] {
+/// Returns the counters. Whoever calls it doesn't count itself (`counting-rustc.sh`), and nobody else runs meanwhile.
+fn counters() -> &'static mut [u64] {
     // SAFETY: it is above, and never changes.
     let [start, end] = unsafe { ENDS };
-    match (end - start) / size_of::<AtomicU64>() {
-        0 => &[],
+    match (end - start) / size_of::<u64>() {
+        0 => &mut [],
         // SAFETY: these are the ends of a section of such words, which the program has for as long as it runs.
-        n => unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(start), n) },
+        n => unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(start), n) },
     }
 }

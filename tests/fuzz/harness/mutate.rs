@@ -36,7 +36,7 @@ fn change(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8], words: &[&str]) {
         7 => inflate_length(rng, bytes),
         8 => bytes.truncate(at),
         9 => splice(rng, bytes, at, other),
-        10 => overwrite(bytes, at, &part(rng, other).to_vec()),
+        10 => overwrite(bytes, at, part(rng, other)),
         11 => {
             let block = part(rng, &bytes[at..]).to_vec();
             insert(bytes, at, &block.repeat(1 << rng.u32(0..8)));

@@ -12,9 +12,11 @@ use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::context::GpuContext;
 use xputrace_model::diagnostic::{Severity, Site, SourceFile};
 use xputrace_model::loss::Loss;
-use xputrace_model::output::Output;
+use xputrace_model::output::{Output, StackNames, View};
 use xputrace_model::plan::{MapAction, Plan, ProbeId};
+use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::table::TableId;
+use xputrace_render::{Context, json, text};
 use xputrace_script::compile::{Wishes, compile};
 use xputrace_script::{BundledLoader, load, scripts};
 use xputrace_tracer::recording::GpuKind;
@@ -116,11 +118,24 @@ fn pipeline(input: &[u8]) {
     read_tables(&mut pipeline, &plan);
 }
 
+/// Reads all tables, and shows them.
 fn read_tables(pipeline: &mut Pipeline, plan: &Plan) {
     let mut store = xputrace_store::Store::new(plan, false);
     for table in 0..plan.tables.len() as u32 {
         let (engine, names) = pipeline.state_mut().maps();
-        let _ = store.with(None::<EngineMaps<'_>>, engine, names).snapshot(TableId(table));
+        let table = store.with(None::<EngineMaps<'_>>, engine, names).snapshot(TableId(table));
+        let output = Output::Table(View { table: Arc::new(table), top: Some(9) });
+        let mut context = Context { names: &mut NoNames, sources: &plan.sources, tables: &plan.tables, width: 80 };
+        let _ = text(&mut Vec::new(), &output, &mut context).and(json(&mut Vec::new(), &output, &mut context));
+    }
+}
+
+/// Knows no stack.
+struct NoNames;
+
+impl StackNames for NoNames {
+    fn frames(&mut self, _: StackKey) -> Option<Frames> {
+        None
     }
 }
 
@@ -192,7 +207,7 @@ fn blocks() -> Vec<Vec<u8>> {
         for position in 0..n_records {
             let index = position % u64::from(RING_SLOTS);
             let slot = slots.start + index * u64::from(SLOT_BYTES);
-            put(slot, 24 << 32 | position % 4);
+            put(slot, (24 << 32) + position % 4);
             put(slot + 8, position);
             put(slot + 16, u64::from_le_bytes(*b"%d %s %x"));
             put(marks.start + index * u64::from(MARK_BYTES), position + 1);
