@@ -40,6 +40,8 @@ const LOOKS_EVERY: Duration = Duration::from_millis(50);
 const ASKS_EVERY: Duration = Duration::from_millis(5);
 /// More than compilers say.
 const MOST_SAID_BYTES: u64 = 16 << 20;
+/// As Linux follows in a path.
+const MOST_LINKS: usize = 40;
 /// What a file may grow to that it writes.
 const MOST_WRITTEN_BYTES: u64 = 128 << 20;
 /// What it may take of memory: compilers take some gigabytes for the largest kernels.
@@ -58,6 +60,8 @@ pub fn run(
     account: Account,
     limit: Limit<'_>,
 ) -> Result<(ExitStatus, String), RunError> {
+    // It is run in another directory.
+    let program = &std::path::absolute(program)?;
     if let Some(path) = changeable_by_others(program, account)? {
         return Err(RunError::CanBeChanged { path, uid: account.uid });
     }
@@ -79,22 +83,41 @@ pub fn run(
 }
 
 /// Returns the first part of a path that users other than root and this one can change: the file, a directory above it,
-/// or a link that leads there. Their own groups may: many systems give each user one.
+/// or a link on the way, with the directories above that. The user's own group may: many systems give each one.
 fn changeable_by_others(program: &Path, account: Account) -> io::Result<Option<PathBuf>> {
-    // A link is as trustworthy as its directory, so both the path as it is written and where it leads are looked at.
     let is_safe = |path: &Path| {
         let about = path.symlink_metadata()?;
-        let is_own_group = about.gid() == 0 || about.gid() == account.gid;
+        let is_own_group = about.gid() == 0 || about.gid() == account.gid && account.gid == account.uid;
         let others = if is_own_group { libc::S_IWOTH } else { libc::S_IWGRP | libc::S_IWOTH };
         let can_others_write = about.mode() & others != 0 && !about.is_symlink();
         // Where it is sticky, others can't replace what is not theirs.
         let is_sticky = about.is_dir() && about.mode() & libc::S_ISVTX != 0;
         Ok::<_, io::Error>((about.uid() == 0 || about.uid() == account.uid) && (!can_others_write || is_sticky))
     };
-    let resolved = program.canonicalize()?;
-    for path in program.ancestors().chain(resolved.ancestors()).filter(|it| !it.as_os_str().is_empty()) {
-        if !is_safe(path)? {
-            return Ok(Some(path.to_owned()));
+    let mut way = Some(program.to_owned());
+    for _ in 0..MOST_LINKS {
+        let Some(path) = way else { return Ok(None) };
+        for part in path.ancestors() {
+            if !is_safe(part)? {
+                return Ok(Some(part.to_owned()));
+            }
+        }
+        way = with_a_link_followed(&path)?;
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
+}
+
+/// Returns a path with its first link replaced by what that leads to; `None` without a link.
+fn with_a_link_followed(path: &Path) -> io::Result<Option<PathBuf>> {
+    let mut parts = path.components();
+    let mut so_far = PathBuf::new();
+    while let Some(part) = parts.next() {
+        let directory = so_far.clone();
+        so_far.push(part);
+        if so_far.symlink_metadata()?.is_symlink() {
+            // `join` with nothing would add a slash, behind which a file is none.
+            let (to, rest) = (directory.join(so_far.read_link()?), parts.as_path());
+            return Ok(Some(if rest.as_os_str().is_empty() { to } else { to.join(rest) }));
         }
     }
     Ok(None)
@@ -168,7 +191,7 @@ fn wait(child: &mut Child, limit: Limit<'_>) -> Result<ExitStatus, RunError> {
             false if Instant::now() >= until => RunError::TooLong(limit.within),
             false => continue,
         };
-        // With all that it has started: it leads a group of its own.
+        // With all of its group, which it leads.
         // SAFETY: numbers only; the child is not waited for yet, so that its number is nobody else's.
         unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
         child.wait()?;
@@ -256,5 +279,12 @@ mod tests {
         chown(&program, Some(0), None).unwrap();
         chown(place.path(), Some(them.uid), None).unwrap();
         assert!(matches!(run_as(Account::ROOT), Err(RunError::CanBeChanged { path, .. }) if path == place.path()));
+        // A link of root's to one of theirs, which leads back to a program of root's.
+        let own = tempfile::tempdir().unwrap();
+        fs::set_permissions(own.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink("/bin/true", place.path().join("link")).unwrap();
+        std::os::unix::fs::symlink(place.path().join("link"), own.path().join("link")).unwrap();
+        let refused = run(&own.path().join("link"), [""; 0], &[], Account::ROOT, limit);
+        assert!(matches!(refused, Err(RunError::CanBeChanged { .. })), "{refused:?}");
     }
 }

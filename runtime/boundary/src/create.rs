@@ -153,12 +153,16 @@ impl Creator {
         match about {
             Some(it) if it.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
             Some(it) if !it.is_file() && (is_trusted(it.uid()) || it.file_type().is_char_device()) => {
+                may_write(&directory, &name)?;
                 let there = there.ok_or(io::ErrorKind::NotFound)?;
                 Ok(Destination::Stream(Stream(StreamKind::Special(there))))
             }
             about => {
                 match &about {
-                    Some(it) if it.is_file() => may_write(&directory, &name)?,
+                    Some(it) if it.is_file() => {
+                        may_write(&directory, &name)?;
+                        may_replace(&directory, it.uid())?;
+                    }
                     Some(it) => may_replace(&directory, it.uid())?,
                     None => {}
                 }
@@ -314,13 +318,14 @@ impl Place {
         let acting = self.creator.act()?;
         let mut prefix = self.name.clone();
         prefix.push(".");
-        let named = tempfile::Builder::new()
-            .prefix(&prefix)
-            .suffix(".part")
-            .permissions(Permissions::from_mode(access.mode()))
-            .make_in(below(&self.directory, OsStr::new(".")), |path| {
-                File::options().write(true).read(true).create_new(true).mode(access.mode()).open(path)
-            })?;
+        let named = tempfile::Builder::new().prefix(&prefix).suffix(".part").make_in(
+            below(&self.directory, OsStr::new(".")),
+            |path| {
+                // Never more than it will have: who has opened it keeps that.
+                let mode = access.mode() & self.mode_there.unwrap_or(0o777);
+                File::options().write(true).read(true).create_new(true).mode(mode).open(path)
+            },
+        )?;
         let (file, path) = named.into_parts();
         let name = path.file_name().unwrap_or_default().to_owned();
         // From here on it is removed by this, with the rights that it takes.
@@ -394,9 +399,13 @@ impl Draft {
         if !about.is_file() || !is_trusted(about.uid()) {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
+        // Should the copy fail, this is what is left.
+        self.is_kept = true;
         there.set_len(0)?;
         self.file.rewind()?;
-        io::copy(&mut self.file, &mut there).map(drop)
+        io::copy(&mut self.file, &mut there)?;
+        self.is_kept = false;
+        Ok(())
     }
 }
 
@@ -435,7 +444,7 @@ impl Stream {
         let until = Instant::now() + READER_COMES_WITHIN;
         loop {
             match File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(&path) {
-                Ok(file) => return Ok(file),
+                Ok(file) => return blocking(file),
                 // A pipe without a reader.
                 Err(it) if it.raw_os_error() == Some(libc::ENXIO) && Instant::now() < until => {
                     std::thread::sleep(LOOKS_EVERY);
@@ -444,6 +453,13 @@ impl Stream {
             }
         }
     }
+}
+
+/// Has writes wait for a reader again.
+fn blocking(file: File) -> io::Result<File> {
+    // SAFETY: numbers only.
+    let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) };
+    if set == 0 { Ok(file) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Returns a path by which the system finds a name in an open directory, whatever happens to the directory's own name.
@@ -473,10 +489,10 @@ fn own_descriptor(path: &Path) -> Option<io::Result<File>> {
 /// Whether the user who acts may replace what another user has in a directory.
 fn may_replace(directory: &File, owner: u32) -> io::Result<()> {
     let (about, uid) = (directory.metadata()?, Account::current().uid);
-    match about.mode() & libc::S_ISVTX == 0 || uid == 0 || uid == about.uid() {
+    match about.mode() & libc::S_ISVTX == 0 || [0, about.uid(), owner].contains(&uid) {
         true => Ok(()),
         false => {
-            let reason = format!("what is there is no regular file, and user {owner}'s");
+            let reason = format!("what is there is user {owner}'s, and the directory lets only them replace it");
             Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
         }
     }
@@ -490,9 +506,17 @@ fn is_roots_alone(directory: &File) -> bool {
 /// Whether the user who acts may write a file or directory, by its mode.
 fn may_write(directory: &File, name: &OsStr) -> io::Result<()> {
     let name = CString::new(name.as_bytes())?;
-    // SAFETY: an open directory and a C string.
-    let answer = unsafe { libc::faccessat(directory.as_raw_fd(), name.as_ptr(), libc::W_OK, libc::AT_EACCESS) };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    // Not libc's function: an older one asks for the real user.
+    // SAFETY: as above.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_faccessat2, directory.as_raw_fd(), name.as_ptr(), libc::W_OK, libc::AT_EACCESS)
+    };
+    match io::Error::last_os_error() {
+        _ if answer == 0 => Ok(()),
+        // Before Linux 5.8 it is found out when the file is made.
+        error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
+        error => Err(error),
+    }
 }
 
 #[cfg(test)]

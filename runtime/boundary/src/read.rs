@@ -34,8 +34,7 @@ impl Links {
 /// # Errors
 /// The system refuses it, or the path names something else, such as a pipe.
 pub fn open(path: &Path) -> io::Result<File> {
-    let options = libc::O_NONBLOCK | libc::O_NOCTTY;
-    regular(File::options().read(true).custom_flags(options).open(path)?)
+    reopened(File::options().read(true).custom_flags(libc::O_PATH).open(path)?)
 }
 
 /// Opens a regular file below a directory.
@@ -43,8 +42,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As for [`open`].
 pub fn open_below(directory: &File, path: &Path, links: Links) -> io::Result<File> {
-    let options = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
-    regular(openat2(directory, path, options, links.bits())?)
+    reopened(openat2(directory, path, libc::O_PATH, links.bits())?)
 }
 
 /// Opens a directory, wherever links lead.
@@ -101,8 +99,13 @@ fn bounded(mut file: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > most_bytes { Err(too_large(most_bytes)) } else { Ok(bytes) }
 }
 
-fn regular(file: File) -> io::Result<File> {
-    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
+/// Opens what is held as a place, if it is a regular file: to open a device has effects by itself.
+fn reopened(place: File) -> io::Result<File> {
+    if !place.metadata()?.is_file() {
+        return Err(not_regular());
+    }
+    let options = libc::O_NONBLOCK | libc::O_NOCTTY;
+    File::options().read(true).custom_flags(options).open(format!("/proc/self/fd/{}", place.as_raw_fd()))
 }
 
 fn not_regular() -> io::Error {
@@ -117,7 +120,7 @@ fn too_large(most_bytes: u64) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {limit}"))
 }
 
-pub(crate) fn openat2(from: &File, path: &Path, flags: i32, resolve: u64) -> io::Result<File> {
+fn openat2(from: &File, path: &Path, flags: i32, resolve: u64) -> io::Result<File> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: zeroes are an open_how.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };

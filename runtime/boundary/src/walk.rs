@@ -3,14 +3,13 @@
 //! A relative path leads through directories that others may change: a link of theirs in it could lead anywhere. (Linux
 //! itself does so in directories like `/tmp` alone: sysctl `fs.protected_symlinks`.)
 
-use crate::read::openat2;
 use crate::user::Account;
 use std::collections::VecDeque;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -82,11 +81,22 @@ fn directory(path: &Path) -> io::Result<File> {
 }
 
 fn entry(directory: &File, name: &OsStr) -> io::Result<File> {
-    openat2(directory, Path::new(name), libc::O_PATH | libc::O_NOFOLLOW, 0)
+    openat(directory, name, libc::O_PATH | libc::O_NOFOLLOW)
 }
 
 fn entry_as_directory(at: &File, name: &OsStr) -> io::Result<File> {
-    openat2(at, Path::new(name), libc::O_PATH | libc::O_NOFOLLOW | libc::O_DIRECTORY, 0)
+    openat(at, name, libc::O_PATH | libc::O_NOFOLLOW | libc::O_DIRECTORY)
+}
+
+fn openat(directory: &File, name: &OsStr, flags: i32) -> io::Result<File> {
+    let name = CString::new(name.as_bytes())?;
+    // SAFETY: an open directory and a C string; the new descriptor is ours.
+    unsafe {
+        match libc::openat(directory.as_raw_fd(), name.as_ptr(), flags | libc::O_CLOEXEC) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(File::from_raw_fd(fd)),
+        }
+    }
 }
 
 fn is_link(file: &File) -> bool {

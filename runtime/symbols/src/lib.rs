@@ -28,6 +28,7 @@ mod vdso;
 
 pub use demangle::{Demangled, demangle, with_parameters};
 pub use images::Images;
+pub use lines::may_panic;
 pub use object::{Object, Proof};
 pub use omission::{Omission, TooMuch};
 pub use process::{

@@ -7,7 +7,9 @@ use crate::omission::TooMuch;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
 use rustc_hash::FxHashMap;
+use std::cell::Cell;
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -108,7 +110,15 @@ impl Dwarf {
         Dwarf { symbolizer, excerpt }
     }
 
+    /// DWARF that contradicts itself can make its reader panic: then nothing is found.
     fn find(&self, address: u64) -> Rc<[SourceFrame]> {
+        READS_FOREIGN.set(true);
+        let found = catch_unwind(AssertUnwindSafe(|| self.read(address)));
+        READS_FOREIGN.set(false);
+        found.unwrap_or_else(|_| Rc::from([]))
+    }
+
+    fn read(&self, address: u64) -> Rc<[SourceFrame]> {
         let source = Source::Elf(Elf::new(self.excerpt.file.path()));
         let Ok(Symbolized::Sym(sym)) = self.symbolizer.symbolize_single(&source, Input::VirtOffset(address)) else {
             return Rc::from([]);
@@ -119,6 +129,15 @@ impl Dwarf {
         });
         inlined.chain([SourceFrame { inlined: None, place: sym.code_info.as_deref().and_then(place) }]).collect()
     }
+}
+
+thread_local! {
+    static READS_FOREIGN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is in a reader of foreign bytes that is not ours: a panic there is caught, and no news.
+pub fn may_panic() -> bool {
+    READS_FOREIGN.get()
 }
 
 /// Formats `file.c:123`; DWARF has line 0 for code that belongs to no line.

@@ -4,6 +4,7 @@ use crate::target::Invoker;
 use anyhow::Result;
 use std::sync::OnceLock;
 use xputrace_boundary::create::Creator;
+use xputrace_boundary::user::is_root;
 
 static CREATOR: OnceLock<Creator> = OnceLock::new();
 
@@ -12,7 +13,8 @@ static CREATOR: OnceLock<Creator> = OnceLock::new();
 /// # Errors
 /// sudo names a user whom this system does not know: writing as root instead is never intended.
 pub fn decide(as_root: bool) -> Result<()> {
-    let invoker = if as_root { None } else { Invoker::of_sudo()? };
+    // Whoever is not root writes as they are.
+    let invoker = if as_root || !is_root() { None } else { Invoker::of_sudo()? };
     let _ = CREATOR.set(invoker.map_or_else(Creator::own, Invoker::into_creator));
     Ok(())
 }

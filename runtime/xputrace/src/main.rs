@@ -62,6 +62,9 @@ fn guarded(answer: impl FnOnce() -> ExitCode) -> ExitCode {
 
 /// Prints that a panic is a bug, and what to do.
 fn ask_for_report(info: &PanicHookInfo<'_>) {
+    if xputrace_symbols::may_panic() {
+        return;
+    }
     let what = info.payload_as_str().unwrap_or("a panic without a message");
     let place = info.location().map(|it| format!(" ({}:{})", it.file(), it.line())).unwrap_or_default();
     console::say(format_args!(

@@ -91,7 +91,7 @@ impl Host for FakeHost {
         match out {
             Output::Print(pieces) => {
                 let text = |it| match it {
-                    Piece::Text(text) => text,
+                    Piece::Text(text) | Piece::Value(text) => text,
                     Piece::Stack(stack) => format!("{stack:?}"),
                 };
                 self.printed.push(pieces.into_iter().map(text).collect());

@@ -148,7 +148,7 @@ pub(super) enum Received {
     Closed,
 }
 
-/// Receives a message with at most one descriptor; Linux closes further ones.
+/// Receives a message with at most one descriptor; Linux closes those for which there is no room.
 pub(super) fn receive(socket: &OwnedFd) -> Received {
     let mut bytes = [0u8; message::MAX_SIZE];
     loop {
@@ -181,7 +181,9 @@ fn receive_packet(socket: &OwnedFd, bytes: &mut [u8]) -> (isize, Option<OwnedFd>
     header.msg_iov = &mut part;
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
-    header.msg_controllen = size_of_val(&control);
+    // Room for one descriptor and no more: its padding has room for another, which nobody would close.
+    // SAFETY: computes a number.
+    header.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<RawFd>() as u32) } as usize;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: everything that `header` points to lives through the call, and has the size it says.
     let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, flags) };
@@ -263,6 +265,17 @@ mod tests {
         let [ours, _theirs] = pair();
         let refused = (0..1 << 20).find_map(|_| send(&ours, &Message::new(message::RECORD, &[], ""), &[]).err());
         assert_eq!(refused.map(|it| it.kind()), Some(io::ErrorKind::WouldBlock));
+    }
+
+    #[test]
+    fn further_descriptors_of_a_message_are_closed() {
+        let [ours, theirs] = pair();
+        let [further, ends] = pair();
+        let fds = [further.as_raw_fd(), further.as_raw_fd(), further.as_raw_fd()];
+        send(&theirs, &Message::new(message::IMAGE, &[], ""), &fds).unwrap();
+        drop(further);
+        assert!(matches!(receive(&ours), Received::Message(_, Some(_))));
+        assert!(matches!(receive(&ends), Received::Closed), "none is left");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Account;
 use xputrace_model::plan::{Activity, HostEvent};
+use xputrace_render::one_line;
 use xputrace_wire::limits::advice;
 
 /// Processes that are remembered as not traced.
@@ -110,7 +111,7 @@ impl Report {
 
     /// Reports what a process says. The first that says it is named.
     pub fn note_of(&mut self, process: &str, text: &str) {
-        if self.is_new(text) {
+        if self.n_of_processes <= MOST_OF_PROCESSES && self.is_new(text) {
             self.note_about_process(&format!("{process}: {text}"));
         }
     }
@@ -123,7 +124,7 @@ impl Report {
         self.n_of_processes += 1;
         match self.n_of_processes > MOST_OF_PROCESSES {
             true => console::say(format_args!("{MOST_OF_PROCESSES} notes about processes: further ones are left out")),
-            false => console::say(text),
+            false => console::say(one_line(text)),
         }
     }
 
