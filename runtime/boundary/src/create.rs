@@ -318,14 +318,13 @@ impl Place {
         let acting = self.creator.act()?;
         let mut prefix = self.name.clone();
         prefix.push(".");
-        let named = tempfile::Builder::new().prefix(&prefix).suffix(".part").make_in(
-            below(&self.directory, OsStr::new(".")),
-            |path| {
-                // Never more than it will have: who has opened it keeps that.
-                let mode = access.mode() & self.mode_there.unwrap_or(0o777);
-                File::options().write(true).read(true).create_new(true).mode(mode).open(path)
-            },
-        )?;
+        // The directory is the open one, whatever its name is now.
+        let named = tempfile::Builder::new().prefix(&prefix).suffix(".part").make_in("/", |path| {
+            // Never more than it will have: who has opened it keeps that.
+            let mode = access.mode() & self.mode_there.unwrap_or(0o777);
+            let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+            walk::openat(&self.directory, path.file_name().unwrap_or_default(), flags, mode)
+        })?;
         let (file, path) = named.into_parts();
         let name = path.file_name().unwrap_or_default().to_owned();
         // From here on it is removed by this, with the rights that it takes.
@@ -383,8 +382,7 @@ impl Draft {
     /// The system's.
     pub fn finish(mut self) -> io::Result<()> {
         let _acting = self.place.creator.act()?;
-        let at = |name| below(&self.place.directory, name);
-        match fs::rename(at(&self.name), at(&self.place.name)) {
+        match rename(&self.place.directory, &self.name, &self.place.name) {
             // What is there is mounted by itself, and can't be replaced.
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => self.copy_into_place(),
             answer => answer.map(|()| self.is_kept = true),
@@ -424,7 +422,7 @@ impl Drop for Draft {
         if !self.is_kept
             && let Ok(_acting) = self.place.creator.act()
         {
-            let _ = fs::remove_file(below(&self.place.directory, &self.name));
+            let _ = remove(&self.place.directory, &self.name);
         }
     }
 }
@@ -453,6 +451,20 @@ impl Stream {
             }
         }
     }
+}
+
+fn rename(directory: &File, from: &OsStr, to: &OsStr) -> io::Result<()> {
+    let (from, to, directory) = (CString::new(from.as_bytes())?, CString::new(to.as_bytes())?, directory.as_raw_fd());
+    // SAFETY: an open directory and two C strings.
+    let answer = unsafe { libc::renameat(directory, from.as_ptr(), directory, to.as_ptr()) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn remove(directory: &File, name: &OsStr) -> io::Result<()> {
+    let name = CString::new(name.as_bytes())?;
+    // SAFETY: an open directory and a C string.
+    let answer = unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), 0) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Has writes wait for a reader again.

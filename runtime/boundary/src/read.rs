@@ -34,7 +34,8 @@ impl Links {
 /// # Errors
 /// The system refuses it, or the path names something else, such as a pipe.
 pub fn open(path: &Path) -> io::Result<File> {
-    reopened(File::options().read(true).custom_flags(libc::O_PATH).open(path)?)
+    let opened = |options| File::options().read(true).custom_flags(options).open(path);
+    reopened(opened(libc::O_PATH)?, || opened(libc::O_NONBLOCK | libc::O_NOCTTY))
 }
 
 /// Opens a regular file below a directory.
@@ -42,7 +43,8 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As for [`open`].
 pub fn open_below(directory: &File, path: &Path, links: Links) -> io::Result<File> {
-    reopened(openat2(directory, path, libc::O_PATH, links.bits())?)
+    let opened = |flags| openat2(directory, path, flags, links.bits());
+    reopened(opened(libc::O_PATH)?, || opened(libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY))
 }
 
 /// Opens a directory, wherever links lead.
@@ -100,12 +102,19 @@ fn bounded(mut file: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Opens what is held as a place, if it is a regular file: to open a device has effects by itself.
-fn reopened(place: File) -> io::Result<File> {
+/// Without procfs it is opened anew, `again`.
+fn reopened(place: File, again: impl FnOnce() -> io::Result<File>) -> io::Result<File> {
     if !place.metadata()?.is_file() {
         return Err(not_regular());
     }
     let options = libc::O_NONBLOCK | libc::O_NOCTTY;
-    File::options().read(true).custom_flags(options).open(format!("/proc/self/fd/{}", place.as_raw_fd()))
+    match File::options().read(true).custom_flags(options).open(format!("/proc/self/fd/{}", place.as_raw_fd())) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let file = again()?;
+            if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
+        }
+        opened => opened,
+    }
 }
 
 fn not_regular() -> io::Error {

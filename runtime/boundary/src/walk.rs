@@ -81,18 +81,19 @@ fn directory(path: &Path) -> io::Result<File> {
 }
 
 fn entry(directory: &File, name: &OsStr) -> io::Result<File> {
-    openat(directory, name, libc::O_PATH | libc::O_NOFOLLOW)
+    openat(directory, name, libc::O_PATH | libc::O_NOFOLLOW, 0)
 }
 
 fn entry_as_directory(at: &File, name: &OsStr) -> io::Result<File> {
-    openat(at, name, libc::O_PATH | libc::O_NOFOLLOW | libc::O_DIRECTORY)
+    openat(at, name, libc::O_PATH | libc::O_NOFOLLOW | libc::O_DIRECTORY, 0)
 }
 
-fn openat(directory: &File, name: &OsStr, flags: i32) -> io::Result<File> {
+/// Opens a name in a directory; `mode` is that of a file that this creates.
+pub(crate) fn openat(directory: &File, name: &OsStr, flags: i32, mode: u32) -> io::Result<File> {
     let name = CString::new(name.as_bytes())?;
     // SAFETY: an open directory and a C string; the new descriptor is ours.
     unsafe {
-        match libc::openat(directory.as_raw_fd(), name.as_ptr(), flags | libc::O_CLOEXEC) {
+        match libc::openat(directory.as_raw_fd(), name.as_ptr(), flags | libc::O_CLOEXEC, mode) {
             -1 => Err(io::Error::last_os_error()),
             fd => Ok(File::from_raw_fd(fd)),
         }

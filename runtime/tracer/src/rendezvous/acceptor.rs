@@ -35,7 +35,7 @@ const MOST_WAITING: usize = 4 * libc::SOMAXCONN as usize;
 const MOST_REFUSED: usize = 1 << 16;
 /// How often a process can be connected at a time. One that runs another program connects anew; each connection reserves
 /// the memory of its rings.
-const MOST_OF_PROCESS: usize = 8;
+const MOST_OF_PROCESS: usize = 32;
 /// Likewise, all processes.
 const MOST_CONNECTED: usize = 4096;
 /// Delay before the next attempt, if the system refuses further connections.
