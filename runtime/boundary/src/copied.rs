@@ -209,7 +209,7 @@ mod tests {
     }
 
     fn pattern(n: usize) -> Vec<u8> {
-        (0..n).map(|it| (it * 31 >> 3) as u8).collect()
+        (0..n).map(|it| ((it * 31) >> 3) as u8).collect()
     }
 
     proptest! {
