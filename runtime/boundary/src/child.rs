@@ -1,6 +1,7 @@
 //! Runs a program as another user, or a program that another user can write, with nothing of ours: for a limited time, in
 //! a session of its own without a terminal, with an empty environment, limits, and no descriptors but its own.
 
+use crate::answer;
 use crate::memory::MemoryFile;
 use crate::user::{Account, is_root};
 use std::io;
@@ -169,10 +170,6 @@ fn close_at_exec() -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn answer(result: libc::c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn wait(child: &mut Child, limit: Limit<'_>) -> Result<ExitStatus, RunError> {

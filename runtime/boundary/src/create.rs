@@ -9,6 +9,7 @@
 //!                                └─ Stream: a device, a pipe or a descriptor of ours, written as it is
 //! ```
 
+use crate::answer;
 use crate::read::{self, Links};
 use crate::user::{Account, ActingAs};
 use crate::walk::{self, Found, is_trusted};
@@ -456,15 +457,13 @@ impl Stream {
 fn rename(directory: &File, from: &OsStr, to: &OsStr) -> io::Result<()> {
     let (from, to, directory) = (CString::new(from.as_bytes())?, CString::new(to.as_bytes())?, directory.as_raw_fd());
     // SAFETY: an open directory and two C strings.
-    let answer = unsafe { libc::renameat(directory, from.as_ptr(), directory, to.as_ptr()) };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    answer(unsafe { libc::renameat(directory, from.as_ptr(), directory, to.as_ptr()) })
 }
 
 fn remove(directory: &File, name: &OsStr) -> io::Result<()> {
     let name = CString::new(name.as_bytes())?;
     // SAFETY: an open directory and a C string.
-    let answer = unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), 0) };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    answer(unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), 0) })
 }
 
 /// Has writes wait for a reader again.
@@ -520,15 +519,11 @@ fn may_write(directory: &File, name: &OsStr) -> io::Result<()> {
     let name = CString::new(name.as_bytes())?;
     // Not libc's function: an older one asks for the real user.
     // SAFETY: as above.
-    let answer = unsafe {
+    let may = answer(unsafe {
         libc::syscall(libc::SYS_faccessat2, directory.as_raw_fd(), name.as_ptr(), libc::W_OK, libc::AT_EACCESS)
-    };
-    match io::Error::last_os_error() {
-        _ if answer == 0 => Ok(()),
-        // Before Linux 5.8 it is found out when the file is made.
-        error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
-        error => Err(error),
-    }
+    });
+    // Before Linux 5.8 it is found out when the file is made.
+    may.or_else(|it| if matches!(it.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) { Ok(()) } else { Err(it) })
 }
 
 #[cfg(test)]

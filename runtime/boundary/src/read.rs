@@ -104,17 +104,16 @@ fn bounded(mut file: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
 /// Opens what is held as a place, if it is a regular file: to open a device has effects by itself.
 /// Without procfs it is opened anew, `again`.
 fn reopened(place: File, again: impl FnOnce() -> io::Result<File>) -> io::Result<File> {
-    if !place.metadata()?.is_file() {
-        return Err(not_regular());
-    }
+    let place = regular(place)?;
     let options = libc::O_NONBLOCK | libc::O_NOCTTY;
     match File::options().read(true).custom_flags(options).open(format!("/proc/self/fd/{}", place.as_raw_fd())) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let file = again()?;
-            if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => regular(again()?),
         opened => opened,
     }
+}
+
+fn regular(file: File) -> io::Result<File> {
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
 fn not_regular() -> io::Error {

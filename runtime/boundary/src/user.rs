@@ -1,5 +1,6 @@
 //! Users, and acting with their rights.
 
+use crate::answer;
 use std::io;
 use std::marker::PhantomData;
 
@@ -97,10 +98,6 @@ fn set_user(uid: u32) -> io::Result<()> {
 fn set_group(gid: u32) -> io::Result<()> {
     // SAFETY: as above.
     answer(unsafe { libc::syscall(libc::SYS_setresgid, SAME, gid, SAME) })
-}
-
-fn answer(result: libc::c_long) -> io::Result<()> {
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

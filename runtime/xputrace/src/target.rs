@@ -141,9 +141,7 @@ impl Invoker {
         let groups = groups_of(&name, gid);
         Ok(Some(Invoker { account: Account { uid, gid }, groups, name, home }))
     }
-}
 
-impl Invoker {
     /// Returns who creates files as this user.
     pub fn into_creator(self) -> Creator {
         Creator::of(self.account, self.groups).or_root()

@@ -408,6 +408,6 @@ pub unsafe fn graph_of(params: *const c_void) -> Option<usize> {
 /// `size_of::<T>()` bytes at `base + offset` are readable and any bytes are a `T`.
 #[inline]
 pub(super) unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
-    // SAFETY: the caller promises that so many bytes are readable there and that any bytes are a `T`.
+    // SAFETY: the caller promises that that many bytes are readable there and that any bytes are a `T`.
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
 }

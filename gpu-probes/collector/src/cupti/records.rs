@@ -430,7 +430,7 @@ unsafe fn times_at(record: *const u8, start: usize, end: usize) -> (Realtime, Re
 /// # Safety
 /// `size_of::<T>()` bytes at `base + offset` are readable and any bytes are a `T`.
 unsafe fn field<T: Copy>(base: *const u8, offset: usize) -> T {
-    // SAFETY: the caller promises that so many bytes are readable there and that any bytes are a `T`.
+    // SAFETY: the caller promises that that many bytes are readable there and that any bytes are a `T`.
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
 }
 

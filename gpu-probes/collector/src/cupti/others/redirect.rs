@@ -309,6 +309,6 @@ unsafe fn symbols_in_hash(at: u64) -> usize {
 /// # Safety
 /// `size_of::<T>()` bytes at `address` are readable, and any bytes are a `T`.
 unsafe fn read<T: Copy>(address: u64) -> T {
-    // SAFETY: the caller promises that so many bytes are readable there and that any bytes are a `T`.
+    // SAFETY: the caller promises that that many bytes are readable there and that any bytes are a `T`.
     unsafe { (address as *const T).read_unaligned() }
 }

@@ -123,7 +123,7 @@ fn of<F>(function: Option<F>) -> Answer<F> {
 
 /// # Safety
 /// Handles and device addresses are the driver's, alive, and of the current context where they are of one. Memory of
-/// the process has so many bytes until what was begun with it has ended. A launch has the parameters that its kernel
+/// the process has that many bytes until what was begun with it has ended. A launch has the parameters that its kernel
 /// has. Code is what the driver can load: text ends with a 0.
 impl Code {
     /// Makes a context current on this thread, whose calls disturb no capture.
@@ -339,15 +339,15 @@ impl Code {
 
     /// Begins to copy to the GPU.
     pub(super) unsafe fn write(&self, to: u64, from: *const u8, bytes: usize, stream: Handle) -> Answer<()> {
-        // SAFETY: the caller promises that the stream and so many bytes of device memory are alive, and that so many
-        // bytes are readable at `from` until the copy is done.
+        // SAFETY: the caller promises that the stream and `bytes` of device memory are alive, and that as many
+        // are readable at `from` until the copy is done.
         checked(unsafe { of(self.copy_to_device)?(to, from.cast::<c_void>(), bytes, stream) })
     }
 
     /// Lets the GPU use memory of the process, in all contexts, and returns where the current one has it.
     pub(super) unsafe fn register(&self, memory: *mut u8, bytes: usize) -> Answer<u64> {
         let mut address = 0;
-        // SAFETY: the caller promises that so many bytes stay mapped there, which the GPU may use; a live integer.
+        // SAFETY: the caller promises that that many bytes stay mapped there, which the GPU may use; a live integer.
         unsafe {
             match of(self.register_memory)?(memory.cast(), bytes, IN_ALL_CONTEXTS | MAPPED) {
                 SUCCESS | ALREADY_REGISTERED => {}
@@ -360,7 +360,7 @@ impl Code {
 
     /// Begins to copy from the GPU.
     pub(super) unsafe fn read(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> Answer<()> {
-        // SAFETY: the caller promises that the stream and so many bytes of device memory are alive, and that so many
+        // SAFETY: the caller promises that the stream and that many bytes of device memory are alive, and that that many
         // bytes are writable at `to` until the copy is done.
         checked(unsafe { of(self.copy_to_host)?(to.cast::<c_void>(), from, bytes, stream) })
     }
