@@ -347,7 +347,7 @@ impl Code {
     /// Lets the GPU use memory of the process, in all contexts, and returns where the current one has it.
     pub(super) unsafe fn register(&self, memory: *mut u8, bytes: usize) -> Answer<u64> {
         let mut address = 0;
-        // SAFETY: the caller promises that that many bytes stay mapped there, which the GPU may use; a live integer.
+        // SAFETY: the caller promises that `bytes` stay mapped there, which the GPU may use; a live integer.
         unsafe {
             match of(self.register_memory)?(memory.cast(), bytes, IN_ALL_CONTEXTS | MAPPED) {
                 SUCCESS | ALREADY_REGISTERED => {}
@@ -360,7 +360,7 @@ impl Code {
 
     /// Begins to copy from the GPU.
     pub(super) unsafe fn read(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> Answer<()> {
-        // SAFETY: the caller promises that the stream and that many bytes of device memory are alive, and that that many
+        // SAFETY: the caller promises that the stream and that many bytes of device memory are alive, and that as many
         // bytes are writable at `to` until the copy is done.
         checked(unsafe { of(self.copy_to_host)?(to.cast::<c_void>(), from, bytes, stream) })
     }
