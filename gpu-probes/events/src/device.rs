@@ -14,6 +14,10 @@ pub const WORDS: usize = ARGUMENTS + 2 * MOST_ARGUMENTS;
 /// Maximum number of a launch's threads that handlers run in on the software GPU.
 pub const MOST_THREADS: u64 = 1 << 20;
 
+/// Maximum number of threads that handlers run in for one process of the software GPU, which says itself how many its launches
+/// have: each handler's are counted. A real GPU runs them itself.
+pub const MOST_THREADS_OF_PROCESS: u64 = 16 << 20;
+
 /// Threads of a warp.
 pub const WARP_THREADS: u64 = 32;
 

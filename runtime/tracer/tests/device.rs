@@ -163,6 +163,17 @@ fn threads_beyond_the_limit_are_counted() {
 }
 
 #[test]
+fn a_process_can_not_have_handlers_run_for_ever() {
+    let mut plan = plan(DeviceEvent::Exit, "a");
+    let once_more = plan.probes[0].clone();
+    plan.probes.resize(20, once_more);
+    let kernel = shaped([1 << 10, 1, 1], [1 << 10, 1, 1]);
+    let mut pipeline = ran(plan, GpuKind::Software, kernel);
+    let total: i64 = counts(&mut pipeline).iter().map(|it| it.3).sum();
+    assert_eq!((total, pipeline.losses().of(Loss::DeviceThreadSkipped)), (16 << 20, 4 << 20));
+}
+
+#[test]
 fn a_handler_that_is_switched_off_runs_in_no_thread() {
     let mut plan = plan(DeviceEvent::Exit, "a");
     plan.probes[0].switch = Some(SwitchId(0));

@@ -347,7 +347,7 @@ losses! {
     DeviceThreadSkipped {
         name: "device_thread_skipped",
         meaning: "threads of kernels that a device handler did not run in: on the software GPU, it runs in the first \
-                  1,048,576 of a launch",
+                  1,048,576 of a launch, and handlers run in 16,777,216 of a process",
         help: "launch fewer threads",
     }
     DeviceUnprobed {

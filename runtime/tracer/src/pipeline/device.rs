@@ -8,10 +8,10 @@ use crate::names::Names;
 use crate::recording::GpuKind;
 use crate::state::{Origin, State};
 use rustc_hash::{FxHashMap, FxHashSet};
-use xputrace_model::context::device::{MOST_CONDITIONS, MOST_THREADS, WARP_THREADS};
+use xputrace_model::context::device::{MOST_CONDITIONS, MOST_THREADS, MOST_THREADS_OF_PROCESS, WARP_THREADS};
 use xputrace_model::context::{DeviceContext, GpuContext, device, word};
 use xputrace_model::diagnostic::Site;
-use xputrace_model::loss::{Loss, Losses};
+use xputrace_model::loss::Loss;
 use xputrace_model::object::DirectLaunch;
 use xputrace_model::plan::{Condition, DeviceEvent, LaunchFilter, PatternOfHandler, Plan, ProbeId, ProgramId};
 
@@ -21,6 +21,8 @@ pub(super) struct DeviceHandlers {
     /// Positions in `all`, by the id of the kernel's mangled name.
     of_kernel: FxHashMap<u64, Vec<usize>>,
     launches: Launches,
+    /// Threads that handlers may still run in, by process of the software GPU.
+    threads_left: FxHashMap<ProcessIndex, u64>,
 }
 
 struct DeviceHandler {
@@ -101,7 +103,8 @@ impl DeviceHandlers {
             condition: launches.conditions.iter().position(|known| Some(*known) == it.condition),
             site: it.site,
         });
-        DeviceHandlers { all: all.collect(), of_kernel: FxHashMap::default(), launches }
+        let all = all.collect();
+        DeviceHandlers { all, of_kernel: FxHashMap::default(), launches, threads_left: FxHashMap::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -112,6 +115,7 @@ impl DeviceHandlers {
     pub(super) fn forget(&mut self, process: ProcessIndex) {
         self.launches.met.retain(|it, _| it.0 != process);
         self.launches.twinned.retain(|it| it.0 != process);
+        self.threads_left.remove(&process);
     }
 
     pub(super) fn programs(&self) -> impl Iterator<Item = ProgramId> {
@@ -124,15 +128,17 @@ impl DeviceHandlers {
         self.all.iter().filter(move |it| had_kernels && !it.is_matched).map(|it| it.handler.probe)
     }
 
-    /// Returns the handlers of a kernel, and what chooses launches.
+    /// Returns the handlers of a kernel, what chooses launches, and the threads that they may still run in.
     fn of_kernel<'a>(
         &'a mut self,
+        process: ProcessIndex,
         ctx: &GpuContext,
         names: &Names,
-    ) -> (impl Iterator<Item = &'a DeviceHandler> + use<'a>, &'a mut Launches) {
-        let DeviceHandlers { all, of_kernel, launches } = self;
+    ) -> (impl Iterator<Item = &'a DeviceHandler> + use<'a>, &'a mut Launches, &'a mut u64) {
+        let DeviceHandlers { all, of_kernel, launches, threads_left } = self;
         let running = of_kernel.entry(ctx[word::SYMBOL]).or_insert_with(|| meet(all, ctx, names));
-        (running.iter().map(|it| &all[*it]), launches)
+        let threads_left = threads_left.entry(process).or_insert(MOST_THREADS_OF_PROCESS);
+        (running.iter().map(|it| &all[*it]), launches, threads_left)
     }
 }
 
@@ -215,7 +221,7 @@ impl Pipeline {
         let is_software = state.process(process).is_some_and(|it| it.gpu == GpuKind::Software);
         // What each condition says of this launch, once it was asked.
         let mut said = [None; MOST_CONDITIONS];
-        let (of_kernel, launches) = handlers.device.of_kernel(kernel, &state.names);
+        let (of_kernel, launches, threads_left) = handlers.device.of_kernel(process, kernel, &state.names);
         for it in of_kernel {
             let Handler { probe, switch, .. } = it.handler;
             if switch.is_some_and(|switch| !state.lets_run(probe, switch.id, switch.needs, origin)) {
@@ -232,7 +238,11 @@ impl Pipeline {
             }
             match (is_software, is_twin) {
                 (true, _) if it.place.is_of_threads() => {
-                    it.run(kernel, state, &mut ended, &mut ledger.losses, sink);
+                    let threads = Threads::of(kernel);
+                    let n_run = threads.count().min(MOST_THREADS).min(*threads_left);
+                    *threads_left -= n_run;
+                    it.run(kernel, threads, n_run, state, &mut ended, sink);
+                    ledger.losses.add_at(Loss::DeviceThreadSkipped, it.site, threads.count() - n_run);
                 }
                 // Elsewhere, there is no code that it could run in.
                 (true, _) | (false, false) => ledger.losses.add_at(Loss::DeviceUnprobed, it.site, 1),
@@ -243,19 +253,19 @@ impl Pipeline {
 }
 
 impl DeviceHandler {
-    /// Runs it in each thread of a kernel's launch, in the order of their numbers.
+    /// Runs it in the first threads of a kernel's launch, in the order of their numbers.
     fn run(
         &self,
         kernel: &GpuContext,
+        threads: Threads,
+        n_run: u64,
         state: &mut State,
         ended: &mut FxHashSet<u64>,
-        losses: &mut Losses,
         sink: &mut dyn Sink,
     ) {
         let Some(program) = self.handler.program else { return };
-        let threads = Threads::of(kernel);
         let mut ctx = launch_words(kernel, self.place);
-        for n in 0..threads.count().min(MOST_THREADS) {
+        for n in 0..n_run {
             if !ended.is_empty() && ended.contains(&n) {
                 continue;
             }
@@ -272,7 +282,6 @@ impl DeviceHandler {
                 ended.insert(n);
             }
         }
-        losses.add_at(Loss::DeviceThreadSkipped, self.site, threads.count().saturating_sub(MOST_THREADS));
     }
 }
 
@@ -292,6 +301,7 @@ fn launch_words(kernel: &GpuContext, place: DeviceEvent) -> DeviceContext {
 }
 
 /// The threads of a launch: all of a block before those of the next one, each with `x` first.
+#[derive(Clone, Copy)]
 struct Threads {
     grid: [u64; 3],
     block: [u64; 3],
