@@ -28,7 +28,7 @@ pub fn is_root() -> bool {
 }
 
 /// The effective user and groups of this thread, changed until dropped. libc's functions would change those of all
-/// threads, some of which need our rights.
+/// threads, some of which need our rights. The process ends if they can't be changed back.
 #[derive(Debug)]
 pub struct ActingAs {
     before: Option<Before>,
@@ -69,10 +69,22 @@ impl Drop for ActingAs {
     fn drop(&mut self) {
         let Some(before) = &self.before else { return };
         // The saved user id is still root's, and root may have any group: none of these can fail.
-        let restored =
-            set_user(before.account.uid).and_then(|()| set_group(before.account.gid)).and(set_groups(&before.groups));
-        debug_assert!(restored.is_ok(), "{restored:?}");
+        let restored = set_user(before.account.uid)
+            .and_then(|()| set_group(before.account.gid))
+            .and_then(|()| set_groups(&before.groups));
+        if let Err(error) = restored {
+            end(before, &error);
+        }
     }
+}
+
+/// Ends the process: what follows would run with rights that it should not have.
+fn end(before: &Before, error: &io::Error) -> ! {
+    let uid = before.account.uid;
+    let text = format!("xputrace: a thread could not take the rights of user {uid} again, and can't go on: {error}\n");
+    // SAFETY: bytes and their length. Nothing else is done with the rights of now.
+    unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+    std::process::abort();
 }
 
 fn own_groups() -> io::Result<Vec<u32>> {
@@ -119,5 +131,28 @@ mod tests {
             assert_eq!(others, them, "a new thread begins as the one that made it");
         }
         assert_eq!((Account::current(), own_groups().unwrap()), before);
+    }
+
+    /// Set for a process that runs one test of these alone.
+    const ALONE: &str = "XPUTRACE_TEST_LOSES_RIGHTS";
+
+    #[test]
+    fn who_can_not_become_root_again_ends() {
+        if !is_root() {
+            println!("skipped: not root");
+            return;
+        }
+        if std::env::var_os(ALONE).is_some() {
+            let _acting = ActingAs::user(Account { uid: 12_345, gid: 12_346 }, &[]).unwrap();
+            // SAFETY: sets numbers of this thread. The saved id was root's.
+            unsafe { libc::syscall(libc::SYS_setresuid, 12_345, 12_345, 12_345) };
+            return;
+        }
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        alone.args(["--exact", "user::tests::who_can_not_become_root_again_ends", "--nocapture"]).env(ALONE, "1");
+        let ended = alone.output().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended.status), Some(libc::SIGABRT), "{ended:?}");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(said.contains("a thread could not take the rights of user 0 again"), "{said}");
     }
 }
