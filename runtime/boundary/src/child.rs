@@ -3,10 +3,10 @@
 
 use crate::answer;
 use crate::memory::MemoryFile;
+use crate::trust::Changers;
 use crate::user::{Account, is_root};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -84,22 +84,13 @@ pub fn run(
 }
 
 /// Returns the first part of a path that users other than root and this one can change: the file, a directory above it,
-/// or a link on the way, with the directories above that. The user's own group may: many systems give each one.
+/// or a link on the way, with the directories above that.
 fn changeable_by_others(program: &Path, account: Account) -> io::Result<Option<PathBuf>> {
-    let is_safe = |path: &Path| {
-        let about = path.symlink_metadata()?;
-        let is_own_group = about.gid() == 0 || about.gid() == account.gid && account.gid == account.uid;
-        let others = if is_own_group { libc::S_IWOTH } else { libc::S_IWGRP | libc::S_IWOTH };
-        let can_others_write = about.mode() & others != 0 && !about.is_symlink();
-        // Where it is sticky, others can't replace what is not theirs.
-        let is_sticky = about.is_dir() && about.mode() & libc::S_ISVTX != 0;
-        Ok::<_, io::Error>((about.uid() == 0 || about.uid() == account.uid) && (!can_others_write || is_sticky))
-    };
     let mut way = Some(program.to_owned());
     for _ in 0..MOST_LINKS {
         let Some(path) = way else { return Ok(None) };
         for part in path.ancestors() {
-            if !is_safe(part)? {
+            if !Changers::of_path(part)?.leave_to(&[account]) {
                 return Ok(Some(part.to_owned()));
             }
         }

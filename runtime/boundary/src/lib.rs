@@ -10,6 +10,7 @@
 //! | [`create`] | A file is made under a name that nobody can guess, then renamed; nobody else's link is followed |
 //! | [`child`] | A program of another user runs as that user, in a session of its own, with nothing of ours |
 //! | [`memory`] | What a child is given, and a reader that insists on a path, is a file without a name |
+//! | [`trust`] | Who can change a file is decided by its owner, mode and access list, the same way everywhere |
 //! | [`user`] | Acting with the rights of another user, in one thread |
 //!
 //! A test (`tests/plain_calls.rs`) forbids the plain calls in the rest of the tracer.
@@ -19,6 +20,7 @@ pub mod copied;
 pub mod create;
 pub mod memory;
 pub mod read;
+pub mod trust;
 pub mod user;
 mod walk;
 

@@ -10,11 +10,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use xputrace_boundary::create::{Access, Destination};
+use xputrace_boundary::create::{Access, Destination, Stream};
 use xputrace_model::text::printed;
 
 /// How long a stalled reader may delay an interrupted run.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a pipe's reader is waited for without a word.
+const SAID_AFTER: Duration = Duration::from_secs(1);
 /// How long a line is held back until a pipe has room for it.
 const ROOM_PATIENCE: Duration = Duration::from_millis(200);
 const ROOM_GLANCE: Duration = Duration::from_millis(1);
@@ -48,6 +50,20 @@ pub fn print(text: impl Display) -> io::Result<()> {
     Lines::new(Outlet::stdout()?).print(text)
 }
 
+/// Opens what is written as it is. Says what is waited for if a pipe's reader takes its time.
+///
+/// # Errors
+/// The system's, or nobody reads a pipe.
+pub fn open(stream: &Stream) -> io::Result<File> {
+    let mut is_said = false;
+    stream.open(|waited| {
+        if waited >= SAID_AFTER && !std::mem::replace(&mut is_said, true) {
+            say(format_args!("waiting for somebody to read from the pipe {}", stream.path().display()));
+        }
+        waited < PATIENCE || !interrupts::are_pending()
+    })
+}
+
 /// A file descriptor to write to.
 #[derive(Debug)]
 pub struct Outlet(File);
@@ -67,19 +83,22 @@ impl Outlet {
         Self::standard(io::stderr().as_fd())
     }
 
-    /// Begins a file: what is there is replaced now, and what is written can be read at once.
+    /// Begins a file: what is there is replaced now, and what is written can be read at once. If it can't be replaced any
+    /// more, `misplaced` hears so, and where the file is.
     ///
     /// # Errors
     /// The system's, or nobody reads a pipe.
-    pub fn begin(destination: Destination) -> io::Result<Self> {
+    pub fn begin(destination: Destination, misplaced: impl FnOnce(io::Error)) -> io::Result<Self> {
         let file = match destination {
             Destination::File(place) => {
                 let draft = place.draft(Access::Usual)?;
                 let file = draft.file()?;
-                draft.finish()?;
-                file
+                draft.publish().unwrap_or_else(|error| {
+                    misplaced(error);
+                    file
+                })
             }
-            Destination::Stream(stream) => stream.open()?,
+            Destination::Stream(stream) => open(&stream)?,
         };
         Ok(Self::standard(file.as_fd()).unwrap_or(Outlet(file)))
     }

@@ -22,6 +22,8 @@ pub struct Printer {
     out: Out,
     /// The failure, until the next flush reports it.
     failure: Option<io::Error>,
+    /// Why the results are not where they should be, and where they are, until it is taken.
+    misplaced: Option<String>,
     width: usize,
 }
 
@@ -35,9 +37,10 @@ enum Out {
 }
 
 impl Out {
-    fn begin(&mut self) -> io::Result<()> {
+    fn begin(&mut self, misplaced: &mut Option<String>) -> io::Result<()> {
+        let mut note = |error: io::Error| *misplaced = Some(format!("cannot replace what the output should: {error}"));
         match std::mem::replace(self, Out::Closed) {
-            Out::Waiting(destination) => *self = Out::Begun(Lines::new(Outlet::begin(destination)?)),
+            Out::Waiting(destination) => *self = Out::Begun(Lines::new(Outlet::begin(destination, &mut note)?)),
             other => *self = other,
         }
         Ok(())
@@ -62,7 +65,7 @@ impl Printer {
                 (Out::Begun(Lines::new(outlet)), terminal_width())
             }
         };
-        Ok(Printer { exporter: (format.open)(), format, out, failure: None, width })
+        Ok(Printer { exporter: (format.open)(), format, out, failure: None, misplaced: None, width })
     }
 
     /// Shortens the names of kernels among texts, and cuts texts to the output's width less `beside`
@@ -83,10 +86,15 @@ impl Printer {
         if self.failure.is_some() {
             return;
         }
-        self.failure = self.out.begin().err();
+        self.failure = self.out.begin(&mut self.misplaced).err();
         let Out::Begun(out) = &mut self.out else { return };
         let mut context = Context { names, sources: &plan.sources, tables: &plan.tables, width: self.width };
         self.failure = self.exporter.output(out, output, &mut context).err();
+    }
+
+    /// Returns why the results are not where they should be, once.
+    pub fn take_misplaced(&mut self) -> Option<String> {
+        self.misplaced.take()
     }
 
     /// Sends what was written to the reader.

@@ -186,10 +186,8 @@ impl Observer for Tape {
             it.into_inner().map_err(|it| Error::Io { attempted: "write", answer: it.into_error() })
         };
         let file = wrote(&draft, writer.finish().and_then(flushed))?;
-        let (size, part) = (file.metadata().map_or(0, |it| it.len()), draft.path());
-        draft
-            .finish()
-            .with_context(|| format!("cannot rename the recording {} to {}", part.display(), path.display()))?;
+        let size = file.metadata().map_or(0, |it| it.len());
+        draft.finish().with_context(|| format!("cannot put the recording in its place {}", path.display()))?;
         let size = xputrace_render::human(size as i64, xputrace_model::schema::Unit::Bytes);
         if !is_quiet {
             say(format_args!("wrote {} ({size})", path.display()));

@@ -1,6 +1,7 @@
 //! The state shared by handlers, sources and output of a run: engines, maps, names of stacks,
 //! output.
 
+use crate::console;
 use crate::creator::creator;
 use crate::drivers::Drivers;
 use crate::printer::Printer;
@@ -143,9 +144,9 @@ impl State {
         self.printer.is_closed()
     }
 
-    /// Returns the failures of maps since the last call.
+    /// Returns the failures of maps and of the output since the last call, after which the run goes on.
     pub fn take_failures(&mut self) -> Vec<String> {
-        self.store.take_failures()
+        self.store.take_failures().into_iter().chain(self.printer.take_misplaced()).collect()
     }
 
     /// Returns what names of stacks left out since the last call.
@@ -299,7 +300,7 @@ impl LazyFile<'_> {
         if self.file.is_none() {
             self.file = Some(match creator().destination(Path::new(self.path))? {
                 Destination::File(place) => Begun::Draft(place.draft(Access::Usual)?),
-                Destination::Stream(stream) => Begun::Stream(stream.open()?),
+                Destination::Stream(stream) => Begun::Stream(console::open(&stream)?),
             });
         }
         self.file.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
