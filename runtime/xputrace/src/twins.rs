@@ -88,7 +88,7 @@ impl Twins {
     /// Says to a process which handlers are enabled now.
     pub fn switch(&self, region: &DeviceRegion, switches: &Turned, running: &mut Running) {
         if let Err(error) = region.switch(&self.conditions, |it| switches.is_on(it)) {
-            running.report().note(&format!("device handlers could not be enabled and disabled: {error}"));
+            running.report().note_about_process(&format!("device handlers could not be enabled and disabled: {error}"));
         }
     }
 
@@ -165,7 +165,7 @@ impl Twins {
             Ok(Outcome::NotInFiles) => Woven::NotInFiles,
             Err(error) => {
                 let text = format!("process {}: device handlers do not run in some kernels: {error:#}", asker.pid);
-                running.report().note(&text);
+                running.report().note_about_process(&text);
                 Woven::Failed
             }
         }
@@ -216,7 +216,7 @@ impl Drop for Twins {
 }
 
 fn note_all<'t>(texts: impl IntoIterator<Item = &'t String>, running: &mut Running) {
-    texts.into_iter().for_each(|it| running.report().note(it));
+    texts.into_iter().for_each(|it| running.report().note_about_process(it));
 }
 
 /// Says why kernels of an image have no handlers.
@@ -277,7 +277,7 @@ pub fn read(region: &DeviceRegion, extent: Extent, process: ProcessIndex, runnin
     match take(region, extent, process, running) {
         Ok(has_records) => has_records,
         Err(error) => {
-            running.report().note(&format!("device memory could not be read: {error}"));
+            running.report().note_about_process(&format!("device memory could not be read: {error}"));
             false
         }
     }
@@ -318,7 +318,7 @@ pub fn account(
         running.state().pipeline.add_sampled(condition, sampled, unprobed);
     }
     let hint = patches_hint(running.plan());
-    let mut note = |text: String| running.report().note(&format!("process {pid}: {text}"));
+    let mut note = |text: String| running.report().note_about_process(&format!("process {pid}: {text}"));
     for (outcome, n) in ImageOutcome::ALL.iter().zip(images).filter(|it| it.1 > 0) {
         missed(*outcome).into_iter().for_each(|what| note(format!("{n} of its images {what}")));
     }

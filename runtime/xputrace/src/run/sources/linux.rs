@@ -138,7 +138,7 @@ fn child(it: Unprobed, losses: &mut Losses, report: &mut Report) {
     losses.add(Loss::UnprobedProcess, u64::from(it.failed.is_some() || it.micros > 0));
     // The loss already says that it has ended.
     if let Some(reason) = it.failed.filter(|it| !matches!(it, AttachError::NoSuchProcess(_))) {
-        report.note(&format!("process {} ran without uprobes: {reason}", it.pid));
+        report.note_about_process(&format!("process {} ran without uprobes: {reason}", it.pid));
     }
 }
 
