@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use xputrace_boundary::create::{Access, Creator};
 use xputrace_boundary::read;
+use xputrace_boundary::trust::Changers;
 use xputrace_boundary::user::Account;
 
 const MAGIC: &[u8; 8] = b"xptcubi1";
@@ -71,9 +72,9 @@ impl Cache {
         let failed = |answer| CacheError::System { path: directory.to_owned(), answer };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         let found = fs::symlink_metadata(directory).map_err(failed)?;
-        let uid = Account::current().uid;
-        if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {
-            return Err(CacheError::NotOurs { path: directory.to_owned(), uid });
+        let (us, changers) = (Account::current(), Changers::of_path(directory).map_err(failed)?);
+        if !found.is_dir() || found.uid() != us.uid || !changers.are_among(&[us]) {
+            return Err(CacheError::NotOurs { path: directory.to_owned(), uid: us.uid });
         }
         Ok(Cache { directory: directory.to_owned(), most_bytes })
     }

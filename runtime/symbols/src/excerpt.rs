@@ -18,9 +18,11 @@ use object::{Endian, Endianness};
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use xputrace_boundary::copied::FileCopy;
 use xputrace_boundary::memory::MemoryFile;
+use xputrace_boundary::trust::Changers;
+use xputrace_boundary::user::Account;
 
 /// The sections that tell lines and inlined functions, without `.debug_`. What else there is tells of variables, and is
 /// as large.
@@ -36,23 +38,24 @@ const MOST: u64 = 4 << 30;
 /// much memory: a program of line numbers, 25 times.
 const MOST_OF_OTHERS: u64 = 64 << 20;
 
-/// Those whose files are trusted as much as our own.
+/// Those whose files are trusted as much as our own, besides root.
 #[derive(Clone, Debug)]
-pub(crate) struct Trusted(Vec<u32>);
+pub(crate) struct Trusted(Vec<Account>);
 
 impl Trusted {
-    /// Returns root, the user who we are, and the one who became us by sudo.
+    /// Returns the user who we are, and the one who became us by sudo.
     pub(crate) fn by_environment() -> Self {
-        let own = xputrace_boundary::user::Account::current().uid;
-        let before = || std::env::var("SUDO_UID").ok()?.parse().ok();
+        let own = Account::current();
+        let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
+        // Without a group they have none of their own.
+        let before = || Some(Account { uid: number("SUDO_UID")?, gid: number("SUDO_GID").unwrap_or(u32::MAX) });
         // Only root's environment is that of sudo.
-        Trusted([Some(0), Some(own), (own == 0).then(before).flatten()].into_iter().flatten().collect())
+        Trusted([Some(own), (own.uid == 0).then(before).flatten()].into_iter().flatten().collect())
     }
 
     /// Whether nobody else can write a file.
     fn write_alone(&self, file: &File) -> bool {
-        const OTHERS_WRITE: u32 = 0o022;
-        file.metadata().is_ok_and(|it| self.0.contains(&it.uid()) && it.mode() & OTHERS_WRITE == 0)
+        Changers::of(file).is_ok_and(|it| it.are_among(&self.0))
     }
 
     /// Returns how much DWARF of a file is read.
@@ -373,7 +376,7 @@ mod tests {
     use super::*;
     use object::{Object, ObjectSection};
     use std::io::Write;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     const INFO: usize = 3;
 
@@ -490,13 +493,26 @@ mod tests {
     #[test]
     fn a_file_that_others_can_write_may_have_less() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let own = file.as_file().metadata().unwrap().uid();
+        let about = file.as_file().metadata().unwrap();
         let most = |mode: u32, trusted: &[u32]| {
             file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
-            Trusted(trusted.to_vec()).most_dwarf(file.as_file())
+            Trusted(trusted.iter().map(|it| Account { uid: *it, gid: *it }).collect()).most_dwarf(file.as_file())
         };
+        let own = about.uid();
         assert_eq!((most(0o755, &[own]), most(0o644, &[7, own])), (MOST, MOST));
-        assert_eq!(most(0o644, &[own + 1]), MOST_OF_OTHERS);
-        assert_eq!((most(0o664, &[own]), most(0o646, &[own])), (MOST_OF_OTHERS, MOST_OF_OTHERS));
+        assert_eq!(most(0o646, &[own]), MOST_OF_OTHERS);
+        if about.gid() == own {
+            assert_eq!(most(0o664, &[own]), MOST, "their own group's");
+        }
+        if own != 0 {
+            println!("skipped: not root");
+            return;
+        }
+        let chown = |uid, gid| std::os::unix::fs::chown(file.path(), Some(uid), Some(gid)).unwrap();
+        chown(12_345, 12_345);
+        assert_eq!((most(0o644, &[0]), most(0o644, &[0, 12_345])), (MOST_OF_OTHERS, MOST));
+        assert_eq!(most(0o664, &[0, 12_345]), MOST, "their own group's");
+        chown(12_345, 12_399);
+        assert_eq!((most(0o644, &[12_345]), most(0o664, &[12_345])), (MOST, MOST_OF_OTHERS));
     }
 }
