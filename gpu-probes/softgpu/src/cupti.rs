@@ -41,6 +41,12 @@ const TIMESTAMP_CALLBACK: u32 = 22;
 const KIND_GRAPH_TRACE: u32 = 51;
 const FLUSH_FORCED: u32 = 1;
 
+/// The name of this library's file, whatever link it was loaded by: by this the collector knows that the GPU is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn xputrace_softgpu_file() -> *const std::ffi::c_char {
+    c"libxputrace_softgpu.so".as_ptr()
+}
+
 /// Defines exported CUPTI functions; `SOFTGPU_FAIL` can make each one fail.
 macro_rules! cupti {
     ($( $(#[$meta:meta])* fn $name:ident ( $($p:ident : $t:ty),* $(,)? ) $body:block )*) => {$(

@@ -35,7 +35,7 @@ pub struct Message {
 
 /// Words: [`crate::VERSION`], the target's own pid, version of the GPU's tracing library (0 if not
 /// found), the bits of [`demand`] that the collector supports with it, 1 if it can patch machine code. Text: two lines: that
-/// library's path, or why it was not found; why it can't patch machine code, if it can't.
+/// library's path, whose last name is the file's own if it stands in for a vendor's, or why it was not found; why it can't patch machine code, if it can't.
 pub const HELLO: u32 = 1;
 /// Words: the demand ([`demand`]) with everything that may be asked for during the run, number of rings, bytes per ring, milliseconds between flushes,
 /// index of this process in the run, when to record ([`window`]), what to do when another tool in the

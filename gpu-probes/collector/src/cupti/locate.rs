@@ -94,8 +94,28 @@ fn open(name: &CStr, flags: i32) -> Option<Found> {
     // SAFETY: CUPTI's functions by CUPTI's names; the handle is kept for ever.
     let cupti = unsafe { Cupti::from_symbols(|symbol| libc::dlsym(library, symbol.as_ptr())) };
     let path = path_of(cupti.get_version.map(|it| it as *const c_void));
+    let path = path.unwrap_or_else(|| name.to_string_lossy().into_owned());
+    // SAFETY: as above.
+    let path = match unsafe { stand_in(library) } {
+        Some(file) => Path::new(&path).with_file_name(file).to_string_lossy().into_owned(),
+        None => path,
+    };
     let was_loaded = flags & libc::RTLD_NOLOAD != 0;
-    Some(Found { cupti, was_loaded, path: path.unwrap_or_else(|| name.to_string_lossy().into_owned()) })
+    Some(Found { cupti, was_loaded, path })
+}
+
+/// Returns the name of the file that stands in for a vendor's library, of which the loader knows the link alone. To follow
+/// the link takes a system call that a program may have forbidden.
+///
+/// # Safety
+/// The library is loaded, and stays so.
+unsafe fn stand_in(library: *mut c_void) -> Option<String> {
+    // SAFETY: by this name only the software GPU has a function, of this type, which returns a constant.
+    unsafe {
+        let symbol = libc::dlsym(library, c"xputrace_softgpu_file".as_ptr());
+        let file = std::mem::transmute::<*mut c_void, Option<extern "C" fn() -> *const libc::c_char>>(symbol)?;
+        Some(CStr::from_ptr(file()).to_string_lossy().into_owned())
+    }
 }
 
 /// Returns the path of the library that contains a function.

@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -88,7 +88,7 @@ pub struct Armed {
     pub comm: String,
     /// The result of [`Target::thread_ids`] when it was armed.
     pub thread_ids: Vec<(u32, u32)>,
-    /// The file of its CUPTI, with links resolved.
+    /// The file of its CUPTI, as it says.
     pub cupti_file: PathBuf,
     /// How device code gets into its kernels.
     pub chosen: Chosen,
@@ -149,7 +149,7 @@ impl Acceptor {
             silent: Vec::new(),
             choosing: Choosing::new()?,
             n_armed: 0,
-            connected: HashMap::new(),
+            connected: Connected::default(),
             refused: HashSet::new(),
             is_full: false,
             arrivals: sender,
@@ -211,6 +211,31 @@ impl Silent {
     }
 }
 
+/// The connections of processes that were armed, which last as long as these references hold.
+#[derive(Default)]
+struct Connected(HashMap<u32, Vec<Weak<()>>>);
+
+impl Connected {
+    /// Notes that a process is about to be armed; returns why it can't be.
+    fn admit(&mut self, pid: u32, presence: Weak<()>) -> Result<(), String> {
+        self.0.retain(|_, of_process| {
+            of_process.retain(|it| it.strong_count() > 0);
+            !of_process.is_empty()
+        });
+        let n_processes = self.0.len();
+        let of_process = self.0.entry(pid).or_default();
+        if of_process.len() >= MOST_OF_PROCESS {
+            return Err(format!("process {pid} has connected {MOST_OF_PROCESS} times"));
+        }
+        if of_process.is_empty() && n_processes >= MOST_CONNECTED {
+            self.0.remove(&pid);
+            return Err(format!("{MOST_CONNECTED} processes are traced already"));
+        }
+        of_process.push(presence);
+        Ok(())
+    }
+}
+
 /// The thread's state.
 struct Work {
     listener: Listener,
@@ -222,7 +247,7 @@ struct Work {
     choosing: Choosing,
     n_armed: u32,
     /// Those that were armed and are still connected, by process.
-    connected: HashMap<u32, Vec<Weak<()>>>,
+    connected: Connected,
     /// Processes of other users that were reported.
     refused: HashSet<u32>,
     /// Whether the system refused the last attempt to accept.
@@ -327,25 +352,6 @@ impl Work {
         }
     }
 
-    /// Notes that a process is about to be armed; returns why it can't be.
-    fn admit(&mut self, target: &mut Target) -> Result<(), String> {
-        let is_present = |it: &mut Weak<()>| it.strong_count() > 0;
-        let pid = target.peer.pid;
-        let of_process = self.connected.entry(pid).or_default();
-        of_process.retain_mut(is_present);
-        if of_process.len() >= MOST_OF_PROCESS {
-            return Err(format!("process {pid} has connected {MOST_OF_PROCESS} times"));
-        }
-        of_process.push(target.presence());
-        if self.connected.len() > MOST_CONNECTED {
-            self.connected.retain(|_, of_process| of_process.iter_mut().any(is_present));
-        }
-        match self.connected.len() > MOST_CONNECTED {
-            true => Err(format!("{MOST_CONNECTED} processes are traced already")),
-            false => Ok(()),
-        }
-    }
-
     fn hear(&mut self) {
         for Silent { connection, is_target } in std::mem::take(&mut self.silent) {
             let peer = connection.peer();
@@ -368,17 +374,18 @@ impl Work {
     }
 
     /// Arms a process, unless its way has to be chosen first.
-    fn arm(&mut self, mut target: Target) {
+    fn arm(&mut self, target: Target) {
         let peer = target.peer;
         let no_cupti = (target.cupti_version == 0)
             .then(|| format!("process {} has no CUPTI: {}", target.peer.pid, one_line(&target.cupti)));
-        let refusal = target.refusal.clone().or(no_cupti).or_else(|| self.admit(&mut target).err());
+        let refusal =
+            target.refusal.clone().or(no_cupti).or_else(|| self.connected.admit(peer.pid, target.presence()).err());
         if let Some(refusal) = refusal {
             target.leave_dormant();
             return self.miss(peer, Why::Refused(refusal));
         }
-        // Look it up while the process waits for its order: a short-lived one would be gone later.
-        let cupti_file = file_seen_by(target.peer.pid, &target.cupti);
+        // As it says: to look there could take as long as the process likes.
+        let cupti_file = PathBuf::from(&target.cupti);
         let chooser = match &self.order.ways {
             Ways::Given(way) => return self.arm_by(target, cupti_file, Chosen { way: *way, note: None }),
             Ways::Chosen(chooser) => chooser.clone(),
@@ -448,14 +455,31 @@ impl Work {
     }
 }
 
-/// Returns the file that a process means by a path, with links resolved.
-fn file_seen_by(pid: u32, path: &str) -> PathBuf {
-    let seen = Path::new("/proc").join(pid.to_string()).join("root").join(path.trim_start_matches('/'));
-    std::fs::canonicalize(&seen).unwrap_or(seen)
-}
-
 /// Returns a process's name; empty if it has ended.
 pub fn comm_of(pid: u32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     xputrace_model::text::from_bytes(line.strip_suffix(b"\n").unwrap_or(&line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_counted_while_they_last() {
+        let mut connected = Connected::default();
+        let mut admit = |pid: u32| {
+            let presence = Arc::new(());
+            connected.admit(pid, Arc::downgrade(&presence)).map(|()| presence)
+        };
+        let of_one: Vec<_> = (0..MOST_OF_PROCESS).map(|_| admit(1).unwrap()).collect();
+        assert_eq!(admit(1).unwrap_err(), "process 1 has connected 32 times");
+        let others: Vec<_> = (2..=MOST_CONNECTED as u32).map(|pid| admit(pid).unwrap()).collect();
+        assert_eq!(admit(5000).unwrap_err(), "4096 processes are traced already");
+        let further = admit(2).expect("a process of those may connect again");
+        drop((of_one, others));
+        admit(5000).unwrap();
+        assert_eq!(connected.0.len(), 2, "ended ones are forgotten");
+        drop(further);
+    }
 }

@@ -34,7 +34,7 @@ pub struct Newcomer {
     pub peer: Peer,
     /// Why its machine code can't be patched, if it can't.
     pub no_patches: Option<String>,
-    /// The file of its CUPTI, with links resolved.
+    /// The file of its CUPTI, as it says.
     pub cupti_file: PathBuf,
 }
 

@@ -34,11 +34,19 @@ pub struct Target {
     pub no_patches: Option<String>,
     /// Why it cannot be armed: another version of the collector. Such a target stays dormant.
     pub refusal: Option<String>,
-    closed: bool,
-    /// Whether its queue was full when something was sent.
-    is_deaf: bool,
+    hearing: Hearing,
     /// Lives as long as this.
     presence: Arc<()>,
+}
+
+/// Whether a process is heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hearing {
+    Open,
+    /// Its queue was full when something was sent, which [`Target::poll`] is still to say.
+    Deaf,
+    /// Nothing more is heard of it.
+    Over,
 }
 
 /// What a collector is asked for.
@@ -168,8 +176,7 @@ impl Target {
             cupti: cupti.to_owned(),
             no_patches: (hello.words[4] == 0).then(|| one_line(no_patches)),
             refusal,
-            closed: false,
-            is_deaf: false,
+            hearing: Hearing::Open,
             presence: Arc::default(),
         }
     }
@@ -278,7 +285,10 @@ impl Target {
     fn tell(&mut self, message: &Message, fds: &[RawFd]) {
         let answer = send(&self.socket, message, fds);
         // Who has closed the socket is heard of when it is read.
-        self.is_deaf |= answer.is_err_and(|it| it.kind() == std::io::ErrorKind::WouldBlock);
+        let is_full = answer.is_err_and(|it| it.kind() == std::io::ErrorKind::WouldBlock);
+        if is_full && self.hearing == Hearing::Open {
+            self.hearing = Hearing::Deaf;
+        }
     }
 
     /// Returns the descriptor that is readable when [`Target::poll`] has a notice.
@@ -288,17 +298,18 @@ impl Target {
 
     /// Returns the next notice, or `None`. Never blocks.
     pub fn poll(&mut self) -> Option<Notice> {
-        if self.closed {
-            return None;
-        }
-        if self.is_deaf {
-            self.closed = true;
-            return Some(Notice::Deaf);
+        match self.hearing {
+            Hearing::Open => {}
+            Hearing::Deaf => {
+                self.hearing = Hearing::Over;
+                return Some(Notice::Deaf);
+            }
+            Hearing::Over => return None,
         }
         match receive(&self.socket) {
             Received::Nothing => None,
             Received::Closed => {
-                self.closed = true;
+                self.hearing = Hearing::Over;
                 Some(Notice::Closed)
             }
             Received::Message(it, memory) => Some(notice(&it, memory)),
