@@ -3,8 +3,8 @@
 //! A path may name a pipe (opening it would wait), a device (reading it may never end), or by the time that it is opened
 //! another file. So only what was opened counts: it must be a regular file, and is read up to a limit.
 
-use std::ffi::CString;
-use std::fs::File;
+use std::ffi::{CString, OsString};
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -61,6 +61,17 @@ pub fn open_directory(path: &Path) -> io::Result<File> {
 /// The system's.
 pub fn open_directory_below(directory: &File, path: &Path, links: Links) -> io::Result<File> {
     openat2(directory, path, libc::O_RDONLY | libc::O_DIRECTORY, links.bits())
+}
+
+/// Returns the names in a directory, `most` at most, each with what is known of it: a link is described itself.
+///
+/// # Errors
+/// The system's.
+pub fn entries(directory: &File, most: usize) -> io::Result<Vec<(OsString, Metadata)>> {
+    // Through its descriptor, nothing above can be exchanged.
+    let all = std::fs::read_dir(format!("/proc/self/fd/{}", directory.as_raw_fd()))?.take(most);
+    // One that is gone by now is left out.
+    Ok(all.flatten().filter_map(|it| Some((it.file_name(), it.metadata().ok()?))).collect())
 }
 
 /// Returns the contents of a file that has at most `most_bytes`.
@@ -182,5 +193,20 @@ mod tests {
         assert!(open_below(&root, Path::new("absolute"), Links::None).is_err());
         assert!(open_below(&root, Path::new("outside"), Links::InRoot).is_err());
         assert!(open_below(&root, Path::new("../etc/passwd"), Links::None).is_err());
+    }
+
+    #[test]
+    fn a_directory_is_listed_up_to_a_limit() {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            fs::write(place.path().join(name), name.repeat(7)).unwrap();
+        }
+        symlink("a", place.path().join("link")).unwrap();
+        let directory = open_directory(place.path()).unwrap();
+        let mut all = entries(&directory, 100).unwrap();
+        all.sort_by(|one, other| one.0.cmp(&other.0));
+        let described: Vec<_> = all.iter().map(|(name, it)| (name.to_str().unwrap(), it.is_file(), it.len())).collect();
+        assert_eq!(described, [("a", true, 7), ("b", true, 7), ("c", true, 7), ("link", false, 1)]);
+        assert_eq!(entries(&directory, 2).unwrap().len(), 2);
     }
 }

@@ -254,6 +254,11 @@ pub(crate) fn openat(directory: &File, name: &OsStr, flags: i32, mode: u32) -> i
     }
 }
 
+/// Returns a path by which the system finds a name in an open directory, whatever happens to the directory's own name.
+pub(crate) fn below(directory: &File, name: &OsStr) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name)
+}
+
 fn is_link(file: &File) -> bool {
     file.metadata().is_ok_and(|it| it.is_symlink())
 }

@@ -1,6 +1,5 @@
 //! Whose files they are.
 
-use super::Access;
 use super::place::{Destination, Place};
 use super::stream::Stream;
 use crate::trust::Changers;
@@ -25,6 +24,27 @@ enum Root {
     MayStandIn,
     /// Does so now.
     StandsIn,
+}
+
+/// Who may read and change a new file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The umask decides, as for other programs' files.
+    Usual,
+    /// Its owner alone.
+    Private,
+    /// Others may read and execute it.
+    Program,
+}
+
+impl Access {
+    pub(super) fn mode(self) -> u32 {
+        match self {
+            Access::Usual => 0o666,
+            Access::Private => 0o600,
+            Access::Program => 0o755,
+        }
+    }
 }
 
 impl Creator {

@@ -1,11 +1,10 @@
 //! Directories and links.
 
-use super::below;
 use super::creator::Creator;
 use crate::read::{self, Links};
 use crate::trust::Changers;
 use crate::user::Account;
-use crate::walk::{self, End, Entry};
+use crate::walk::{self, End, Entry, below};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -80,6 +79,22 @@ impl Creator {
             directory.set_permissions(Permissions::from_mode(mode))?;
         }
         Ok(directory)
+    }
+
+    /// Removes a directory in which nobody but the user can write, and the one file in it.
+    ///
+    /// # Errors
+    /// The system's, or it is another's, or there is more in it.
+    pub fn remove_own_directory(&self, path: &Path, file: &OsStr) -> io::Result<()> {
+        let _acting = self.act()?;
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let parent = walk::enter(path.parent().unwrap_or(Path::new("")))?;
+        let directory = read::open_directory_below(&parent, Path::new(name), Links::None)?;
+        if !Changers::of(&directory)?.are_among(&[Account::current()]) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        fs::remove_file(below(&directory, file))?;
+        fs::remove_dir(below(&parent, name))
     }
 
     /// Opens a directory as [`Creator::own_directory`] does, whose name nobody else can take: the first that begins with

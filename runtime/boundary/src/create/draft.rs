@@ -1,11 +1,10 @@
 //! A file while it is written.
 
-use super::below;
-use super::creator::Creator;
+use super::creator::Access;
 use super::place::{Inherited, Place};
 use crate::answer;
 use crate::trust::may_lead;
-use crate::walk;
+use crate::walk::{self, below};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, Permissions};
 use std::io::{self, Seek, Write};
@@ -13,27 +12,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-
-/// Who may read and change a new file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// The umask decides, as for other programs' files.
-    Usual,
-    /// Its owner alone.
-    Private,
-    /// Others may read and execute it.
-    Program,
-}
-
-impl Access {
-    fn mode(self) -> u32 {
-        match self {
-            Access::Usual => 0o666,
-            Access::Private => 0o600,
-            Access::Program => 0o755,
-        }
-    }
-}
 
 /// What a file's group may do, as bits of its mode.
 const OF_GROUP: u32 = 0o070;
@@ -45,14 +23,6 @@ pub struct Draft {
     name: OsString,
     place: Place,
     is_kept: bool,
-}
-
-impl Creator {
-    /// Returns a place in an open directory. Whatever is there will be replaced, if it is no directory.
-    pub fn place_in(&self, directory: File, name: OsString) -> Place {
-        let (path, true_path) = (name.clone().into(), below(&directory, &name));
-        Place { creator: self.clone(), directory, name, path, true_path, inherited: None, is_elsewhere: false }
-    }
 }
 
 impl Place {

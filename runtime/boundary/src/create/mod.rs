@@ -25,17 +25,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use creator::Creator;
-pub use draft::{Access, Draft};
+pub use creator::{Access, Creator};
+pub use draft::Draft;
 pub use place::{Destination, Place};
 pub use stream::Stream;
-
-use std::ffi::OsStr;
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
-
-/// Returns a path by which the system finds a name in an open directory, whatever happens to the directory's own name.
-fn below(directory: &File, name: &OsStr) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name)
-}

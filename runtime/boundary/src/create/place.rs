@@ -5,7 +5,7 @@ use super::stream::Stream;
 use crate::answer;
 use crate::trust::may_lead;
 use crate::user::Account;
-use crate::walk::{self, End, Entry, Nameless};
+use crate::walk::{self, End, Entry, Nameless, below};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
@@ -134,6 +134,14 @@ impl Destination {
         may_write(&directory, OsStr::new("."))?;
         let (creator, path) = (creator.clone(), path.to_owned());
         Ok(Destination::File(Place { creator, directory, name, path, true_path, inherited, is_elsewhere }))
+    }
+}
+
+impl Creator {
+    /// Returns a place in an open directory. Whatever is there will be replaced, if it is no directory.
+    pub fn place_in(&self, directory: File, name: OsString) -> Place {
+        let (path, true_path) = (name.clone().into(), below(&directory, &name));
+        Place { creator: self.clone(), directory, name, path, true_path, inherited: None, is_elsewhere: false }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, lchown, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 struct Folder(tempfile::TempDir);
@@ -303,4 +303,22 @@ fn what_procfs_leads_to_is_written_as_it_is() {
         "another user's, which has no name here"
     );
     assert_eq!(folder.text("file"), "new");
+}
+
+#[test]
+fn a_directory_of_ours_alone_is_removed() {
+    let folder = Folder::new();
+    let remove = |name: &str| Creator::own().remove_own_directory(&folder.at(name), "socket".as_ref());
+    for name in ["ours", "open", "full"] {
+        fs::create_dir(folder.at(name)).unwrap();
+        fs::write(folder.at(name).join("socket"), "").unwrap();
+    }
+    fs::set_permissions(folder.at("open"), Permissions::from_mode(0o777)).unwrap();
+    fs::write(folder.at("full/other"), "").unwrap();
+    symlink("full", folder.at("link")).unwrap();
+    remove("ours").unwrap();
+    for name in ["open", "full", "link", "none"] {
+        assert!(remove(name).is_err(), "{name}");
+    }
+    assert_eq!(folder.names(), ["full", "link", "open"]);
 }

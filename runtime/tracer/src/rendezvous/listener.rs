@@ -11,12 +11,17 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use xputrace_boundary::create::Creator;
+use xputrace_boundary::read;
+use xputrace_boundary::user::Account;
 use xputrace_wire::message::{self, Message};
 
 /// Prefix of the names of a tracer's socket and directory.
 const PREFIX: &str = "xputrace-";
 /// The socket's name in its directory.
 const SOCKET: &str = "socket";
+/// Names of a directory that are looked at for such.
+const MOST_LOOKED_AT: usize = 100_000;
 
 /// The sockets that collectors find through [`xputrace_wire::SOCKET_VARIABLE`]: one in the abstract
 /// namespace, and one in the file system, for processes in other network namespaces.
@@ -135,8 +140,7 @@ impl Reach {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-            let _ = path.parent().map(std::fs::remove_dir);
+            remove(path);
         }
     }
 }
@@ -160,16 +164,21 @@ fn on_path(name: &str) -> Result<(OwnedFd, PathBuf), RendezvousError> {
 
 /// Removes the directories that our tracers left in `parent` when they were killed.
 fn clear_abandoned(parent: &Path) {
-    // SAFETY: no arguments, cannot fail.
-    let own = unsafe { libc::geteuid() };
-    let Ok(entries) = std::fs::read_dir(parent) else { return };
-    for entry in entries.flatten().filter(|it| it.file_name().to_string_lossy().starts_with(PREFIX)) {
-        let is_ours = entry.metadata().is_ok_and(|it| it.is_dir() && it.uid() == own);
-        let socket = entry.path().join(SOCKET);
+    let own = Account::current().uid;
+    let Ok(entries) = read::open_directory(parent).and_then(|it| read::entries(&it, MOST_LOOKED_AT)) else { return };
+    for (name, about) in entries.into_iter().filter(|it| it.0.as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
+        let is_ours = about.is_dir() && about.uid() == own;
+        let socket = parent.join(name).join(SOCKET);
         if is_ours && is_abandoned(&socket) {
-            let _ = std::fs::remove_file(socket).and_then(|()| std::fs::remove_dir(entry.path()));
+            remove(&socket);
         }
     }
+}
+
+/// Removes a socket and its directory.
+fn remove(socket: &Path) {
+    // Where it can't be removed, it is in nobody's way.
+    let _ = socket.parent().map(|it| Creator::own().remove_own_directory(it, SOCKET.as_ref()));
 }
 
 /// Whether no process listens on this socket any more. As long as one does, connecting with another

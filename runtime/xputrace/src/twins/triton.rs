@@ -9,8 +9,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::os::fd::AsRawFd;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -21,6 +20,8 @@ use xputrace_wire::device::MOST_IMAGE_BYTES;
 
 /// Directories of one cache that are looked at.
 const MOST_DIRECTORIES: usize = 100_000;
+/// Files of one of them: Triton makes about ten.
+const MOST_FILES: usize = 10_000;
 const CUBIN: &str = "cubin";
 const PTX: &str = "ptx";
 
@@ -75,32 +76,22 @@ impl Listing {
 
     /// Lists the directories that have changed since they were listed. One is complete before its cubin is loaded.
     fn update(&mut self, cache: &File) {
-        // Through its descriptor, nothing above can be exchanged.
-        let path = PathBuf::from(format!("/proc/self/fd/{}", cache.as_raw_fd()));
-        let Ok(entries) = fs::read_dir(path) else { return };
+        let Ok(entries) = read::entries(cache, MOST_DIRECTORIES) else { return };
         let mut before = std::mem::take(&mut self.0);
-        for entry in entries.flatten().take(MOST_DIRECTORIES) {
-            let name = entry.file_name();
-            // Of a link it describes the link.
-            let Ok(about) = entry.metadata() else { continue };
+        for (name, about) in entries.into_iter().filter(|it| it.1.is_dir()) {
             let Ok(modified) = about.modified() else { continue };
-            if !about.is_dir() {
-                continue;
-            }
             let listed = before.remove(&name).filter(|it| it.modified == modified);
-            let listed = listed.unwrap_or_else(|| Listed { modified, cubins: cubins_in(&entry.path()) });
+            let listed = listed.unwrap_or_else(|| Listed { modified, cubins: cubins_in(cache, &name) });
             self.0.insert(name, listed);
         }
     }
 }
 
-fn cubins_in(directory: &Path) -> Vec<(u64, OsString)> {
-    let describe = |it: fs::DirEntry| {
-        let name = it.file_name();
-        let is_cubin = Path::new(&name).extension() == Some(OsStr::new(CUBIN));
-        is_cubin.then(|| it.metadata().ok()).flatten().map(|it| (it.len(), name))
-    };
-    fs::read_dir(directory).into_iter().flatten().flatten().filter_map(describe).collect()
+fn cubins_in(cache: &File, directory: &OsStr) -> Vec<(u64, OsString)> {
+    let directory = read::open_directory_below(cache, Path::new(directory), Links::None);
+    let entries = directory.and_then(|it| read::entries(&it, MOST_FILES)).unwrap_or_default();
+    let is_cubin = |name: &OsStr| Path::new(name).extension() == Some(OsStr::new(CUBIN));
+    entries.into_iter().filter(|it| is_cubin(&it.0)).map(|(name, about)| (about.len(), name)).collect()
 }
 
 /// Returns the directory that Triton uses in a process with these variables ([`xputrace_wire::device::CACHE_VARIABLES`]).
