@@ -1,9 +1,7 @@
-//! Mangled symbols → the two names that scripts see.
-//!
-//! The demangler returns a whole declaration (`void scale<float>(float*, float)`). Kept are the
-//! name with template arguments and the name without.
+//! Mangled symbols → the two names that scripts see, by the symbol's language: `itanium_names` reads those of C++, and
+//! `rustc_demangle` those of Rust.
 
-use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, ParseOptions, Symbol};
+use itanium_names::{CppSymbol, LONGEST_NAME, LONGEST_SYMBOL};
 use std::fmt;
 
 /// A symbol's names.
@@ -15,14 +13,6 @@ pub struct Demangled {
     pub short_name: String,
 }
 
-/// Symbols longer than this keep their mangled name.
-const LONGEST_SYMBOL: usize = 16 << 10;
-/// Each substitution lengthens a demangled name; symbols with longer names stay mangled.
-const LONGEST_NAME: usize = 64 << 10;
-/// Maximum nesting; symbols nested deeper stay mangled. The demangler's own limit for hostile input
-/// is 128.
-const DEEPEST: u32 = 128;
-
 /// Demangles a C++ or Rust symbol; any other symbol is returned as both names.
 pub fn demangle(symbol: &str) -> Demangled {
     let bare = without_version(symbol);
@@ -31,11 +21,7 @@ pub fn demangle(symbol: &str) -> Demangled {
 
 /// Returns the name of a C++ function with the types of its parameters: `over(int)`; `None` for other symbols.
 pub fn with_parameters(symbol: &str) -> Option<String> {
-    let parsed = parsed(without_version(symbol))?;
-    let mut name = Bounded::default();
-    let options = DemangleOptions::default().no_return_type().recursion_limit(DEEPEST);
-    fmt::write(&mut name, format_args!("{}", parsed.demangle_with_options(&options).ok()?)).ok()?;
-    Some(name.0)
+    CppSymbol::parse(without_version(symbol))?.with_parameters()
 }
 
 /// Strips the linker's version (`name@@GLIBC_2.2.5`).
@@ -59,19 +45,9 @@ fn rust(symbol: &str) -> Option<Demangled> {
     (!short_name.is_empty()).then_some(Demangled { name: name.0, short_name })
 }
 
-fn parsed(symbol: &str) -> Option<Symbol<&str>> {
-    if symbol.len() > LONGEST_SYMBOL || !symbol.starts_with("_Z") {
-        return None;
-    }
-    Symbol::new_with_options(symbol, &ParseOptions::default().recursion_limit(DEEPEST)).ok()
-}
-
 fn cpp(symbol: &str) -> Option<Demangled> {
-    let parsed = parsed(symbol)?;
-    let options = DemangleOptions::default().no_params().no_return_type().recursion_limit(DEEPEST);
-    let mut names = BothNames::default();
-    parsed.structured_demangle(&mut names, &options).ok()?;
-    names.finish()
+    let names = CppSymbol::parse(symbol)?.names()?;
+    Some(Demangled { name: names.name, short_name: names.short_name })
 }
 
 /// A string with a maximum length.
@@ -86,67 +62,6 @@ impl fmt::Write for Bounded {
         self.0.push_str(text);
         Ok(())
     }
-}
-
-/// Collects the name and, separately, the part of it outside template arguments. The demangler
-/// marks where they start and end, so `operator<` and `(A > B)` do not confuse it.
-#[derive(Default)]
-struct BothNames {
-    name: Bounded,
-    short_name: String,
-    nodes: Vec<DemangleNodeType>,
-    argument_depth: usize,
-    /// The closing `>` follows the arguments' node.
-    closing: bool,
-}
-
-impl BothNames {
-    fn finish(self) -> Option<Demangled> {
-        let name = without_qualifiers(self.name.0.trim()).to_string();
-        let short_name = without_qualifiers(self.short_name.trim()).to_string();
-        (!name.is_empty() && !short_name.is_empty()).then_some(Demangled { name, short_name })
-    }
-}
-
-impl DemangleWrite for BothNames {
-    fn push_demangle_node(&mut self, node: DemangleNodeType) {
-        if node == DemangleNodeType::TemplateArgs {
-            // The opening `<` precedes the node.
-            if self.argument_depth == 0 && self.short_name.ends_with('<') {
-                self.short_name.pop();
-            }
-            self.argument_depth += 1;
-        }
-        self.nodes.push(node);
-    }
-
-    fn pop_demangle_node(&mut self) {
-        if self.nodes.pop() == Some(DemangleNodeType::TemplateArgs) {
-            self.argument_depth = self.argument_depth.saturating_sub(1);
-            self.closing = self.argument_depth == 0;
-        }
-    }
-
-    fn write_string(&mut self, text: &str) -> fmt::Result {
-        fmt::Write::write_str(&mut self.name, text)?;
-        if self.argument_depth == 0 {
-            let text = if self.closing { text.strip_prefix('>').unwrap_or(text) } else { text };
-            self.closing = false;
-            self.short_name.push_str(text);
-        }
-        Ok(())
-    }
-}
-
-/// Strips a member function's ` const` or ` &&`, which belong to its parameters; keeps the type in
-/// `operator T const`.
-fn without_qualifiers(name: &str) -> &str {
-    if name.rsplit("::").next().is_some_and(|it| it.starts_with("operator ")) {
-        return name;
-    }
-    let qualifiers = [" const", " volatile", " &&", " &"];
-    let shorter = qualifiers.iter().find_map(|it| name.strip_suffix(it));
-    shorter.map_or(name, without_qualifiers)
 }
 
 /// Strips the `::<…>` of a Rust path; keeps a leading `<T as Trait>`.

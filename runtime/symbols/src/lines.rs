@@ -105,8 +105,7 @@ impl Dwarf {
     fn new(excerpt: Excerpt) -> Self {
         // No other file is opened: an excerpt names none, and its descriptor can't be followed by a suffix.
         let nowhere: Option<[PathBuf; 0]> = Some([]);
-        let symbolizer =
-            Symbolizer::builder().enable_auto_reload(false).enable_demangling(false).set_debug_dirs(nowhere).build();
+        let symbolizer = Symbolizer::builder().enable_auto_reload(false).set_debug_dirs(nowhere).build();
         Dwarf { symbolizer, excerpt }
     }
 

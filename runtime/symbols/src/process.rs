@@ -808,7 +808,11 @@ impl KernelSymbols {
         }
         let found = self.symbolizer.symbolize_single(&self.source, Input::AbsAddr(at)).ok()?;
         let sym = found.into_sym()?;
-        Some(Frame { function: sym.name.into_owned(), module: Self::MODULE.into(), offset: sym.offset as u64 + back })
+        Some(Frame {
+            function: demangle(&sym.name).name,
+            module: Self::MODULE.into(),
+            offset: sym.offset as u64 + back,
+        })
     }
 }
 
