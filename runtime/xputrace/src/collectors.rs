@@ -455,10 +455,12 @@ impl Collectors {
         if running.report().output_ended() {
             return; // The run did not wait for them.
         }
-        let (unconnected, n_unnamed, n_idle, shortfall) = {
+        let (unconnected, n_unnamed, n_idle, shortfall, (unwatched, mut n_unseen)) = {
             let drivers = &mut running.state().drivers;
             drivers.take();
-            (drivers.unconnected(), drivers.n_unnamed(), drivers.n_idle(), drivers.shortfall())
+            let (first, n_more) = drivers.unwatched();
+            let unwatched = (first.to_vec(), n_more);
+            (drivers.unconnected(), drivers.n_unnamed(), drivers.n_idle(), drivers.shortfall(), unwatched)
         };
         let named = unconnected.len().min(MOST_NAMED);
         let n_more = (unconnected.len() - named) as u64 + n_unnamed;
@@ -470,6 +472,9 @@ impl Collectors {
             let more = counted(n_more, "further process", "further processes");
             running.report().note(&format!("not traced: {more} whose collector never connected"));
         }
+        // They may have used CUDA. The note says which they are.
+        n_unseen += unwatched.into_iter().filter(|it| running.report().is_first_untraced(*it)).count() as u64;
+        running.state().losses.add(Loss::UntracedProcess, n_unseen);
         if let Some(shortfall) = shortfall {
             running.report().note(&shortfall);
         }

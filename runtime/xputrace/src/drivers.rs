@@ -149,12 +149,12 @@ impl Drivers {
                  `still_running` may be too low"
             )
         };
-        self.deaf.clone().or_else(|| (lost > 0).then(dropped)).or_else(|| self.unwatched())
+        self.deaf.clone().or_else(|| (lost > 0).then(dropped)).or_else(|| self.blindness())
     }
 
-    fn unwatched(&self) -> Option<String> {
-        let mut pids: Vec<String> = self.unwatched.iter().map(u32::to_string).collect();
-        let more = self.n_unwatched - pids.len() as u64;
+    fn blindness(&self) -> Option<String> {
+        let (pids, more) = self.unwatched();
+        let mut pids: Vec<String> = pids.iter().map(u32::to_string).collect();
         if more > 0 {
             pids.push(format!("{more} more"));
         }
@@ -165,6 +165,11 @@ impl Drivers {
                 pids.join(", ")
             )
         })
+    }
+
+    /// Returns the processes that may have used CUDA since Linux stopped reporting on them: the first few, and how many more.
+    pub fn unwatched(&self) -> (&[u32], u64) {
+        (&self.unwatched, self.n_unwatched - self.unwatched.len() as u64)
     }
 
     /// Returns the descriptors that are readable when [`Drivers::take`] has something to do.
