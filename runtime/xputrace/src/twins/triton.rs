@@ -115,6 +115,7 @@ fn ptx_of_file(from: &File, path: &Path, links: Links, bytes: &[u8]) -> Option<V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     /// A made-up cache, below a directory that stands for a root.
