@@ -103,6 +103,10 @@ impl HostEvents {
     /// What CUPTI makes records of. They have its times, and arrive late and in no order.
     pub const OF_RECORDS: HostEvents = HostEvents::of(&[HostEvent::Overhead, HostEvent::Migration]);
 
+    /// What recordings have, whatever the script reads.
+    pub const KEPT: HostEvents =
+        HostEvents::ALL.without(HostEvents::OF_RECORDS).without(HostEvents::of(&[HostEvent::Api]));
+
     /// What CUPTI tells of in calls, without saying which.
     pub const OF_RESOURCES: HostEvents = HostEvents::of(&[HostEvent::Module, HostEvent::ContextChange]);
 }

@@ -15,6 +15,7 @@ mod texts;
 
 pub mod clock;
 pub mod column;
+pub mod detail;
 pub mod device;
 pub mod field;
 pub mod host;
@@ -24,6 +25,7 @@ pub mod word;
 
 pub use clock::Realtime;
 pub use column::{Column, Prediction, Texts};
+pub use detail::{Detail, Details};
 pub use device::DeviceEvent;
 pub use field::{Field, FieldType, From, Unit};
 pub use host::{

@@ -115,57 +115,36 @@ pub mod conflict {
     pub const FAIL: u64 = 2;
 }
 
-/// Bits of the demand: options, then the calls and activities to record.
+/// Bits of the demand: what to record beside the calls and activities ([`Details`]), orders of a run, then the calls, the
+/// activities and the events of the CPU.
 pub mod demand {
-    use xputrace_events::{Activities, Activity, Call, Calls, HostEvents};
+    use xputrace_events::{Activities, Activity, Call, Calls, Detail, Details, HostEvent, HostEvents};
 
     /// In ARM: what is recorded may change during the run.
     pub const SWITCHED: u64 = 1 << 0;
     /// In what records say of their demand, at the same place: it is known.
     pub const TOLD: u64 = SWITCHED;
-    /// Send the NVTX ranges that the thread is in at each call that is an event of the CPU.
-    pub const HOST_RANGES: u64 = 1 << 1;
-    /// Take a stack at each launch.
-    pub const STACKS: u64 = 1 << 2;
-    /// Ask CUPTI for the stream id of each launch.
-    pub const STREAMS: u64 = 1 << 3;
-    /// Call the marker function at each launch, with a slot of the tag array.
-    pub const MARKER: u64 = 1 << 4;
     /// Send the list of executable mappings (perf could not be opened).
     pub const MAPPINGS: u64 = 1 << 5;
-    /// Read the clock when a launch call returns; without it a launch's `end` is its `start`.
-    pub const ENDS: u64 = 1 << 6;
-    /// Read the Python frames at each launch.
-    pub const PYTHON: u64 = 1 << 7;
-    /// Watch the runtime's calls too; without it a launch is the driver's call, with its name, times and result.
-    pub const OUTERMOST: u64 = 1 << 8;
 
-    /// Send the NVTX ranges that the thread is in at each launch.
-    pub const RANGES: u64 = 1 << 9;
-    /// Take a stack at each call that is an event of the CPU.
-    pub const HOST_STACKS: u64 = 1 << 10;
-    /// Ask CUPTI for the stream id of each such call.
-    pub const HOST_STREAMS: u64 = 1 << 11;
-    /// Watch all calls of the runtime, to know which of them makes a call of the driver.
-    pub const HOST_NESTED: u64 = 1 << 12;
-
-    /// Read the Python frames at each such call.
-    pub const HOST_PYTHON: u64 = 1 << 13;
-
-    /// Take a stack where a node of a graph is captured or added.
-    pub const CAPTURES: u64 = 1 << 14;
-    /// Read the Python frames there, too.
-    pub const CAPTURES_PYTHON: u64 = 1 << 15;
-
-    /// Ask for the priority of the stream of each launch; with [`STREAMS`]. It is behind the calls, which take less than
-    /// their 16 bits.
-    pub const PRIORITIES: u64 = 1 << 31;
-
-    /// Ask for the times at which kernels are queued and submitted: before CUDA starts.
-    pub const LATENCIES: u64 = 1 << 30;
-
-    /// Send the external id of each launch.
-    pub const EXTERNAL: u64 = 1 << 28;
+    pub const STACKS: u64 = Detail::Stacks.bit();
+    pub const PYTHON: u64 = Detail::Python.bit();
+    pub const RANGES: u64 = Detail::Ranges.bit();
+    pub const STREAMS: u64 = Detail::Streams.bit();
+    /// With [`STREAMS`].
+    pub const PRIORITIES: u64 = Detail::Priorities.bit();
+    pub const LATENCIES: u64 = Detail::Latencies.bit();
+    pub const EXTERNAL: u64 = Detail::ExternalIds.bit();
+    pub const MARKER: u64 = Detail::Marker.bit();
+    pub const ENDS: u64 = Detail::Ends.bit();
+    pub const OUTERMOST: u64 = Detail::Outermost.bit();
+    pub const CAPTURES: u64 = Detail::Captures.bit();
+    pub const CAPTURES_PYTHON: u64 = Detail::CapturesPython.bit();
+    pub const HOST_STACKS: u64 = Detail::CallStacks.bit();
+    pub const HOST_PYTHON: u64 = Detail::CallPython.bit();
+    pub const HOST_STREAMS: u64 = Detail::CallStreams.bit();
+    pub const HOST_RANGES: u64 = Detail::CallRanges.bit();
+    pub const HOST_NESTED: u64 = Detail::Nested.bit();
 
     /// Run twins in place of kernels ([`crate::device`]), with the device region. For the whole run.
     pub const DEVICE: u64 = 1 << 29;
@@ -179,6 +158,16 @@ pub mod demand {
 
     /// Handlers read parameters of kernels, which launches give to patches; with [`PATCHES`].
     pub const ARGUMENTS: u64 = 1 << 25;
+
+    /// What the run orders, beside what is recorded.
+    const ORDERS: u64 = SWITCHED | MAPPINGS | DEVICE | PATCHES | PATCHED_KERNELS | ARGUMENTS;
+
+    const _: () = {
+        // The sets have 16 bits each, of which they take the lower ones; the rest of the calls' is used by the above.
+        let of_sets = calls(Calls::ALL) | activities(Activities::ALL) | host_events(HostEvents::ALL);
+        assert!(Details::ALL.bits() & ORDERS == 0 && (Details::ALL.bits() | ORDERS) & of_sets == 0);
+        assert!(Call::COUNT < 9 && Activity::COUNT <= 16 && HostEvent::COUNT <= 16);
+    };
 
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;
@@ -204,6 +193,7 @@ pub mod demand {
         told & TOLD as u32 == 0 || Activities::from_bits((told >> 16) as u16).intersects(activities)
     }
 
+    /// What records tell of: the lowest bits.
     const OPTIONS: u64 = 0xffff;
 
     /// Returns the bits that record these events of the CPU.

@@ -11,7 +11,7 @@ use crate::table::{TableDef, TableId};
 use std::sync::Arc;
 pub use xputrace_bytecode::{BpfMapId, Image, ProgramId};
 pub use xputrace_cuda_calls::Functions;
-pub use xputrace_events::{Activities, Activity, Call, Calls, DeviceEvent, HostEvent, HostEvents};
+pub use xputrace_events::{Activities, Activity, Call, Calls, Detail, Details, DeviceEvent, HostEvent, HostEvents};
 
 /// Id of a string in the run's string table. Ids below [`Plan::strings`]`.len()` are those strings
 /// (0 is the empty one); the tracer appends others during the run.
@@ -139,64 +139,18 @@ pub struct Demand {
     pub calls: Calls,
     /// Activities to record.
     pub activities: Activities,
-    /// Whether anything is read that only the outermost call tells: its name, times or result. Otherwise the driver's
-    /// call inside it is enough.
-    pub launch_outermost: bool,
-    /// Whether `launch.ustack` is read.
-    pub launch_stacks: bool,
-    /// Whether `launch.pystack` is read, or Python frames are to be shown in `launch.ustack`.
-    pub launch_python: bool,
-    /// Whether the NVTX ranges are read that the launching thread is in.
-    pub launch_ranges: bool,
-    /// Whether `launch.end` or `launch.duration` is read, or launches are ordered by their end.
-    pub launch_ends: bool,
-    /// Whether `launch.stream` is read where no kernel record has it, or a `stream_kind`.
-    pub launch_streams: bool,
-    /// Whether a launch handler runs in Linux, at the collector's marker function.
-    pub launch_marker: bool,
-    /// Whether an event's GPU is read. The collector tells it in any case.
-    pub gpus: bool,
-    /// Whether a `stream_kind` is read.
-    pub stream_kinds: bool,
-    /// Whether a `stream_priority` is read.
-    pub stream_priorities: bool,
-    /// Whether it is read when a kernel was queued or submitted.
-    pub latencies: bool,
-    /// Whether `launch.external` is read.
-    pub launch_external: bool,
-    /// Whether the stacks that captured the nodes of graphs are read, and with Python frames.
-    pub captures: bool,
-    pub captures_python: bool,
-    /// Whether the kernel before another one is read.
-    pub previous: bool,
-    /// Whether the activity is read that a wait was for.
-    pub waited_for: bool,
-    /// Whether it is read how long a GPU was idle. Then all activities are recorded.
-    pub idle: bool,
-    /// Whether launches and kernels are events where machine code is patched too, so that CUPTI tells nothing of them.
-    pub patched_kernels: bool,
-    pub host: HostDemand,
-}
-
-/// What the collector must record of host events.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostDemand {
-    pub kinds: HostEvents,
+    pub host_events: HostEvents,
     /// Those of them that a recording must have for a replay, because of handlers that are not optional.
     pub required: HostEvents,
     /// The functions whose calls are `api` events.
     pub api: Functions,
-    /// Whether their `ustack` is read.
-    pub stacks: bool,
-    /// Whether their `pystack` is read, or Python frames are to be shown in their `ustack`.
-    pub python: bool,
-    /// Whether their `stream` is read.
-    pub streams: bool,
-    /// Whether their `nested` is read.
-    pub nested: bool,
-    /// Whether the NVTX ranges are read that the calling thread is in.
-    pub ranges: bool,
+    /// What to record of all these.
+    pub details: Details,
 }
+
+/// Recorded for the whole run or never.
+const FROM_THE_START: Details =
+    Details::of(&[Detail::Captures, Detail::CapturesPython, Detail::Latencies, Detail::PatchedKernels]);
 
 impl Plan {
     /// Returns what the collector must record while these switches are on.
@@ -207,8 +161,8 @@ impl Plan {
         let on = SwitchId::each(&self.switches).filter(|(id, _)| is_on(*id));
         let asked = on.fold(self.always, |all, (_, it)| all.with(&it.demand));
         // What was captured, made and patched before must be known when it runs, and CUPTI tells latencies from the start or never.
-        let Demand { captures, captures_python, latencies, patched_kernels, .. } = self.demand;
-        let asked = Demand { captures, captures_python, latencies, patched_kernels, ..asked };
+        let from_the_start = self.demand.details.and(FROM_THE_START);
+        let asked = Demand { details: asked.details.without(FROM_THE_START).with(from_the_start), ..asked };
         // An activity is either always recorded with the calls that may have caused it, or never.
         asked.joining(|it| self.demand.joins(it))
     }
@@ -241,35 +195,16 @@ impl Demand {
         Demand {
             calls: self.calls.with(other.calls),
             activities: self.activities.with(other.activities),
-            launch_outermost: self.launch_outermost | other.launch_outermost,
-            launch_stacks: self.launch_stacks | other.launch_stacks,
-            launch_python: self.launch_python | other.launch_python,
-            launch_ranges: self.launch_ranges | other.launch_ranges,
-            launch_ends: self.launch_ends | other.launch_ends,
-            launch_streams: self.launch_streams | other.launch_streams,
-            launch_marker: self.launch_marker | other.launch_marker,
-            gpus: self.gpus | other.gpus,
-            stream_kinds: self.stream_kinds | other.stream_kinds,
-            stream_priorities: self.stream_priorities | other.stream_priorities,
-            latencies: self.latencies | other.latencies,
-            launch_external: self.launch_external | other.launch_external,
-            captures: self.captures | other.captures,
-            captures_python: self.captures_python | other.captures_python,
-            previous: self.previous | other.previous,
-            waited_for: self.waited_for | other.waited_for,
-            idle: self.idle | other.idle,
-            patched_kernels: self.patched_kernels | other.patched_kernels,
-            host: HostDemand {
-                kinds: self.host.kinds.with(other.host.kinds),
-                required: self.host.required.with(other.host.required),
-                api: self.host.api.with(&other.host.api),
-                stacks: self.host.stacks | other.host.stacks,
-                python: self.host.python | other.host.python,
-                ranges: self.host.ranges | other.host.ranges,
-                streams: self.host.streams | other.host.streams,
-                nested: self.host.nested | other.host.nested,
-            },
+            host_events: self.host_events.with(other.host_events),
+            required: self.required.with(other.required),
+            api: self.api.with(&other.api),
+            details: self.details.with(other.details),
         }
+    }
+
+    /// Whether it asks for a detail.
+    pub fn has(&self, it: Detail) -> bool {
+        self.details.has(it)
     }
 
     /// Records the activities of these kinds, of those that it records, together with every call that may have caused
@@ -282,23 +217,24 @@ impl Demand {
 
     /// Whether it asks for events that `before` does not ask for.
     pub fn adds_events(&self, before: &Demand) -> bool {
-        let events = |it: &Demand| (it.calls, it.activities, it.host.kinds, it.host.api);
+        let events = |it: &Demand| (it.calls, it.activities, it.host_events, it.api);
         events(&before.with(self)) != events(before)
     }
 
     /// Whether the program must load the collector.
     pub fn gpu(&self) -> bool {
-        !self.calls.is_empty() || !self.activities.is_empty() || !self.host.kinds.is_empty()
+        !self.calls.is_empty() || !self.activities.is_empty() || !self.host_events.is_empty()
     }
 
     /// Whether the collector takes native stacks, whose names need the process's mappings.
     pub fn takes_stacks(&self) -> bool {
-        self.launch_stacks || self.host.stacks || self.captures
+        self.details.intersects(Details::of(&[Detail::Stacks, Detail::CallStacks, Detail::Captures]))
     }
 
     /// Whether the program's NVTX ranges are followed.
     pub fn ranges(&self) -> bool {
-        self.launch_ranges || self.host.ranges || self.host.kinds.contains(HostEvent::Nvtx)
+        self.details.intersects(Details::of(&[Detail::Ranges, Detail::CallRanges]))
+            || self.host_events.contains(HostEvent::Nvtx)
     }
 
     /// Whether an activity is recorded together with every call that may have caused it.

@@ -6,7 +6,7 @@ use crate::account::place;
 use crate::cells::{padded, wrapped};
 use std::fmt::Write;
 use xputrace_model::object::{Object, ObjectHome};
-use xputrace_model::plan::{Calls, Demand, HostDemand, HostEvent, Place, Plan, Probe, ProbeScope, SwitchId};
+use xputrace_model::plan::{Calls, Demand, Detail, HostEvent, Place, Plan, Probe, ProbeScope, SwitchId};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{KeyPart, Parts, Scalar, Storage, TableDef, TableKind};
 
@@ -169,7 +169,7 @@ fn payers(plan: &Plan, text: &mut String) {
         all.extend(measured::costs(&first));
         all.extend(switched(plan, &first));
     }
-    if plan.demand.launch_marker {
+    if plan.demand.has(Detail::Marker) {
         all.push("each launch: a linux handler at the collector's marker function, about 1 us".into());
     }
     if plan.probes.iter().any(|it| it.place == Place::Linux && it.scope != ProbeScope::System) {
@@ -235,50 +235,40 @@ fn switched(plan: &Plan, first: &Demand) -> Vec<String> {
 }
 
 fn demanded(demand: &Demand) -> Vec<String> {
-    let watched = if demand.launch_outermost { "" } else { " (the driver's calls only)" };
+    let watched = if demand.has(Detail::Outermost) { "" } else { " (the driver's calls only)" };
     let launches = demand.calls.intersects(Calls::LAUNCHES).then(|| format!("launches{watched}"));
     let other_calls = demand.calls.without(Calls::LAUNCHES);
-    let details = [
-        (demand.launch_stacks, "a stack at each launch"),
-        (demand.launch_python, "the Python frames of each launch"),
-        (demand.launch_ranges, "the NVTX ranges around each launch"),
-        (demand.launch_external, "the external id of each launch"),
-        (demand.launch_streams, "the stream of each launch"),
-        (demand.stream_priorities, "its priority"),
-        (demand.latencies, "when each kernel is queued and submitted"),
-        (demand.captures && demand.only_whole_graphs(), "a stack at each graph that is instantiated"),
-        (demand.captures && !demand.only_whole_graphs(), "a stack at each node of a graph that is captured or added"),
-        (demand.captures_python, "the Python frames there"),
-    ];
     launches
         .into_iter()
         .chain(other_calls.iter().map(|it| format!("{} calls{watched}", it.name())))
         .chain(demand.activities.iter().map(|it| it.plural().to_string()))
-        .chain(details.iter().filter(|(wanted, _)| *wanted).map(|(_, name)| (*name).to_owned()))
-        .chain(demanded_host_events(&demand.host))
+        .chain(texts(demand, Detail::is_of_launches))
+        .chain(demand.host_events.iter().map(|it| host_event(it, demand)))
+        .chain(texts(demand, |it| !it.is_of_launches()))
         .collect()
 }
 
-/// Lists what is recorded of host events.
-fn demanded_host_events(demand: &HostDemand) -> Vec<String> {
-    let kind = |it: HostEvent| match it {
+/// Lists details of one kind.
+fn texts(demand: &Demand, of: impl Fn(Detail) -> bool) -> impl Iterator<Item = String> {
+    let text = |it| match it {
+        Detail::Captures if demand.only_whole_graphs() => "a stack at each graph that is instantiated",
+        Detail::Captures => "a stack at each node of a graph that is captured or added",
+        other => other.text(),
+    };
+    let listed = demand.details.iter().filter(move |it| of(*it)).map(text).filter(|it| !it.is_empty());
+    listed.map(str::to_owned)
+}
+
+fn host_event(event: HostEvent, demand: &Demand) -> String {
+    match event {
         HostEvent::Nvtx => "NVTX ranges".to_owned(),
         HostEvent::Module => "modules that are loaded and unloaded".to_owned(),
         HostEvent::ContextChange => "contexts that are created and destroyed".to_owned(),
         HostEvent::Overhead => "CUPTI's own overhead".to_owned(),
         HostEvent::Migration => "what happens to unified memory".to_owned(),
         HostEvent::Api => format!("calls of {} CUDA functions", demand.api.iter().count()),
-        _ => format!("{} events", it.name()),
-    };
-    let details = [
-        (demand.stacks, "a stack at each of these calls"),
-        (demand.python, "the Python frames of each of these calls"),
-        (demand.streams, "the stream of each of these calls"),
-        (demand.ranges, "the NVTX ranges around each of these calls"),
-        (demand.nested, "which call of CUDA's runtime made it, so all of these are watched"),
-    ];
-    let details = details.iter().filter(|(wanted, _)| *wanted).map(|(_, name)| (*name).to_owned());
-    demand.kinds.iter().map(kind).chain(details).collect()
+        _ => format!("{} events", event.name()),
+    }
 }
 
 fn line(text: &mut String, indent: usize, content: &str) {

@@ -12,7 +12,7 @@ use xputrace_model::loss::{Account, Arrived, Balance, Loss, Losses};
 use xputrace_model::output::{Member, Output, Piece, View};
 use xputrace_model::plan::BpfMapId;
 use xputrace_model::plan::{
-    Activities, Activity, Call, Calls, Demand, HostDemand, HostEvent, HostEvents, Place, Plan, Probe, ProbeScope,
+    Activities, Activity, Call, Calls, Demand, Detail, Details, HostEvent, HostEvents, Place, Plan, Probe, ProbeScope,
     Switch,
 };
 use xputrace_model::schema::{Event, Unit};
@@ -446,10 +446,7 @@ fn plans() {
         demand: Demand {
             calls: Calls::LAUNCHES,
             activities: Activities::of(&[Activity::Kernel]),
-            launch_stacks: true,
-            launch_python: false,
-            launch_ranges: false,
-            launch_marker: true,
+            details: Details::of(&[Detail::Stacks, Detail::Marker]),
             ..Demand::default()
         },
         ..Plan::default()
@@ -469,9 +466,8 @@ fn plans_whose_probes_are_switched() {
     };
     let kernels =
         Demand { calls: Calls::LAUNCHES, activities: Activities::of(&[Activity::Kernel]), ..Demand::default() };
-    let waits = HostDemand { kinds: HostEvents::of(&[HostEvent::Wait]), ..HostDemand::default() };
-    let waits = Demand { host: waits, ..Demand::default() };
-    let with_stacks = Demand { launch_stacks: true, ..kernels };
+    let waits = Demand { host_events: HostEvents::of(&[HostEvent::Wait]), ..Demand::default() };
+    let with_stacks = Demand { details: Details::of(&[Detail::Stacks]), ..kernels };
     let plan = |switches: Vec<Switch>| {
         let demand = switches.iter().fold(Demand::default(), |all, it| all.with(&it.demand));
         Plan { sources: sources(), demand, switches, ..Plan::default() }

@@ -23,7 +23,7 @@ use xputrace_bytecode::vm::Env;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::cookie;
 use xputrace_model::plan::{
-    BpfMapId, HostEvent, HostEvents, Place, Plan, Probe, ProbeId, ProgramId, TextRead, record as plan_record,
+    BpfMapId, Detail, HostEvent, HostEvents, Place, Plan, Probe, ProbeId, ProgramId, TextRead, record as plan_record,
 };
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{self, StackKey};
@@ -117,7 +117,7 @@ pub fn open(plan: Arc<Plan>, recording: Reader, demangle: Demangle) -> Result<(P
     let tape = Tape::load(recording);
     check_threads(&plan, &tape)?;
     let mut pipeline = Pipeline::all_native(plan.clone(), demangle)?;
-    let missing: Vec<HostEvent> = meta.missing_kinds(plan.demand.host.kinds).collect();
+    let missing: Vec<HostEvent> = meta.missing_kinds(plan.demand.host_events).collect();
     pipeline.has_no_account_of(HostEvents::of(&missing));
     Ok((pipeline, Opened { plan, meta, tape }))
 }
@@ -152,7 +152,7 @@ impl Opened {
 
     /// A program without Python has no Python frames anyway.
     fn lacked_python(&self) -> Option<String> {
-        let lacks_python = self.plan.demand.launch_python && !self.meta.launch_python;
+        let lacks_python = self.plan.demand.has(Detail::Python) && !self.meta.launch_python;
         let is_python = self.meta.command.iter().any(|it| it.contains("python"));
         let record = self.plan.sources.record_command();
         (lacks_python && is_python).then(|| format!("the recording has no Python frames. {}", again(&record)))
@@ -270,10 +270,10 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     if let Some((probe, text)) = first_unrecorded_text(plan, meta) {
         return Err(Error::TextNotRecorded { probe: probe.name.clone(), line: text.site.line, record });
     }
-    if plan.demand.launch_stacks && !meta.launch_stacks && meta.gpu != GpuKind::None {
+    if plan.demand.has(Detail::Stacks) && !meta.launch_stacks && meta.gpu != GpuKind::None {
         return Err(Error::NoLaunchStacks { record });
     }
-    let missing = meta.missing_host_events(&plan.demand.host);
+    let missing = meta.missing_host_events(&plan.demand);
     if !missing.is_empty() {
         return Err(Error::NoHostEvents { missing, record });
     }

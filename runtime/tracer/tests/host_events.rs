@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{
-    Activities, Activity, Calls as LaunchCalls, Demand, Functions, HostDemand, HostEvent, HostEvents, Place, Plan,
-    Probe, Target,
+    Activities, Activity, Calls as LaunchCalls, Demand, Details, Functions, HostEvent, HostEvents, Place, Plan, Probe,
+    Target,
 };
 use xputrace_model::schema::Event;
 use xputrace_tracer::{CollectorTotals, Pipeline, ProcessIndex};
@@ -88,7 +88,7 @@ fn plan(kinds: &[HostEvent], api: &[(&[&str], &[&str])]) -> Plan {
     }
     let api_kind: &[HostEvent] = if api.is_empty() { &[] } else { &[HostEvent::Api] };
     let kinds = HostEvents::of(kinds).with(HostEvents::of(api_kind));
-    plan.demand = Demand { host: HostDemand { kinds, api: all, ..HostDemand::default() }, ..Demand::default() };
+    plan.demand = Demand { host_events: kinds, api: all, ..Demand::default() };
     plan
 }
 
@@ -186,14 +186,8 @@ fn everything() -> Plan {
     plan.demand = Demand {
         calls: LaunchCalls::ALL,
         activities: Activities::ALL,
-        gpus: true,
-        stream_kinds: true,
-        stream_priorities: true,
-        captures: true,
-        previous: true,
-        waited_for: true,
-        idle: true,
-        host: HostDemand { kinds: HostEvents::ALL, ..HostDemand::default() },
+        host_events: HostEvents::ALL,
+        details: Details::ALL,
         ..Demand::default()
     };
     plan

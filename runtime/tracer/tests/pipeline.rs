@@ -9,7 +9,9 @@ use xputrace_bytecode::{Assembler, BpfMapId, Home, ProgramId, ProgramKind, helpe
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::{Balance, Cause, Loss};
-use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Switch, SwitchId, Target};
+use xputrace_model::plan::{
+    Activities, Activity, Call, Calls, Demand, Detail, Details, Place, Plan, Switch, SwitchId, Target,
+};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, Scalar, TableKind, Value};
@@ -925,7 +927,11 @@ fn gpus_of_one_number_are_told_apart_by_their_uuids() {
 #[test]
 fn events_wait_for_their_gpu_until_the_flush_that_tells_it() {
     let mut plan = kernel_plan();
-    plan.demand = Demand { activities: Activities::of(&[Activity::Kernel]), gpus: true, ..Demand::default() };
+    plan.demand = Demand {
+        activities: Activities::of(&[Activity::Kernel]),
+        details: Details::of(&[Detail::Gpus]),
+        ..Demand::default()
+    };
     let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
     let first = Ring::default().names().gpu(record::UNKNOWN, 0).clock_of_buffer(1, 500).kernel(kernel(1, 100, 200));
     feed(&mut pipeline, &mut sink, &[first.flush(150)]);
@@ -948,7 +954,7 @@ fn events_wait_for_their_gpu_until_the_flush_that_tells_it() {
 #[test]
 fn the_previous_kernel_is_told_or_missing_but_never_wrong() {
     let mut plan = kernel_plan();
-    plan.demand.previous = true;
+    plan.demand.details.add_if(true, Detail::Previous);
     let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
     let mut opened = Ring::default();
     record::push(&mut opened.0, kind::OPENED, &record::Opened { first: 500, last: 500 }, &[]);
@@ -966,7 +972,7 @@ fn the_previous_kernel_is_told_or_missing_but_never_wrong() {
 /// The plan with launch stacks, of which the compiled handler needs them and begins off.
 fn switched_plan() -> Plan {
     let mut plan = kernel_plan();
-    let demand = Demand { launch_stacks: true, ..plan.demand };
+    let demand = Demand { details: plan.demand.details.with(Details::of(&[Detail::Stacks])), ..plan.demand };
     let switch = Switch {
         declared: 0,
         name: "kernel".into(),
@@ -1108,7 +1114,8 @@ fn an_event_of_a_period_that_has_been_forgotten_is_counted() {
 fn graph_plan(activities: &[Activity]) -> Plan {
     let probes = activities.iter().map(|it| probe(Event::Activity(*it), Place::Interpreter, None)).collect();
     let calls = Calls::LAUNCHES;
-    let demand = Demand { calls, activities: Activities::of(activities), captures: true, ..Demand::default() };
+    let details = Details::of(&[Detail::Captures]);
+    let demand = Demand { calls, activities: Activities::of(activities), details, ..Demand::default() };
     Plan { probes, demand, ..kernel_plan() }
 }
 

@@ -13,7 +13,7 @@ use xputrace_bytecode::{Assembler, BpfMapId, Home, ProgramId, ProgramKind, helpe
 use xputrace_model::catalog::{Catalog, TracepointFormat};
 use xputrace_model::context::word;
 use xputrace_model::loss::{Loss, Losses};
-use xputrace_model::plan::{Activity, Call, Demand, Place, Plan, ProbeScope};
+use xputrace_model::plan::{Activity, Call, Demand, Detail, Details, Place, Plan, ProbeScope};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Scalar, TableKind, Value};
@@ -181,7 +181,7 @@ fn tagging_plan() -> Plan {
     f.name = "uprobe:app:f".into();
     plan.probes.push(f);
     plan.probes.push(probe(Event::Launch, Place::Linux, Some(ProgramId(2))));
-    plan.demand = Demand { launch_marker: true, ..plan.demand };
+    plan.demand = Demand { details: Details::of(&[Detail::Marker]), ..plan.demand };
     plan
 }
 

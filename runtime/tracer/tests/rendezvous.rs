@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
-use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, DeviceWay};
+use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Detail, Details, DeviceWay};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{
     Acceptor, Arming, Arrival, ChooseWay, Chosen, DEFAULT_SHAPE, DeviceBlock, Heard, Listener, Loaded, Missed,
@@ -118,7 +118,7 @@ fn a_collector_is_armed_and_its_records_are_read() {
     let wanted = Demand {
         calls: Calls::LAUNCHES,
         activities: Activities::of(&[Activity::Kernel]),
-        launch_marker: true,
+        details: Details::of(&[Detail::Marker]),
         ..Default::default()
     };
     let mut region = target

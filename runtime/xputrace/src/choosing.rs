@@ -22,7 +22,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use xputrace_boundary::user::Account;
 use xputrace_cubins::Cache;
-use xputrace_model::plan::{KernelPattern, Plan};
+use xputrace_model::plan::{Detail, KernelPattern, Plan};
 use xputrace_tracer::rendezvous::{ChooseWay, Chosen, Newcomer};
 
 /// How long a process waits for the choice. It waits for 10 s in all, with what else arming takes.
@@ -131,7 +131,7 @@ impl Shared {
         Shared {
             patterns: patterns(plan),
             unpatchable: unpatchable(plan),
-            takes_times: plan.demand.patched_kernels,
+            takes_times: plan.demand.has(Detail::PatchedKernels),
             is_script: plan.object.is_none(),
             files: Kept::default(),
             searches: Searches::default(),

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xputrace_linux::{Linux, monotonic_nanos, parent_of};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Demand, DeviceWay, DeviceWays, Plan};
+use xputrace_model::plan::{Demand, Detail, DeviceWay, DeviceWays, Plan};
 use xputrace_render::one_line;
 use xputrace_tracer::recording::GpuKind;
 use xputrace_tracer::rendezvous::{
@@ -206,7 +206,7 @@ impl Collectors {
         let drivers = self.drivers(&pids, linux.is_some());
         self.twins = Twins::of(plan)?;
         let device = self.twins.as_ref().map(|it| it.block(linux.as_deref())).transpose()?;
-        if let (true, Some(linux)) = (plan.demand.launch_marker, linux) {
+        if let (true, Some(linux)) = (plan.demand.has(Detail::Marker), linux) {
             for file in &self.files {
                 linux.attach_marker(plan, file, marker::SYMBOL)?;
             }

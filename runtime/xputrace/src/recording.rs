@@ -100,7 +100,7 @@ impl Tape {
             tells_losses: true,
             ..Meta::default()
         };
-        let meta = meta.with_host_events(&recorder.plan.demand.host);
+        let meta = meta.with_host_events(&recorder.plan.demand);
         let writer = BackgroundWriter::new(BufWriter::new(draft.file()?), &meta)?;
         let (stacks, layouts) = (BTreeSet::new(), recorder.layouts.clone());
         Ok(Tape { writer, draft, stacks, layouts, lines, is_quiet: run.options.quiet })

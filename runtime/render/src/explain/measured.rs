@@ -2,7 +2,7 @@
 //! the bare stretch right before it. Tests compare the figures here, and those of docs/BENCHMARKS.md, with that file.
 
 use std::fmt::Write;
-use xputrace_model::plan::{Activity, Calls, Demand, HostEvent};
+use xputrace_model::plan::{Activity, Calls, Demand, Detail, HostEvent};
 
 /// What a call costs more while something is recorded.
 struct Cost {
@@ -47,7 +47,7 @@ pub(super) fn costs(demand: &Demand) -> Option<String> {
 
 fn launch(demand: &Demand) -> Option<&'static Cost> {
     let is_called = demand.calls.intersects(Calls::LAUNCHES);
-    match (demand.activities.contains(Activity::Kernel), is_called, demand.launch_stacks) {
+    match (demand.activities.contains(Activity::Kernel), is_called, demand.has(Detail::Stacks)) {
         (true, true, true) => Some(&STACK),
         (true, true, false) => Some(&JOINED),
         (true, false, _) => Some(&KERNEL),
@@ -57,7 +57,7 @@ fn launch(demand: &Demand) -> Option<&'static Cost> {
 }
 
 fn copy(demand: &Demand) -> Option<&'static Cost> {
-    let has_stack = demand.launch_stacks && demand.joins(Activity::Memcpy);
+    let has_stack = demand.has(Detail::Stacks) && demand.joins(Activity::Memcpy);
     demand.activities.contains(Activity::Memcpy).then_some(if has_stack { &COPY_STACK } else { &COPY })
 }
 
@@ -82,7 +82,7 @@ fn call(demand: &Demand) -> Option<&'static Cost> {
 }
 
 fn has(demand: &Demand, event: HostEvent) -> bool {
-    demand.host.kinds.iter().any(|it| it == event)
+    demand.host_events.contains(event)
 }
 
 #[cfg(test)]

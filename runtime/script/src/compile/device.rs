@@ -11,7 +11,7 @@ use crate::handler::{Handler, Staged};
 use xputrace_model::context::device::{MOST_CONDITIONS, launch_word};
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{Activity, Calls, Demand, DeviceWay, DeviceWays, Place, Plan};
+use xputrace_model::plan::{Activity, Calls, Demand, Detail, Details, DeviceWay, DeviceWays, Place, Plan};
 use xputrace_model::schema::{self, DeviceEvent, Event, Field, From};
 use xputrace_model::table::Scalar;
 
@@ -125,7 +125,8 @@ pub(super) fn has_patched_kernels(staged: &Staged, ways: &DeviceWays) -> bool {
 
 /// Returns what is demanded where they are events. Up to when kernels can be handled follows from launches then.
 pub(super) fn patched(demand: Demand) -> Demand {
-    Demand { patched_kernels: true, ..demand.joining(|it| it == Activity::Kernel) }
+    let details = demand.details.with(Details::of(&[Detail::PatchedKernels]));
+    Demand { details, ..demand.joining(|it| it == Activity::Kernel) }
 }
 
 /// What CUPTI alone tells of a kernel and of a launch.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::{
-    Activities, Activity, Demand, DeviceWay, DeviceWays, HostDemand, HostEvent, HostEvents, LaunchFilter, Place, Plan,
-    ProbeScope, ReturnWay, Switch, Target,
+    Activities, Activity, Demand, Detail, Details, DeviceWay, DeviceWays, HostEvent, HostEvents, LaunchFilter, Place,
+    Plan, ProbeScope, ReturnWay, Switch, Target,
 };
 use xputrace_model::schema::{self, DeviceEvent, Event, Field};
 use xputrace_model::table::{Storage, TableDef};
@@ -143,7 +143,7 @@ fn returns(way: ReturnWay) -> &'static str {
 }
 
 fn joined(activity: Activity, demand: &Demand, ways: &DeviceWays) -> String {
-    let from = match (demand.patched_kernels, ways) {
+    let from = match (demand.has(Detail::PatchedKernels), ways) {
         (false, _) | (_, DeviceWays::One(DeviceWay::Twin)) => "",
         (_, DeviceWays::One(DeviceWay::Patch)) => ", with the times that patches take,",
         (_, DeviceWays::Either { .. }) => ", with the times that patches take in a process that has them,",
@@ -293,17 +293,6 @@ fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
     Diagnostic::warning("late-write", message, staged.label(of.file, of.at)).help(help)
 }
 
-/// What only the outermost call tells. The name of a launch that submits no single kernel is the call's.
-const OF_OUTERMOST: [usize; 7] = [
-    word::LAUNCH_START,
-    word::LAUNCH_END,
-    word::LAUNCH_DURATION,
-    word::LAUNCH_API,
-    word::LAUNCH_RESULT,
-    word::LAUNCH_NAME,
-    word::LAUNCH_SHORT_NAME,
-];
-
 /// Words of an activity that only its launch tells: the thread, and what its stream is. By launches it is known, too,
 /// whether a kernel is missing between two.
 /// And which code had made a node of a graph by then, since graphs can be updated.
@@ -320,11 +309,6 @@ const NEED_LAUNCHES: [usize; 10] = [
     word::CAPTURE_PYSTACK,
 ];
 
-/// Whether the GPU of an event or of its launch is read.
-fn reads_gpu(reads: &Reads) -> bool {
-    schema::GPU.iter().chain(schema::LAUNCH_GPU).any(|it| reads.has(it))
-}
-
 /// Returns the host events that tell what a handler of one of them reads.
 fn needed_kinds(kind: HostEvent, reads: &Reads) -> HostEvents {
     // What is freed is known from its allocation.
@@ -332,25 +316,30 @@ fn needed_kinds(kind: HostEvent, reads: &Reads) -> HostEvents {
     if needs_alloc { HostEvents::of(&[kind, HostEvent::Alloc]) } else { HostEvents::of(&[kind]) }
 }
 
+/// Returns those of the details that a handler reads.
+fn details_read(reads: &Reads, of: impl Fn(Detail) -> bool) -> Details {
+    let mut details = Details::NONE;
+    let all = Detail::ALL.iter().filter(|it| of(**it));
+    all.for_each(|it| details.add_if(reads.any(it.words()), *it));
+    details
+}
+
 /// Adds what a handler of a host event needs.
-fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut HostDemand) {
+fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut Demand) {
     let kinds = needed_kinds(kind, reads);
-    demand.kinds = demand.kinds.with(kinds);
+    demand.host_events = demand.host_events.with(kinds);
     if !unit.handler.options.optional {
         demand.required = demand.required.with(kinds);
-    }
-    // Its words are not a call's.
-    if matches!(kind, HostEvent::Nvtx | HostEvent::Overhead | HostEvent::Migration) {
-        return;
     }
     if let Target::Api(functions) = &unit.handler.target {
         demand.api = demand.api.with(functions);
     }
-    demand.stacks |= reads.any(&[word::LAUNCH_USTACK]);
-    demand.python |= reads.any(&[word::LAUNCH_PYSTACK]);
-    demand.streams |= reads.any(&[word::LAUNCH_STREAM]);
-    demand.nested |= reads.any(&[word::call::NESTED]);
-    demand.ranges |= reads.any(&[word::LAUNCH_NVTX, word::LAUNCH_NVTX_PATH]);
+    // The words of others are not a call's.
+    if HostEvents::OF_CUDA.with(HostEvents::OF_RESOURCES).contains(kind) {
+        demand.details = demand.details.with(details_read(reads, Detail::is_of_calls));
+    }
+    let waits = kind == HostEvent::Wait && schema::WAITED_FOR.iter().any(|it| reads.has(it));
+    demand.details.add_if(waits, Detail::WaitedFor);
 }
 
 /// Returns what the collector must record: it follows from the fields that the handlers read.
@@ -369,15 +358,7 @@ pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wish
                     demand.calls = demand.calls.with(activity.causes());
                 }
             }
-            Event::Launch => {
-                demand.calls = demand.calls.with(unit.handler.options.calls());
-                demand.launch_marker |= unit.place == Place::Linux;
-                // In the tracer, the event is the completed call. At the marker it is the driver's.
-                demand.launch_outermost |= unit.place != Place::Linux;
-                demand.launch_ends |= unit.place != Place::Linux;
-                // A kernel's stream is in its own record.
-                demand.launch_streams |= reads.any(&[word::LAUNCH_STREAM]);
-            }
+            Event::Launch => launch_demand(unit, reads, &mut demand),
             Event::Device(_) => {
                 // The software GPU runs it over the kernel's record, which tells of the launch on real ones, too.
                 demand.activities = demand.activities.with(Activities::of(&[Activity::Kernel]));
@@ -386,48 +367,49 @@ pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wish
                 }
             }
             Event::Host(kind) => {
-                host_demand(kind, unit, reads, &mut demand.host);
-                demand.waited_for |= kind == HostEvent::Wait && schema::WAITED_FOR.iter().any(|it| reads.has(it));
-                demand.gpus |= reads_gpu(reads);
+                host_demand(kind, unit, reads, &mut demand);
                 continue;
             }
             _ => {}
         }
-        demand.launch_outermost |= reads.any(&OF_OUTERMOST);
-        demand.launch_stacks |= reads.any(&[word::LAUNCH_USTACK]);
-        demand.launch_python |= reads.any(&[word::LAUNCH_PYSTACK]);
-        demand.launch_ranges |= reads.any(&[word::LAUNCH_NVTX, word::LAUNCH_NVTX_PATH]);
-        demand.launch_ends |= reads.any(&[word::LAUNCH_END, word::LAUNCH_DURATION]);
-        demand.gpus |= reads_gpu(reads);
-        demand.stream_kinds |= reads.any(&[word::STREAM_KIND, word::LAUNCH_STREAM_KIND]);
-        let priorities = [
-            word::STREAM_HAS_PRIORITY,
-            word::STREAM_PRIORITY,
-            word::LAUNCH_STREAM_HAS_PRIORITY,
-            word::LAUNCH_STREAM_PRIORITY,
-        ];
-        demand.stream_priorities |= reads.any(&priorities);
-        demand.launch_external |= reads.any(&[word::LAUNCH_EXTERNAL, word::LAUNCH_EXTERNAL_KIND]);
-        demand.latencies |= reads.any(&[word::QUEUED, word::SUBMITTED]);
-        demand.captures |= reads.any(&[word::CAPTURED, word::CAPTURE_USTACK, word::CAPTURE_PYSTACK]);
-        demand.captures_python |= reads.any(&[word::CAPTURE_PYSTACK]);
-        demand.idle |= reads.any(&[word::IDLE, word::HAS_IDLE]);
-        demand.previous |= reads.any(&[word::PREVIOUS_NAME, word::PREVIOUS_END]);
+        demand.details = demand.details.with(details_read(reads, Detail::is_of_launches));
     }
-    if demand.waited_for {
+    completed(demand, wishes)
+}
+
+/// Adds what a handler of launches needs.
+fn launch_demand(unit: &Unit, reads: &Reads, demand: &mut Demand) {
+    demand.calls = demand.calls.with(unit.handler.options.calls());
+    // In the tracer, the event is the completed call. At the marker it is the driver's.
+    let is_at_marker = unit.place == Place::Linux;
+    demand.details.add_if(is_at_marker, Detail::Marker);
+    demand.details.add_if(!is_at_marker, Detail::Outermost);
+    demand.details.add_if(!is_at_marker, Detail::Ends);
+    // A kernel's stream is in its own record.
+    demand.details.add_if(reads.any(&[word::LAUNCH_STREAM]), Detail::Streams);
+}
+
+/// Adds what follows from what is asked for.
+fn completed(mut demand: Demand, wishes: Wishes) -> Demand {
+    let follows_all = demand.has(Detail::WaitedFor) || demand.has(Detail::Idle);
+    if demand.has(Detail::WaitedFor) {
         // Where an event was recorded decides what a wait for it was for. Recordings of earlier versions do not tell.
-        demand.host.kinds = demand.host.kinds.with(HostEvents::of(&[HostEvent::EventRecord]));
-        demand.host.streams = true;
+        demand.host_events = demand.host_events.with(HostEvents::of(&[HostEvent::EventRecord]));
+        demand.details.add_if(true, Detail::CallStreams);
     }
-    if demand.waited_for || demand.idle {
+    if follows_all {
         // A wait may be for any of them, and a GPU that runs any is not idle, whatever handlers see.
         let all = Activities::of(&[Activity::Kernel, Activity::Memcpy, Activity::Memset]);
         demand.activities = demand.activities.with(all);
     }
-    demand.launch_streams |= demand.stream_kinds || demand.stream_priorities;
-    demand.launch_python |= wishes.python && demand.launch_stacks;
-    demand.host.python |= wishes.python && demand.host.stacks;
-    demand.captures_python |= wishes.python && demand.captures;
-    let joins_all = wishes.window || wishes.some_gpus || demand.waited_for || demand.idle;
+    demand.details.add_if(demand.has(Detail::StreamKinds) || demand.has(Detail::Priorities), Detail::Streams);
+    for (stack, python) in [
+        (Detail::Stacks, Detail::Python),
+        (Detail::CallStacks, Detail::CallPython),
+        (Detail::Captures, Detail::CapturesPython),
+    ] {
+        demand.details.add_if(wishes.python && demand.has(stack), python);
+    }
+    let joins_all = wishes.window || wishes.some_gpus || follows_all;
     demand.joining(|_| joins_all)
 }

@@ -6,7 +6,7 @@ use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::vm::Engine;
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::context::{WORDS, device, word};
-use xputrace_model::plan::{Activity, DeviceEvent, DeviceWay, DeviceWays, Plan};
+use xputrace_model::plan::{Activity, Detail, DeviceEvent, DeviceWay, DeviceWays, Plan};
 use xputrace_model::table::Storage;
 use xputrace_script::compile::{Wishes, compile};
 
@@ -102,9 +102,9 @@ fn a_script_that_leaves_the_way_open_says_what_patches_lack() {
 fn what_patches_may_tell_of_kernels_is_recorded_with_launches() {
     let demand = |script: &str| open_plan(script).demand;
     let with_times = demand("device_entry(\"a\", |t| @n.count()); kernel(|k| @k.count());");
-    assert!(with_times.patched_kernels && with_times.joins(Activity::Kernel));
+    assert!(with_times.has(Detail::PatchedKernels) && with_times.joins(Activity::Kernel));
     let with_cupti = demand("device_entry(\"a\", |t| @n.count()); kernel(|k| @k.count()); memcpy(|c| @c.count());");
-    assert!(!with_cupti.patched_kernels && !with_cupti.joins(Activity::Kernel));
+    assert!(!with_cupti.has(Detail::PatchedKernels) && !with_cupti.joins(Activity::Kernel));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_bytecode::{BpfMapId, ProgramId};
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Form, Piece, Plan, record};
+use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Detail, Form, Piece, Plan, record};
 use xputrace_model::style::{Digits, hex, padded};
 use xputrace_model::table::{self, Scalar, TableDef, TableKind};
 
@@ -991,7 +991,7 @@ fn the_end_of_launches_is_asked_for_where_it_matters() {
         (true, "launch(|l| @n[l.api].count());"),
         (true, "kernel(interpret(|k| print(k.launch.end)));"),
     ] {
-        assert_eq!(plan(script).demand.launch_ends, wanted, "{script}");
+        assert_eq!(plan(script).demand.has(Detail::Ends), wanted, "{script}");
     }
 }
 
@@ -1002,10 +1002,10 @@ fn demand_follows_from_the_fields_that_are_read() {
     fn launches(it: Demand) -> bool {
         it.calls.contains_all(Calls::LAUNCHES)
     }
-    let stacks = |it: Demand| launches(it) && it.launch_stacks;
-    let joined = |it: Demand| launches(it) && !it.launch_stacks && !it.launch_ends;
-    let alone = |it: Demand| !it.activities.is_empty() && it.calls.is_empty() && !it.launch_stacks;
-    let everything = |it: Demand| launches(it) && it.launch_stacks && it.launch_ends;
+    let stacks = |it: Demand| launches(it) && it.has(Detail::Stacks);
+    let joined = |it: Demand| launches(it) && !it.has(Detail::Stacks) && !it.has(Detail::Ends);
+    let alone = |it: Demand| !it.activities.is_empty() && it.calls.is_empty() && !it.has(Detail::Stacks);
+    let everything = |it: Demand| launches(it) && it.has(Detail::Stacks) && it.has(Detail::Ends);
     // Calls of a kind are recorded only if a handler asks for that kind.
     let memsets = |it: Demand| it.calls.is_empty() && it.activities == Activities::of(&[Activity::Memset]);
     let memsets_joined = |it: Demand| it.calls == Calls::of(&[Call::Memset, Call::Graph]);

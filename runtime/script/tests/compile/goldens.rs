@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::disasm;
-use xputrace_model::plan::{HostDemand, Plan};
+use xputrace_model::plan::{Demand, Plan};
 
 #[test]
 fn answers_are_as_written() {
@@ -56,10 +56,7 @@ fn describe(plan: &Plan, out: &mut String) {
     for probe in &plan.probes {
         let _ = writeln!(out, "{} runs as {}: {}", probe.name, probe.place.name(), probe.why.join("; "));
     }
-    // Only where a handler asks for CUDA's calls.
-    let no_calls = format!(", host: {:?}", HostDemand::default());
-    let demand = format!("{:?}", plan.demand).replace(&no_calls, "");
-    let _ = writeln!(out, "demand {}", demanded(&demand));
+    let _ = writeln!(out, "demand {}", demanded(&plan.demand));
     for table in &plan.tables {
         let keys: Vec<String> =
             table.keys.iter().map(|it| format!("{:?}{}", it.kind, if it.optional { "?" } else { "" })).collect();
@@ -92,9 +89,17 @@ fn describe(plan: &Plan, out: &mut String) {
     }
 }
 
-/// Leaves out what is not demanded.
-fn demanded(demand: &str) -> String {
-    let members = demand.trim_start_matches("Demand { ").trim_end_matches(" }");
-    let wanted = members.split(", ").filter(|it| !it.ends_with(": false"));
-    wanted.map(|it| it.trim_end_matches(": true")).collect::<Vec<_>>().join(", ")
+/// Lists what is demanded, and leaves out what isn't.
+fn demanded(demand: &Demand) -> String {
+    let Demand { calls, activities, host_events, required, api, details } = demand;
+    let parts = [
+        format!("calls {calls:?}"),
+        format!("activities {activities:?}"),
+        format!("host events {host_events:?}"),
+        format!("required {required:?}"),
+        format!("api {api:?}"),
+        format!("details {details:?}"),
+    ];
+    let parts: Vec<String> = parts.into_iter().filter(|it| !it.ends_with("{}") && !it.ends_with("()")).collect();
+    if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
 }

@@ -8,7 +8,8 @@ use crate::rendezvous::told;
 use rustc_hash::FxHashMap;
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::plan::{
-    Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeId, ProgramId, StringId, SwitchId, Target,
+    Activities, Activity, Call, Calls, Demand, Details, Place, Plan, Probe, ProbeId, ProgramId, StringId, SwitchId,
+    Target,
 };
 use xputrace_model::schema::Event;
 use xputrace_wire::cuda_calls::{FunctionId, Functions, Layer, Parameter, error_name};
@@ -189,19 +190,7 @@ pub(super) struct Wanted {
     /// Activities announced by their launches; for others, CUPTI's buffers tell what is
     /// outstanding.
     pub(super) foretold: Activities,
-    pub(super) reads: Places,
-}
-
-/// What handlers read about where events ran, beside ids.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Places {
-    pub(super) gpus: bool,
-    /// A `stream_kind` or a `stream_priority`.
-    pub(super) streams: bool,
-    pub(super) previous: bool,
-    pub(super) waited_for: bool,
-    pub(super) idle: bool,
-    pub(super) captures: bool,
+    pub(super) reads: Details,
 }
 
 impl Wanted {
@@ -219,8 +208,8 @@ impl Wanted {
             activities: demand.activities,
             derives_graphs: demand.activities.contains(Activity::Graph),
             calls: demand.calls,
-            host_events: demand.host.kinds,
-            api: demand.host.api,
+            host_events: demand.host_events,
+            api: demand.api,
             joined: activities(&|it| demand.joins(it)),
             joining: demand
                 .activities
@@ -228,14 +217,7 @@ impl Wanted {
                 .filter(|it| demand.joins(*it))
                 .fold(Calls::NONE, |all, it| all.with(it.causes())),
             expected,
-            reads: Places {
-                gpus: demand.gpus,
-                streams: demand.stream_kinds || demand.stream_priorities,
-                previous: demand.previous,
-                waited_for: demand.waited_for,
-                idle: demand.idle,
-                captures: demand.captures,
-            },
+            reads: demand.details,
             foretold: activities(&|it| demand.joins(it) && expected.contains_all(it.causes())),
         }
     }
@@ -268,7 +250,7 @@ pub(super) struct Strings {
     /// By number, of each [`Choice`].
     choices: Vec<Vec<u64>>,
     pub(super) unnamed: StringId,
-    pub(super) reads: Places,
+    pub(super) reads: Details,
     pub(super) activity_parts: Parts,
     null_stream: u64,
     thread_stream: u64,
@@ -276,7 +258,7 @@ pub(super) struct Strings {
 }
 
 impl Strings {
-    pub(super) fn new(demangle: Demangle, reads: Places, activity_parts: Parts, names: &mut Names) -> Self {
+    pub(super) fn new(demangle: Demangle, reads: Details, activity_parts: Parts, names: &mut Names) -> Self {
         let mut calls = [0; Call::COUNT];
         Call::ALL.iter().for_each(|it| calls[it.index()] = names.intern(it.name()).into());
         let of_choice =

@@ -13,7 +13,7 @@ use crate::names::Names;
 use crate::state::{MappingInfo, ObjectInfo, Target};
 use std::collections::BTreeSet;
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Activity, Call, StringId};
+use xputrace_model::plan::{Activity, Call, Detail, Details, StringId};
 use xputrace_wire::cuda_calls::FunctionId;
 use xputrace_wire::events::host::{Migration, Overhead};
 use xputrace_wire::events::{HostEvent, HostEvents, Realtime};
@@ -184,7 +184,7 @@ impl Intake<'_> {
         if !wanted.calls.contains(call) {
             return self.take_unwanted(call, launch);
         }
-        if wanted.reads.streams {
+        if wanted.reads.intersects(Details::OF_STREAMS) {
             self.process.facts.note_stream(launch, self.strings);
         }
         let has_no_record = launch.flags & Launch::NO_RECORD != 0;
@@ -352,7 +352,7 @@ impl Intake<'_> {
                 self.ledger.losses.add(Loss::NoTimestamps, 1);
             }
         }
-        if let (true, Some(span)) = (wanted.reads.idle, span) {
+        if let (true, Some(span)) = (wanted.reads.has(Detail::Idle), span) {
             process.idle.arrived(record.device(), span);
         }
         if wanted.foretold != wanted.activities || wanted.derives_graphs {

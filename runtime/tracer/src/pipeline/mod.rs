@@ -36,7 +36,7 @@ use crate::switches::Switches;
 use account::Ledger;
 pub use device::Sampled;
 pub use gpus::SeenGpu;
-use handlers::{Handler, Handlers, Places, Strings};
+use handlers::{Handler, Handlers, Strings};
 use intake::Intake;
 use process::Process;
 use queue::{Joined, Queued};
@@ -50,7 +50,7 @@ use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Activity, Call, HostEvents, MapAction, Place, Plan, ProbeId, ProgramId};
+use xputrace_model::plan::{Activity, Call, Detail, Details, HostEvents, MapAction, Place, Plan, ProbeId, ProgramId};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::TableId;
 use xputrace_wire::events::host::Common;
@@ -418,12 +418,12 @@ impl Pipeline {
     /// activity follows its launch.
     fn handle_ready(&mut self, process: &mut Process, reach: Reach, sink: &mut dyn Sink) {
         let [calls, activities] = self.until(process, reach);
-        if !self.strings.reads.waited_for {
+        if !self.strings.reads.has(Detail::WaitedFor) {
             self.handle_until::<HostEventRecord>(process, calls, reach, sink);
         }
         self.handle_until::<Launch>(process, calls, reach, sink);
         self.handle_until::<Joined>(process, activities, reach, sink);
-        if self.strings.reads.waited_for {
+        if self.strings.reads.has(Detail::WaitedFor) {
             // What a wait was for ended before it.
             let until = Until { in_order: calls.in_order.min(activities.end()), ..calls };
             self.handle_until::<HostEventRecord>(process, until, reach, sink);
@@ -458,11 +458,11 @@ impl Pipeline {
         }
         if !queue.has_ready(until, self.limits.buffered_events) {
             // Other events ask for what it prepares, too.
-            return E::prepare(&self.strings.reads, process, false);
+            return E::prepare(self.strings.reads, process, false);
         }
         let batch = queue.take(until, self.limits.buffered_events);
         let mut handled_until = queue.handled_until;
-        E::prepare(&self.strings.reads, process, batch.is_forced);
+        E::prepare(self.strings.reads, process, batch.is_forced);
         let mut ctx: GpuContext = [0; WORDS];
         let mut n_handled = 0;
         for (end, event) in batch.ready() {
@@ -501,14 +501,14 @@ impl Pipeline {
 /// An event that handlers run over.
 trait Handled {
     /// Prepares for a batch; it is forced if its events are handled too early.
-    fn prepare(_reads: &Places, _process: &mut Process, _is_forced: bool) {}
+    fn prepare(_reads: Details, _process: &mut Process, _is_forced: bool) {}
 
     fn handle(&self, pipeline: &mut Pipeline, process: &mut Process, ctx: &mut GpuContext, sink: &mut dyn Sink);
 }
 
 impl Handled for Joined {
-    fn prepare(reads: &Places, process: &mut Process, is_forced: bool) {
-        if reads.previous || reads.waited_for || reads.idle {
+    fn prepare(reads: Details, process: &mut Process, is_forced: bool) {
+        if reads.has(Detail::Previous) || reads.has(Detail::WaitedFor) || reads.has(Detail::Idle) {
             process.prepare_previous(is_forced);
         }
     }
@@ -518,17 +518,17 @@ impl Handled for Joined {
         let facts = &process.facts;
         facts.fill_activity_event(ctx, self, &pipeline.strings);
         let kind = self.activity.activity();
-        if pipeline.strings.reads.idle {
+        if pipeline.strings.reads.has(Detail::Idle) {
             process.idle.fill(ctx, self, &process.previous);
         }
         if kind == Activity::Kernel {
-            if pipeline.strings.reads.previous {
+            if pipeline.strings.reads.has(Detail::Previous) {
                 process.previous.fill(ctx, self);
             }
             pipeline.busy.add(facts.gpus.identity(self.activity.device()), self.span.start, self.span.end);
         }
         // A graph's nodes are what ran.
-        if pipeline.strings.reads.waited_for && kind != Activity::Graph {
+        if pipeline.strings.reads.has(Detail::WaitedFor) && kind != Activity::Graph {
             let name = if kind == Activity::Kernel { ctx[word::NAME] } else { pipeline.strings.activity(kind) };
             process.waits.ran(self, name);
         }
@@ -553,11 +553,13 @@ impl Handled for HostEventRecord {
         let origin = Origin { began: start, demanded: flags >> Common::DEMANDED_AT };
         process.facts.fill_host_event(ctx, self, freed, &pipeline.strings);
         match self {
-            HostEventRecord::Wait(it) if pipeline.strings.reads.waited_for => {
+            HostEventRecord::Wait(it) if pipeline.strings.reads.has(Detail::WaitedFor) => {
                 process.waits.fill(ctx, it, &process.previous);
             }
             HostEventRecord::StreamChange(it) => process.stream_ids.fill(ctx, it),
-            HostEventRecord::EventRecord(it) if pipeline.strings.reads.waited_for => process.waits.recorded(it),
+            HostEventRecord::EventRecord(it) if pipeline.strings.reads.has(Detail::WaitedFor) => {
+                process.waits.recorded(it)
+            }
             _ => {}
         }
         if let HostEventRecord::Api(it) = self {

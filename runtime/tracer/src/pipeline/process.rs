@@ -22,6 +22,7 @@ use crate::state::IdMap;
 use rustc_hash::FxHashMap;
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::Loss;
+use xputrace_model::plan::{Detail, Details};
 use xputrace_model::stack::StackKey;
 use xputrace_wire::events::host::Common;
 use xputrace_wire::record::{self, ActivityRecord, HostEventRecord, Launch, Node, NodeUpdate, UNKNOWN};
@@ -319,13 +320,13 @@ impl Facts {
                 }
             }
         }
-        if strings.reads.gpus {
+        if strings.reads.has(Detail::Gpus) {
             context::fill_gpu(ctx, (word::GPU, word::GPU_LIMITS), self.gpus.of(event.activity.device()));
         }
-        if strings.reads.captures {
+        if strings.reads.has(Detail::Captures) {
             self.fill_capture(ctx, event);
         }
-        if strings.reads.streams {
+        if strings.reads.intersects(Details::OF_STREAMS) {
             let stream = (event.activity.context(), event.activity.stream());
             self.fill_stream(ctx, stream, (word::STREAM_KIND, word::STREAM_PRIORITY));
         }
@@ -390,7 +391,7 @@ impl Facts {
 
     #[inline]
     fn fill_gpu_of_call(&self, ctx: &mut GpuContext, device: u32, strings: &Strings) {
-        if strings.reads.gpus {
+        if strings.reads.has(Detail::Gpus) {
             context::fill_gpu(ctx, (word::LAUNCH_GPU, word::LAUNCH_GPU_LIMITS), self.gpus.of(device));
         }
     }
@@ -423,7 +424,7 @@ impl Facts {
         }
         context::fill_launch_thread(ctx, thread);
         self.fill_gpu_of_call(ctx, launch.device, strings);
-        if strings.reads.streams {
+        if strings.reads.intersects(Details::OF_STREAMS) {
             let stream = (launch.context, launch.stream);
             self.fill_stream(ctx, stream, (word::LAUNCH_STREAM_KIND, word::LAUNCH_STREAM_PRIORITY));
         }

@@ -4,7 +4,7 @@ use super::schema::Schema;
 use crate::pipeline::CollectorTotals;
 use serde::{Deserialize, Serialize};
 use xputrace_model::loss::Losses;
-use xputrace_model::plan::{ContextWord, HostDemand, HostEvent, HostEvents};
+use xputrace_model::plan::{ContextWord, Demand, Detail, HostEvent, HostEvents};
 use xputrace_model::stack::{Frame, StackKey};
 use xputrace_wire::cuda_calls::{Function, FunctionId};
 
@@ -65,25 +65,25 @@ pub struct Meta {
 impl Meta {
     /// Notes which host events a recording asks for.
     #[must_use]
-    pub fn with_host_events(self, demand: &HostDemand) -> Self {
+    pub fn with_host_events(self, demand: &Demand) -> Self {
         let name = |it: FunctionId| it.function().map(|it| it.name().to_owned());
         Meta {
-            host_events: demand.kinds.iter().map(|it| it.name().to_owned()).collect(),
+            host_events: demand.host_events.iter().map(|it| it.name().to_owned()).collect(),
             api: demand.api.iter().filter_map(name).collect(),
-            nested_calls: demand.nested,
-            call_ranges: demand.ranges,
+            nested_calls: demand.has(Detail::Nested),
+            call_ranges: demand.has(Detail::CallRanges),
             ..self
         }
     }
 
     /// Names the host events and functions that a script asks for and that were not recorded.
-    pub(crate) fn missing_host_events(&self, wanted: &HostDemand) -> Vec<String> {
+    pub(crate) fn missing_host_events(&self, wanted: &Demand) -> Vec<String> {
         let has = |list: &[String], name: &str| list.iter().any(|it| it == name);
         let kinds = self.missing_kinds(wanted.required).map(HostEvent::name);
         let functions = wanted.api.iter().filter_map(FunctionId::function).map(Function::name);
         let functions = functions.filter(|it| has(&self.host_events, "api") && !has(&self.api, it));
-        let nested = (wanted.nested && !self.nested_calls).then_some("nested");
-        let ranges = (wanted.ranges && !self.call_ranges).then_some("nvtx_path");
+        let nested = (wanted.has(Detail::Nested) && !self.nested_calls).then_some("nested");
+        let ranges = (wanted.has(Detail::CallRanges) && !self.call_ranges).then_some("nvtx_path");
         kinds.chain(functions).chain(nested).chain(ranges).map(str::to_owned).collect()
     }
 

@@ -20,8 +20,8 @@ use xputrace_bytecode::{
 use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{
-    Activities, Calls, ContextWord, Demand, Functions, HostDemand, HostEvent, HostEvents, LONGEST_TEXT, LossSite,
-    Place, Plan, Probe, ProbeScope, Target, TextRead, record,
+    Activities, Calls, ContextWord, Demand, Detail, Details, Functions, HostEvents, LONGEST_TEXT, LossSite, Place,
+    Plan, Probe, ProbeScope, Target, TextRead, record,
 };
 use xputrace_model::schema::Event;
 use xputrace_model::stack;
@@ -48,49 +48,18 @@ mod slot {
 /// record events, create or destroy streams, and the `api` events that the script asks for; and it has CUPTI's overhead and
 /// unified memory only if the script asks.
 const EVERYTHING: Demand = Demand {
-    host: HostDemand {
-        kinds: HostEvents::of(&[
-            HostEvent::Wait,
-            HostEvent::Alloc,
-            HostEvent::Free,
-            HostEvent::EventRecord,
-            HostEvent::StreamChange,
-            HostEvent::Nvtx,
-            HostEvent::Module,
-            HostEvent::ContextChange,
-        ]),
-        required: HostEvents::NONE,
-        api: Functions::NONE,
-        stacks: true,
-        python: true,
-        streams: true,
-        nested: false,
-        ranges: true,
-    },
-    launch_outermost: true,
     calls: Calls::ALL,
     // A graph as a whole follows from its nodes.
     activities: Activities::NODES,
-    launch_stacks: true,
-    launch_python: true,
-    launch_ranges: true,
-    launch_ends: true,
-    launch_streams: true,
-    launch_marker: false,
-    gpus: true,
-    stream_kinds: true,
-    stream_priorities: true,
-    // Only where the script reads them: CUPTI takes more time for each kernel.
-    latencies: false,
-    launch_external: true,
-    // Only where the script has patches.
-    patched_kernels: false,
-    previous: true,
-    waited_for: true,
-    idle: true,
-    captures: true,
-    captures_python: true,
+    host_events: HostEvents::KEPT,
+    required: HostEvents::NONE,
+    api: Functions::NONE,
+    details: Details::kept(),
 };
+
+/// What it also requests if the script reads it.
+const IF_READ: Details = Details::of(&[Detail::Latencies, Detail::Nested]);
+
 /// Set in a record's probe number if the hit is at the entry of a return probe's function.
 const ENTRY: u32 = 1 << 31;
 /// Pseudo address under which [`Hit::strings`] holds the probed function's name: a hit's cookie is
@@ -177,9 +146,14 @@ pub fn recorder(plan: &Plan, catalog: &dyn Catalog) -> Result<Recorder, Recorder
     Ok(builder.finish())
 }
 
-fn with_api(wanted: &HostDemand) -> HostDemand {
-    let always = EVERYTHING.host;
-    HostDemand { kinds: always.kinds.with(wanted.kinds), api: wanted.api, nested: wanted.nested, ..always }
+/// Returns what is requested for a script.
+fn requested(wanted: &Demand) -> Demand {
+    Demand {
+        host_events: EVERYTHING.host_events.with(wanted.host_events),
+        api: wanted.api,
+        details: EVERYTHING.details.with(wanted.details.and(IF_READ)),
+        ..EVERYTHING
+    }
 }
 
 /// Combines probes of the same name into one that records whatever any of their handlers reads.
@@ -307,7 +281,7 @@ impl<'a> Builder<'a> {
             linux_losses: Some(losses),
             targets: Some(targets),
             window,
-            demand: Demand { host: with_api(&plan.demand.host), latencies: plan.demand.latencies, ..EVERYTHING },
+            demand: requested(&plan.demand),
             ..Plan::default()
         };
         Builder {

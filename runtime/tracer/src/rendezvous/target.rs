@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use xputrace_boundary::read::of_linux;
-use xputrace_model::plan::{Demand, DeviceWay};
+use xputrace_model::plan::{Demand, Detail, DeviceWay};
 use xputrace_render::one_line;
 use xputrace_wire::cuda_calls::with_names;
 use xputrace_wire::device::{ArrayPlace, Extent, MOST_IMAGE_BYTES, Patches, Programs, Twin, encode_twins, twin_status};
@@ -202,7 +202,8 @@ impl Target {
         let arrays = device.map_or(&[][..], |it| &it.arrays);
         let patches = device.is_some() && way == DeviceWay::Patch;
         let gives_arguments = patches && device.is_some_and(|it| it.reads_arguments);
-        let device = device.map(|it| DeviceRegion::new(it, patches && most.patched_kernels, self.pid_in_target));
+        let device =
+            device.map(|it| DeviceRegion::new(it, patches && most.has(Detail::PatchedKernels), self.pid_in_target));
         let device = device.transpose().map_err(|it| failed(context("make device memory"), it))?;
         let possible = if tags.is_some() { u64::MAX } else { !demand::MARKER };
         let [bits, first_bits] = [most, first].map(|it| demand_bits(it, mappings) & possible);
@@ -210,7 +211,7 @@ impl Target {
             (is_switched, demand::SWITCHED),
             (device.is_some(), demand::DEVICE),
             (patches, demand::PATCHES),
-            (patches && most.patched_kernels, demand::PATCHED_KERNELS),
+            (patches && most.has(Detail::PatchedKernels), demand::PATCHED_KERNELS),
             (gives_arguments, demand::ARGUMENTS),
         ];
         let bits = of_run.into_iter().filter(|it| it.0).fold(bits, |bits, it| bits | it.1);
@@ -220,7 +221,7 @@ impl Target {
         let fds: Vec<RawFd> = fds.into_iter().flatten().chain(arrays.iter().map(|it| it.1.as_raw_fd())).collect();
         let arrays = ArrayPlace::all_to_text(&arrays.iter().map(|it| it.0).collect::<Vec<_>>());
         let block = device.as_ref().map_or(String::new(), |it| it.shape().to_text());
-        let text = format!("{}\n{gpus}\n{}\n{block}\n{arrays}", most.host.api.to_text(), first.host.api.to_text());
+        let text = format!("{}\n{gpus}\n{}\n{block}\n{arrays}", most.api.to_text(), first.api.to_text());
         send(&self.socket, &Message::new(message::ARM, &words, text), &fds)
             .map_err(|it| failed(context("arm the collector"), it))?;
         Ok(Shared { region, device })
@@ -258,7 +259,7 @@ impl Target {
     /// Asks the collector to record this from now on, and nothing else.
     pub fn switch(&mut self, demand: &Demand, mappings: bool) {
         let bits = demand_bits(demand, mappings);
-        self.tell(&Message::new(message::SWITCH, &[bits], demand.host.api.to_text()), &[]);
+        self.tell(&Message::new(message::SWITCH, &[bits], demand.api.to_text()), &[]);
     }
 
     /// Leaves the process untraced.
@@ -365,73 +366,27 @@ pub(crate) fn told(demand: &Demand) -> u32 {
 }
 
 fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {
-    let options: u64 = [
-        (wanted.launch_stacks, demand::STACKS),
-        (wanted.launch_python, demand::PYTHON),
-        (wanted.launch_ranges, demand::RANGES),
-        (wanted.launch_streams, demand::STREAMS),
-        (wanted.stream_priorities, demand::PRIORITIES),
-        (wanted.latencies, demand::LATENCIES),
-        (wanted.launch_external, demand::EXTERNAL),
-        (wanted.launch_marker, demand::MARKER),
-        (wanted.launch_ends, demand::ENDS),
-        (wanted.launch_outermost, demand::OUTERMOST),
-        (wanted.captures, demand::CAPTURES),
-        (wanted.captures_python, demand::CAPTURES_PYTHON),
-        (mappings, demand::MAPPINGS),
-        (wanted.host.stacks, demand::HOST_STACKS),
-        (wanted.host.python, demand::HOST_PYTHON),
-        (wanted.host.streams, demand::HOST_STREAMS),
-        (wanted.host.nested, demand::HOST_NESTED),
-        (wanted.host.ranges, demand::HOST_RANGES),
-    ]
-    .into_iter()
-    .filter_map(|(on, bit)| on.then_some(bit))
-    .sum();
-    options
+    wanted.details.bits()
+        | if mappings { demand::MAPPINGS } else { 0 }
         | demand::calls(wanted.calls)
         | demand::activities(wanted.activities)
-        | demand::host_events(wanted.host.kinds)
+        | demand::host_events(wanted.host_events)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xputrace_model::plan::{Activities, Calls, Functions, HostDemand, HostEvents};
+    use xputrace_model::plan::{Activities, Calls, Details, Functions, HostEvents};
 
     #[test]
     fn every_demand_has_its_bit() {
         let all = Demand {
             calls: Calls::ALL,
             activities: Activities::ALL,
-            launch_stacks: true,
-            launch_python: true,
-            launch_ranges: true,
-            launch_ends: true,
-            launch_outermost: true,
-            launch_streams: true,
-            launch_marker: true,
-            gpus: true,
-            stream_kinds: true,
-            stream_priorities: true,
-            latencies: true,
-            launch_external: true,
-            previous: true,
-            waited_for: true,
-            idle: true,
-            captures: true,
-            captures_python: true,
-            patched_kernels: true,
-            host: HostDemand {
-                kinds: HostEvents::ALL,
-                required: HostEvents::ALL,
-                api: Functions::NONE,
-                stacks: true,
-                python: true,
-                streams: true,
-                nested: true,
-                ranges: true,
-            },
+            host_events: HostEvents::ALL,
+            required: HostEvents::ALL,
+            api: Functions::NONE,
+            details: Details::ALL,
         };
         let bits = demand_bits(&all, true);
         assert_eq!(bits & 0xffff, 0xfffe, "every option");

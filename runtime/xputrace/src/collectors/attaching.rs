@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use xputrace_linux::{all_processes, is_over, with_descendants};
+use xputrace_model::plan::Detail;
 use xputrace_model::process_name::ProcessName;
 use xputrace_render::one_line;
 use xputrace_tracer::rendezvous::comm_of;
@@ -142,7 +143,7 @@ impl Collectors {
             acceptor.also_reach(process.pid)?;
         }
         let plan = running.plan().clone();
-        if plan.demand.launch_marker
+        if plan.demand.has(Detail::Marker)
             && !self.files.iter().any(|it| is_same_file(it, &process.collector))
             && let Some(linux) = &mut running.state().linux
         {

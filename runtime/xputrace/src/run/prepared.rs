@@ -29,7 +29,7 @@ use anyhow::{Result, bail};
 use std::sync::Arc;
 use xputrace_linux::{Outcome, ProbeReport, Scope, StoppedChild};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Place, Plan};
+use xputrace_model::plan::{Detail, Place, Plan};
 
 const RANGES_UNKNOWN: &str = "the NVTX ranges of a running process are unknown, so there are no `nvtx` events and the fields `nvtx` and `nvtx_path` are `()`: NVTX asks \
                               for a tool only at a program's first NVTX call. Start the program under xputrace (-- CMD)";
@@ -60,7 +60,7 @@ impl Prepared {
         observer: Option<Box<dyn Observer>>,
     ) -> Result<Self> {
         let plan = Arc::new(compiled.plan);
-        if plan.demand.latencies && run.command.is_empty() {
+        if plan.demand.has(Detail::Latencies) && run.command.is_empty() {
             bail!(LATENCIES_REFUSED);
         }
         open_files::make_room(&plan)?;

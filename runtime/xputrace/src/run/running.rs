@@ -26,7 +26,7 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::{Account, Loss};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{ClosureId, Condition, MapAction, Plan, ProbeId};
+use xputrace_model::plan::{ClosureId, Condition, Detail, MapAction, Plan, ProbeId};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::TableId;
@@ -441,7 +441,7 @@ impl Running {
     fn explain_silence(&mut self) {
         let account = self.state.borrow().pipeline.account();
         let are_switched = !self.plan.demand_while(|_| false).gpu();
-        let tells_kernels = self.plan.demand.patched_kernels;
+        let tells_kernels = self.plan.demand.has(Detail::PatchedKernels);
         if account.is_silent()
             && let Some(text) = self.report.silence(&account, are_switched, tells_kernels)
         {

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::rc::Rc;
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::diagnostic::SourceFile;
+use xputrace_model::plan::Detail;
 use xputrace_script::compile::{Wishes, compile};
 use xputrace_script::{Bundled, BundledLoader, load, scripts};
 use xputrace_twins::{Gpu, TwinText, Wanted};
@@ -137,7 +138,7 @@ fn bundled_scripts_patch() {
 fn patches(plan: &Plan) -> String {
     assert_eq!(plan.device_ways, DeviceWays::One(DeviceWay::Patch));
     let twins = Twins::of(plan).unwrap().unwrap();
-    twins.making.maker.patches(90, plan.demand.patched_kernels).unwrap().text
+    twins.making.maker.patches(90, plan.demand.has(Detail::PatchedKernels)).unwrap().text
 }
 
 #[test]

@@ -14,7 +14,7 @@ use xputrace_boundary::child::Limit;
 use xputrace_boundary::user::Account;
 use xputrace_cubins::{Compiler, Cubin, Frames, NoCubin, Order, Purpose};
 use xputrace_model::object::Shape;
-use xputrace_model::plan::{DeviceWay, PatternOfHandler, Plan};
+use xputrace_model::plan::{Detail, DeviceWay, PatternOfHandler, Plan};
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{Image, Loaded, Peer};
 use xputrace_twins::{
@@ -170,7 +170,7 @@ impl Making {
     pub fn new(maker: Maker, plan: &Plan, kernels: Vec<PatternOfHandler>, launches: Vec<OwnLaunch>) -> Self {
         Making {
             maker,
-            takes_times: plan.demand.patched_kernels,
+            takes_times: plan.demand.has(Detail::PatchedKernels),
             kernels,
             launches,
             compiler: Compiler::default(),
