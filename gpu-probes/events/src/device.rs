@@ -4,6 +4,7 @@
 //! ([`crate::word`]), with indices of its own. On a GPU each word is computed from a special register of PTX
 //! ([`Source`]); on the software GPU the tracer fills them from the kernel's record.
 
+use crate::about::About;
 use crate::field::{Field, FieldType, From, Unit};
 use crate::table::Launch;
 use crate::word;
@@ -194,64 +195,94 @@ impl Access {
     }
 }
 
-/// A place in a kernel where handlers can run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum DeviceEvent {
+macro_rules! device_events {
+    ($( $(#[$doc:meta])* $Place:ident $name:literal { fields: $fields:expr, about: $about:expr } )*) => {
+        /// A place in a kernel where handlers can run.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum DeviceEvent { $( $(#[$doc])* $Place, )* }
+
+        impl DeviceEvent {
+            /// Every place.
+            pub const ALL: &[DeviceEvent] = &[$( DeviceEvent::$Place, )*];
+
+            /// Returns the event's name in scripts.
+            pub const fn name(self) -> &'static str {
+                match self { $( DeviceEvent::$Place => $name, )* }
+            }
+
+            /// Returns the fields that scripts read.
+            pub const fn fields(self) -> &'static [Field] {
+                match self { $( DeviceEvent::$Place => $fields, )* }
+            }
+
+            /// What is said of it.
+            pub const fn about(self) -> &'static About {
+                match self { $( DeviceEvent::$Place => const { &$about }, )* }
+            }
+        }
+    };
+}
+
+device_events! {
     /// Before a thread's first instruction.
-    Entry,
+    Entry "device_entry" { fields: FIELDS, about: About {
+        usage: "device_entry(\"vectorAdd\", |t| …)",
+        fires: "a thread of a kernel of that name begins",
+        example: "device_entry(\"vectorAdd\", |t| @threads.count());",
+        ..About::AT_ONCE
+    } }
     /// After its last one.
-    Exit,
+    Exit "device_exit" { fields: FIELDS, about: About {
+        usage: "device_exit(\"vectorAdd\", |t| …)",
+        fires: "a thread of a kernel of that name is about to end",
+        example: "device_exit(\"vectorAdd\", |t| @last[t.threadIdx.x].max(t.time));",
+        ..About::AT_ONCE
+    } }
     /// Before the first instruction of a block's first thread.
-    BlockBegin,
+    BlockBegin "device_block_begin" { fields: FIELDS, about: About {
+        usage: "device_block_begin(\"vectorAdd\", |t| …)",
+        fires: "the first thread of a block of a kernel of that name begins",
+        example: "device_block_begin(\"vectorAdd\", |t| @blocks[t.smid].count());",
+        ..About::AT_ONCE
+    } }
     /// After the last instruction of a block, in the thread that ends last.
-    BlockEnd,
+    BlockEnd "device_block_end" { fields: FIELDS, about: About {
+        usage: "device_block_end(\"vectorAdd\", |t| …)",
+        fires: "the last thread of a block of a kernel of that name is about to end",
+        example: "device_block_end(\"vectorAdd\", |t| @ended[t.blockIdx.x].max(t.time));",
+        ..About::AT_ONCE
+    } }
     /// Before each access to memory.
-    Memory,
+    Memory "device_mem" { fields: ACCESS_FIELDS, about: About {
+        usage: "device_mem(\"vectorAdd\", |t| …)",
+        fires: "a thread of a kernel of that name is about to access memory",
+        example: "device_mem(\"vectorAdd\", |t| @bytes[t.access].sum(t.bytes));",
+        ..About::AT_ONCE
+    } }
     /// Before each barrier of the block.
-    Barrier,
+    Barrier "device_barrier" { fields: LINE_FIELDS, about: About {
+        usage: "device_barrier(\"vectorAdd\", |t| …)",
+        fires: "a thread of a kernel of that name comes to a barrier",
+        example: "device_barrier(\"vectorAdd\", |t| @barriers.count());",
+        ..About::AT_ONCE
+    } }
     /// Before each call of a function.
-    Call,
+    Call "device_call" { fields: CALL_FIELDS, about: About {
+        usage: "device_call(\"vectorAdd\", |t| …)",
+        fires: "a thread of a kernel of that name is about to call a function",
+        example: "device_call(\"vectorAdd\", |t| @calls[t.callee].count());",
+        ..About::AT_ONCE
+    } }
     /// Where code of another source line begins.
-    Line,
+    Line "device_line" { fields: LINE_FIELDS, about: About {
+        usage: "device_line(\"vectorAdd\", |t| …)",
+        fires: "a thread of a kernel of that name comes to another source line",
+        example: "device_line(\"vectorAdd\", |t| @lines[t.line].count());",
+        ..About::AT_ONCE
+    } }
 }
 
 impl DeviceEvent {
-    /// Every place.
-    pub const ALL: &[DeviceEvent] = &[
-        DeviceEvent::Entry,
-        DeviceEvent::Exit,
-        DeviceEvent::BlockBegin,
-        DeviceEvent::BlockEnd,
-        DeviceEvent::Memory,
-        DeviceEvent::Barrier,
-        DeviceEvent::Call,
-        DeviceEvent::Line,
-    ];
-
-    /// Returns the event's name in scripts.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DeviceEvent::Entry => "device_entry",
-            DeviceEvent::Exit => "device_exit",
-            DeviceEvent::BlockBegin => "device_block_begin",
-            DeviceEvent::BlockEnd => "device_block_end",
-            DeviceEvent::Memory => "device_mem",
-            DeviceEvent::Barrier => "device_barrier",
-            DeviceEvent::Call => "device_call",
-            DeviceEvent::Line => "device_line",
-        }
-    }
-
-    /// Returns the fields that scripts read.
-    pub const fn fields(self) -> &'static [Field] {
-        match self {
-            DeviceEvent::Entry | DeviceEvent::Exit | DeviceEvent::BlockBegin | DeviceEvent::BlockEnd => FIELDS,
-            DeviceEvent::Memory => ACCESS_FIELDS,
-            DeviceEvent::Call => CALL_FIELDS,
-            DeviceEvent::Barrier | DeviceEvent::Line => LINE_FIELDS,
-        }
-    }
-
     /// Whether all that is needed to know when it happens are a kernel's threads, and not its code.
     pub const fn is_of_threads(self) -> bool {
         matches!(self, DeviceEvent::Entry | DeviceEvent::Exit) || self.is_of_blocks()

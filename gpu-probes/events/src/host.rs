@@ -4,6 +4,7 @@
 //! Like the table of activities, one row per event. The first columns are the same in each; handlers find them where
 //! those of a launch are.
 
+use crate::about::About;
 use crate::column::{
     Column, Meaning, Prediction, Texts, boolean, bytes, choice, derived, fields, hidden, int, n_fields, optional,
     record,
@@ -175,12 +176,13 @@ const OF_API: &[Field] = &[
 macro_rules! host_events {
     ($(
         $(#[$doc:meta])*
-        $Record:ident $name:literal { record: $record:literal, also: $also:expr }
+        $Record:ident $name:literal { record: $record:literal, also: $also:expr, about: $about:expr $(,)? }
             { $($wide:tt)* } { $($narrow:tt)* }
     )*
     @beside $(
         $(#[$other_doc:meta])*
-        $Other:ident $other_name:literal { record: $other_record:literal, also: $other_also:expr } { $($other:tt)* }
+        $Other:ident $other_name:literal { record: $other_record:literal, source: $source:expr, also: $other_also:expr, about: $other_about:expr $(,)? }
+            { $($other:tt)* }
     )*) => {
         /// A kind of event on the CPU.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -200,6 +202,19 @@ macro_rules! host_events {
             /// Kind of its record on the wire.
             pub const fn record_kind(self) -> u16 {
                 match self { $( HostEvent::$Record => $record, )* $( HostEvent::$Other => $other_record, )* }
+            }
+
+            /// Returns what tells of it.
+            pub const fn source(self) -> Source {
+                match self { $( HostEvent::$Record => Source::Call, )* $( HostEvent::$Other => $source, )* }
+            }
+
+            /// What is said of it.
+            pub const fn about(self) -> &'static About {
+                match self {
+                    $( HostEvent::$Record => const { &$about }, )*
+                    $( HostEvent::$Other => const { &$other_about }, )*
+                }
             }
 
             /// Members of its record.
@@ -320,6 +335,19 @@ macro_rules! host_events {
     };
 }
 
+/// What tells of a host event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A CUDA call, from entry to return.
+    Call,
+    /// NVTX.
+    Range,
+    /// The vendor's library, in a call that it doesn't name.
+    Resource,
+    /// The vendor's library, in records with its own times, which arrive late and in no order.
+    Record,
+}
+
 /// What all host events have. What is only a call's is 0 in others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Common {
@@ -364,7 +392,15 @@ const STREAM: Meaning =
 
 host_events! {
     /// A call in which the CPU waits for the GPU.
-    Wait "wait" { record: 48, also: OF_WAIT } {
+    Wait "wait" {
+        record: 48, also: OF_WAIT,
+        about: About {
+            usage: "wait(|w| …)",
+            fires: "a CUDA call in which the CPU waits for the GPU has returned",
+            example: "wait(|w| @waited[w.api].sum(w.duration));",
+            ..About::OF_CALL
+        },
+    } {
         event: u64, Previous,
             int(call::EVENT, "CUDA's handle of the event; `()` unless it waits for an event").unless_0(call::EVENT);
     } {
@@ -379,7 +415,15 @@ host_events! {
     }
 
     /// A call that allocates memory.
-    Alloc "alloc" { record: 49, also: &[] } {
+    Alloc "alloc" {
+        record: 49, also: &[],
+        about: About {
+            usage: "alloc(|a| …)",
+            fires: "a CUDA call that allocates memory has returned",
+            example: "alloc(|a| @allocated[a.api].sum(a.bytes));",
+            ..About::OF_CALL
+        },
+    } {
         address: u64, Previous, int(call::ADDRESS, "address of the memory, or CUDA's handle of it; `()` if the call failed").unless_0(call::HAS_ADDRESS);
         bytes: u64, Kept, bytes(call::BYTES, "size of the memory");
     } {
@@ -396,7 +440,15 @@ host_events! {
     }
 
     /// A call that frees memory.
-    Free "free" { record: 50, also: OF_FREED } {
+    Free "free" {
+        record: 50, also: OF_FREED,
+        about: About {
+            usage: "free(|f| …)",
+            fires: "a CUDA call that frees memory has returned",
+            example: "free(|f| @freed[f.api].count());",
+            ..About::OF_CALL
+        },
+    } {
         address: u64, Previous, int(call::ADDRESS, "address of the memory, or CUDA's handle of it");
     } {
         /// A [`AllocKind`]: what the call frees where the allocation is unknown.
@@ -408,7 +460,17 @@ host_events! {
     }
 
     /// A call whose name a pattern of the script matches.
-    Api "api" { record: 51, also: OF_API } {
+    Api "api" {
+        record: 51, also: OF_API,
+        about: About {
+            usage: "api(\"cudaMalloc*\", |a| …)",
+            fires: "a CUDA call of that name has returned",
+            example: "api(\"cudaMalloc\", |a| if a.error != () { print(`${a.args.size} bytes: ${a.error}`) });",
+            more: Some("Names of calls, and their parameters: xputrace list -v 'api:cudaMalloc*'"),
+            recorded: "for each call that the pattern matches, when it returns",
+            ..About::OF_CALL
+        },
+    } {
         /// The parameters, as CUPTI passes them.
         parameters: [u64; PARAMETER_WORDS], Kept;
     } {
@@ -416,7 +478,15 @@ host_events! {
     }
 
     /// A call that records a CUDA event.
-    EventRecord "event_record" { record: 52, also: &[] } {
+    EventRecord "event_record" {
+        record: 52, also: &[],
+        about: About {
+            usage: "event_record(|r| …)",
+            fires: "a CUDA call that records a CUDA event has returned",
+            example: "event_record(|r| @records[r.api].count());",
+            ..About::OF_CALL
+        },
+    } {
         event: u64, Previous, int(call::EVENT, "CUDA's handle of the event");
     } {
         stream: u32, Previous,
@@ -427,7 +497,15 @@ host_events! {
     }
 
     /// A call that creates or destroys a stream.
-    StreamChange "stream" { record: 55, also: &[] } {
+    StreamChange "stream" {
+        record: 55, also: &[],
+        about: About {
+            usage: "stream(|s| …)",
+            fires: "a CUDA call that creates or destroys a stream has returned",
+            example: "stream(|s| @streams[s.api].count());",
+            ..About::OF_CALL
+        },
+    } {
         handle: u64, Previous, int(call::ADDRESS, "CUDA's handle of the stream; `()` if the call failed").unless_0(call::HAS_ADDRESS);
     } {
         /// A [`StreamChangeKind`].
@@ -453,7 +531,19 @@ host_events! {
 
     @beside
     /// An NVTX range that was closed, or a mark that was set.
-    Nvtx "nvtx" { record: 36, also: OF_NVTX } {
+    Nvtx "nvtx" {
+        record: 36, source: Source::Range, also: OF_NVTX,
+        about: About {
+            usage: "nvtx(|n| …)",
+            fires: "an NVTX range of the program was closed, or a mark was set",
+            example: "nvtx(|n| @ranges[n.name ?? \"without a name\"].sum(n.duration));",
+            recorded: "when the range is closed",
+            changed: "after the range was closed",
+            in_time: "to change it in time, use a CPU probe on the function around the range",
+            records: "NVTX ranges",
+            ..About::OF_CALL
+        },
+    } {
         /// CLOCK_MONOTONIC nanoseconds at the calls that open and close it.
         start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when it was opened") };
         end: u64, Same("start"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_END, "when it was closed; of a mark, `start`") };
@@ -482,7 +572,19 @@ host_events! {
     }
 
     /// A module, code for the GPU, that was loaded or is about to be unloaded.
-    Module "module" { record: 53, also: OF_MODULE } {
+    Module "module" {
+        record: 53, source: Source::Resource, also: OF_MODULE,
+        about: About {
+            usage: "module(|m| …)",
+            fires: "a module, code for the GPU, was loaded or is about to be unloaded",
+            example: "module(|m| @modules[m.kind].count());",
+            recorded: "in the call that loads or unloads it",
+            changed: "after the module was loaded or unloaded",
+            in_time: "to change it in time, use a CPU probe on the program's own function",
+            records: "modules that are loaded and unloaded",
+            ..About::OF_CALL
+        },
+    } {
         /// CLOCK_MONOTONIC nanoseconds.
         start: u64, Previous, hidden(word::LAUNCH_START);
         bytes: u64, Kept, bytes(call::BYTES, "size of its code (cubin); `()` where it is unloaded").unless_0(call::HAS_BYTES);
@@ -502,7 +604,19 @@ host_events! {
     }
 
     /// A context that was created or is about to be destroyed.
-    ContextChange "context" { record: 56, also: OF_CONTEXT } {
+    ContextChange "context" {
+        record: 56, source: Source::Resource, also: OF_CONTEXT,
+        about: About {
+            usage: "context(|c| …)",
+            fires: "a CUDA context was created or is about to be destroyed",
+            example: "context(|c| @contexts[c.kind].count());",
+            recorded: "in the call that creates or destroys it",
+            changed: "after the context was created or destroyed",
+            in_time: "to change it in time, use a CPU probe on the program's own function",
+            records: "contexts that are created and destroyed",
+            ..About::OF_CALL
+        },
+    } {
         /// CLOCK_MONOTONIC nanoseconds.
         start: u64, Previous, hidden(word::LAUNCH_START);
         /// A [`ContextChangeKind`].
@@ -528,7 +642,16 @@ host_events! {
     }
 
     /// Time that CUPTI, or the driver's bookkeeping, took from the program.
-    Overhead "overhead" { record: 54, also: OF_OVERHEAD } {
+    Overhead "overhead" {
+        record: 54, source: Source::Record, also: OF_OVERHEAD,
+        about: About {
+            usage: "overhead(|o| …)",
+            fires: "CUPTI or the driver took time from the program",
+            example: "overhead(|o| @cost[o.kind].sum(o.duration));",
+            records: "CUPTI's own overhead",
+            ..About::OF_RECORD
+        },
+    } {
         /// CUPTI's times, CLOCK_REALTIME; the tracer turns them into CLOCK_MONOTONIC when it takes the record.
         start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when it began") };
         end: u64, Same("start"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_END, "when it ended") };
@@ -544,7 +667,17 @@ host_events! {
     }
 
     /// What happened to unified (managed) memory: it moved, or was touched where it wasn't.
-    Migration "migration" { record: 57, also: OF_MIGRATION } {
+    Migration "migration" {
+        record: 57, source: Source::Record, also: OF_MIGRATION,
+        about: About {
+            usage: "migration(|m| …)",
+            fires: "unified memory moved, or was touched where it wasn't",
+            example: "migration(|m| @moved[m.kind].count());",
+            in_time: "to change it in time, use a CPU probe on what touches the memory",
+            records: "what happens to unified memory",
+            ..About::OF_RECORD
+        },
+    } {
         /// CUPTI's times, as those of [`Overhead`].
         start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when it began") };
         end: u64, Same("start"),

@@ -1,6 +1,6 @@
 //! Sets of kinds.
 
-use crate::host::HostEvent;
+use crate::host::{HostEvent, Source};
 use crate::table::{Activity, Call};
 
 macro_rules! set_of {
@@ -95,20 +95,27 @@ set_of! {
 
 impl HostEvents {
     /// Those that are CUDA calls.
-    pub const OF_CUDA: HostEvents = HostEvents::ALL
-        .without(HostEvents::of(&[HostEvent::Nvtx]))
-        .without(HostEvents::OF_RECORDS)
-        .without(HostEvents::OF_RESOURCES);
+    pub const OF_CUDA: HostEvents = HostEvents::told_by(Source::Call);
 
-    /// What CUPTI makes records of. They have its times, and arrive late and in no order.
-    pub const OF_RECORDS: HostEvents = HostEvents::of(&[HostEvent::Overhead, HostEvent::Migration]);
+    /// What CUPTI makes records of.
+    pub const OF_RECORDS: HostEvents = HostEvents::told_by(Source::Record);
+
+    /// What CUPTI tells of in calls, without saying which.
+    pub const OF_RESOURCES: HostEvents = HostEvents::told_by(Source::Resource);
 
     /// What recordings have, whatever the script reads.
     pub const KEPT: HostEvents =
         HostEvents::ALL.without(HostEvents::OF_RECORDS).without(HostEvents::of(&[HostEvent::Api]));
 
-    /// What CUPTI tells of in calls, without saying which.
-    pub const OF_RESOURCES: HostEvents = HostEvents::of(&[HostEvent::Module, HostEvent::ContextChange]);
+    const fn told_by(source: Source) -> HostEvents {
+        let (mut bits, mut at) = (0, 0);
+        while at < HostEvent::ALL.len() {
+            let it = HostEvent::ALL[at];
+            bits |= ((it.source() as u8 == source as u8) as u16) << it as u16;
+            at += 1;
+        }
+        HostEvents(bits)
+    }
 }
 
 impl Activities {

@@ -13,6 +13,7 @@
 #[macro_use]
 mod texts;
 
+pub mod about;
 pub mod clock;
 pub mod column;
 pub mod detail;
@@ -23,6 +24,7 @@ pub mod kinds;
 pub mod table;
 pub mod word;
 
+pub use about::About;
 pub use clock::Realtime;
 pub use column::{Column, Prediction, Texts};
 pub use detail::{Detail, Details};
@@ -30,7 +32,7 @@ pub use device::DeviceEvent;
 pub use field::{Field, FieldType, From, Unit};
 pub use host::{
     ContextChangeKind, HostEvent, HostEventRecord, MigrationCause, MigrationKind, ModuleKind, OverheadKind,
-    PayloadFloat, RangeKind,
+    PayloadFloat, RangeKind, Source,
 };
 pub use kinds::{Activities, Calls, HostEvents};
 pub use table::{

@@ -5,6 +5,7 @@
 //! record, its columns, the event's fields, the kind of the call that submits it, and the bits of
 //! the demand are derived from it.
 
+use crate::about::About;
 use crate::clock::Realtime;
 use crate::column::{
     Column, Meaning, Prediction, Texts, boolean, bytes, choice, derived, dim3, fields, hidden, int, n_fields, optional,
@@ -223,7 +224,7 @@ const LAUNCH_DERIVED: &[Field] = &[
 macro_rules! activities {
     ($(
         $(#[$doc:meta])*
-        $Record:ident $name:literal { record: $record:literal, call: $call:literal, also: $also:expr } { $($columns:tt)* }
+        $Record:ident $name:literal { record: $record:literal, call: $call:literal, plural: $plural:literal, also: $also:expr, about: $about:expr $(,)? } { $($columns:tt)* }
     )*) => {
         /// A kind of GPU activity.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -258,6 +259,16 @@ macro_rules! activities {
             /// Fields of its event value.
             pub const fn fields(self) -> &'static [Field] {
                 match self { $( Activity::$Record => $Record::FIELDS, )* }
+            }
+
+            /// Returns the word for several of them.
+            pub const fn plural(self) -> &'static str {
+                match self { $( Activity::$Record => $plural, )* }
+            }
+
+            /// What is said of it.
+            pub const fn about(self) -> &'static About {
+                match self { $( Activity::$Record => const { &$about }, )* }
             }
 
             /// Returns the kind of call that submits it, outside graphs or as a graph.
@@ -441,6 +452,14 @@ impl Launch {
         (it != 0).then(|| it.wrapping_sub(Launch::PRIORITY_0) as i32)
     }
 
+    /// What is said of it.
+    pub const ABOUT: About = About {
+        usage: "launch(|l| …)",
+        fires: "a call launched a kernel or a graph, or made a call of its `kinds`",
+        example: "launch(|l| @calls[l.api].count());",
+        ..About::OF_LAUNCH
+    };
+
     /// Its fields.
     pub const FIELDS: &'static [Field] = &fields::<{ OF_CALL.len() + LAUNCH_DERIVED.len() + n_fields(Launch::COLUMNS) }>(
         &[&OF_CALL, LAUNCH_DERIVED],
@@ -462,7 +481,15 @@ impl Launch {
 
 activities! {
     /// A kernel that ran.
-    Kernel "kernel" { record: 2, call: 1, also: OF_KERNELS } {
+    Kernel "kernel" {
+        record: 2, call: 1, plural: "kernels", also: OF_KERNELS,
+        about: About {
+            usage: "kernel(|k| …)",
+            fires: "a kernel ran on the GPU",
+            example: "kernel(|k| @time[k.name].sum(k.duration));",
+            ..About::OF_ACTIVITY
+        },
+    } {
         start: Realtime, PreviousOf("end"), time(word::START, "first instruction on the GPU");
         end: Realtime, Same("start"), time(word::END, "last instruction on the GPU");
         graph_node: u64, Kept, GRAPH_NODE;
@@ -492,7 +519,15 @@ activities! {
     }
 
     /// Memory that the GPU set to a value.
-    Memset "memset" { record: 9, call: 3, also: &[] } {
+    Memset "memset" {
+        record: 9, call: 3, plural: "memsets", also: &[],
+        about: About {
+            usage: "memset(|m| …)",
+            fires: "the GPU set memory to a value",
+            example: "memset(|m| @set[m.memory_kind ?? \"graph\"].sum(m.bytes));",
+            ..About::OF_ACTIVITY
+        },
+    } {
         start: Realtime, PreviousOf("end"), time(word::START, "when the GPU started");
         end: Realtime, Same("start"), time(word::END, "when the GPU finished");
         bytes: u64, Kept, bytes(word::memset::BYTES, "size of the memory");
@@ -519,7 +554,15 @@ activities! {
     }
 
     /// Memory that the GPU copied.
-    Memcpy "memcpy" { record: 12, call: 4, also: &[] } {
+    Memcpy "memcpy" {
+        record: 12, call: 4, plural: "copies", also: &[],
+        about: About {
+            usage: "memcpy(|m| …)",
+            fires: "the GPU copied memory",
+            example: "memcpy(|m| @copied[m.direction].sum(m.bytes));",
+            ..About::OF_ACTIVITY
+        },
+    } {
         start: Realtime, PreviousOf("end"), time(word::START, "when the GPU started");
         end: Realtime, Same("start"), time(word::END, "when the GPU finished");
         bytes: u64, Kept, bytes(word::memcpy::BYTES, "bytes copied");
@@ -558,7 +601,15 @@ activities! {
     }
 
     /// A launch of a graph that ran, as a whole.
-    Graph "graph" { record: 13, call: 2, also: &[] } {
+    Graph "graph" {
+        record: 13, call: 2, plural: "graphs", also: &[],
+        about: About {
+            usage: "graph(|g| …)",
+            fires: "the GPU ran a graph that was launched",
+            example: "graph(|g| @graph_us.hist(g.duration / 1.us));",
+            ..About::OF_ACTIVITY
+        },
+    } {
         start: Realtime, PreviousOf("end"), time(word::START, "when its first node started");
         end: Realtime, Same("start"), time(word::END, "when its last node ended");
         /// 0: it is no node.
@@ -609,16 +660,6 @@ impl Activity {
     #[inline]
     pub const fn index(self) -> usize {
         self as usize
-    }
-
-    /// Returns the word for several of them.
-    pub const fn plural(self) -> &'static str {
-        match self {
-            Activity::Kernel => "kernels",
-            Activity::Memset => "memsets",
-            Activity::Memcpy => "copies",
-            Activity::Graph => "graphs",
-        }
     }
 
     /// Returns the calls that may submit it.

@@ -16,7 +16,6 @@ pub mod gap;
 mod id;
 pub mod listing;
 pub mod loss;
-pub mod manual;
 pub mod names;
 pub mod object;
 pub mod output;

@@ -4,73 +4,155 @@
 pub use xputrace_events::host::WAITED_FOR;
 pub use xputrace_events::table::{GPU, LAUNCH_GPU};
 pub use xputrace_events::{
-    Activity, Call, DeviceEvent, Field, FieldType, From, HostEvent, Launch as LaunchRecord, Unit,
+    About, Activity, Call, DeviceEvent, Field, FieldType, From, HostEvent, Launch as LaunchRecord, Unit,
 };
 
-/// An event source of the language.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Event {
-    /// A GPU activity.
-    Activity(Activity),
-    Launch,
-    /// A CUDA call or an NVTX range.
-    Host(HostEvent),
-    /// A place in a kernel, in each of its threads.
-    Device(DeviceEvent),
-    Uprobe,
-    Uretprobe,
-    Usdt,
-    Tracepoint,
-    Profile,
-    Interval,
-    Begin,
-    End,
+macro_rules! events {
+    ($( $Event:ident $name:literal { fields: $fields:expr, about: $about:expr $(,)? } )*) => {
+        /// An event source of the language.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Event {
+            /// A GPU activity.
+            Activity(Activity),
+            Launch,
+            /// A CUDA call or an NVTX range.
+            Host(HostEvent),
+            /// A place in a kernel, in each of its threads.
+            Device(DeviceEvent),
+            $( $Event, )*
+        }
+
+        impl Event {
+            /// Those of the CPU and of the run.
+            const OTHERS: &'static [Event] = &[$( Event::$Event, )*];
+
+            /// Returns the function that declares a handler for it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    Event::Activity(kind) => kind.name(),
+                    Event::Launch => "launch",
+                    Event::Host(kind) => kind.name(),
+                    Event::Device(place) => place.name(),
+                    $( Event::$Event => $name, )*
+                }
+            }
+
+            /// Returns the fields of its event, except tracepoint fields, which the running Linux kernel
+            /// defines.
+            pub const fn fields(self) -> &'static [Field] {
+                match self {
+                    Event::Activity(kind) => kind.fields(),
+                    Event::Launch => LAUNCH,
+                    Event::Host(kind) => kind.fields(),
+                    Event::Device(place) => place.fields(),
+                    $( Event::$Event => $fields, )*
+                }
+            }
+
+            /// What is said of it.
+            pub const fn about(self) -> &'static About {
+                match self {
+                    Event::Activity(kind) => kind.about(),
+                    Event::Launch => const { &LaunchRecord::ABOUT },
+                    Event::Host(kind) => kind.about(),
+                    Event::Device(place) => place.about(),
+                    $( Event::$Event => const { &$about }, )*
+                }
+            }
+        }
+    };
+}
+
+events! {
+    Uprobe "uprobe" {
+        fields: UPROBE,
+        about: About {
+            usage: "uprobe(\"libc:malloc\", |e| …)",
+            fires: "a function of a library or program is entered: `library:function`, `./program:function`, `*` in either",
+            example: "uprobe(\"libc:malloc\", |e| @bytes[e.comm].hist(e.arg0));",
+            more: Some("Functions that can be probed: xputrace list 'uprobe:libc:mem*'"),
+            ..About::AT_ONCE
+        },
+    }
+    Uretprobe "uretprobe" {
+        fields: URETPROBE,
+        about: About {
+            usage: "uretprobe(\"libc:read\", |e| …)",
+            fires: "a function returns; paired with its entry",
+            example: "uretprobe(\"libc:read\", |e| @us.hist(e.duration / 1.us));",
+            more: Some("Functions that can be probed: xputrace list 'uprobe:libc:mem*'"),
+            ..About::AT_ONCE
+        },
+    }
+    Usdt "usdt" {
+        fields: USDT,
+        about: About {
+            usage: "usdt(\"./server:shop:sold\", |e| …)",
+            fires: "a probe that the program's author put into the code is passed: `file:provider:name`, `*` in provider and name; \
+               `file::name` if one provider has it",
+            example: "usdt(\"./server:shop:sold\", |e| @price.hist(e.arg0));",
+            more: Some("Probes of a file, and their arguments: xputrace list -v 'usdt:libstdc++:*'"),
+            ..About::AT_ONCE
+        },
+    }
+    Tracepoint "tracepoint" {
+        fields: CPU,
+        about: About {
+            usage: "tracepoint(\"sched:sched_switch\", |e| …)",
+            fires: "a tracepoint of Linux is hit: `category:name`, `*` in either",
+            example: "tracepoint(\"sched:sched_switch\", |e| @switches[e.prev_comm].count());",
+            more: Some("A tracepoint's own fields: xputrace list -v 'tracepoint:sched:*'"),
+            ..About::AT_ONCE
+        },
+    }
+    Profile "profile" {
+        fields: CPU,
+        about: About {
+            usage: "profile(99.hz, |e| …)",
+            fires: "the given number of times per second, on each CPU that runs the target",
+            example: "profile(99.hz, |e| @cpu[e.ustack].count());",
+            ..About::AT_ONCE
+        },
+    }
+    Interval "interval" {
+        fields: &[],
+        about: About {
+            usage: "interval(1.s, || …)",
+            fires: "the given time has passed, in the tracer",
+            example: "kernel(|k| @kernels[k.name].count());\ninterval(1.s, || { print(@kernels); @kernels.clear(); });",
+            ..About::AT_ONCE
+        },
+    }
+    Begin "begin" {
+        fields: &[],
+        about: About {
+            usage: "begin(|| …)",
+            fires: "all probes are attached",
+            example: "kernel(|k| @kernels.count());\nbegin(|| print(\"tracing\"));",
+            ..About::AT_ONCE
+        },
+    }
+    End "end" {
+        fields: &[],
+        about: About {
+            usage: "end(|| …)",
+            fires: "the run is over",
+            example: "kernel(|k| @time[k.name].sum(k.duration));\nend(|| print(@time.top(5)));",
+            ..About::AT_ONCE
+        },
+    }
 }
 
 impl Event {
     /// A kernel ran.
     pub const KERNEL: Event = Event::Activity(Activity::Kernel);
 
-    /// Returns every event, GPU activities first.
+    /// Returns every event, in the order of the reference.
     pub fn all() -> impl Iterator<Item = Event> {
-        const OTHERS: &[Event] = &[
-            Event::Launch,
-            Event::Uprobe,
-            Event::Uretprobe,
-            Event::Usdt,
-            Event::Tracepoint,
-            Event::Profile,
-            Event::Interval,
-            Event::Begin,
-            Event::End,
-        ];
+        let activities = Activity::ALL.iter().map(|it| Event::Activity(*it));
         let host = HostEvent::ALL.iter().map(|it| Event::Host(*it));
         let device = DeviceEvent::ALL.iter().map(|it| Event::Device(*it));
-        Activity::ALL
-            .iter()
-            .map(|it| Event::Activity(*it))
-            .chain(OTHERS[..1].iter().copied())
-            .chain(host)
-            .chain(device)
-            .chain(OTHERS[1..].iter().copied())
-    }
-
-    /// Returns the function that declares a handler for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Event::Activity(kind) => kind.name(),
-            Event::Launch => "launch",
-            Event::Host(kind) => kind.name(),
-            Event::Device(place) => place.name(),
-            Event::Uprobe => "uprobe",
-            Event::Uretprobe => "uretprobe",
-            Event::Usdt => "usdt",
-            Event::Tracepoint => "tracepoint",
-            Event::Profile => "profile",
-            Event::Interval => "interval",
-            Event::Begin => "begin",
-            Event::End => "end",
-        }
+        activities.chain([Event::Launch]).chain(host).chain(device).chain(Event::OTHERS.iter().copied())
     }
 
     /// Whether it comes from the GPU side, so that its handlers get an array of words: a
@@ -97,22 +179,6 @@ impl Event {
     /// Whether Linux reports it, of what the CPU does.
     pub fn is_of_cpu(self) -> bool {
         self.has_places() || self == Event::Profile
-    }
-
-    /// Returns the fields of its event, except tracepoint fields, which the running Linux kernel
-    /// defines.
-    pub fn fields(self) -> &'static [Field] {
-        match self {
-            Event::Activity(kind) => kind.fields(),
-            Event::Launch => LAUNCH,
-            Event::Host(kind) => kind.fields(),
-            Event::Device(place) => place.fields(),
-            Event::Uprobe => UPROBE,
-            Event::Uretprobe => URETPROBE,
-            Event::Usdt => USDT,
-            Event::Tracepoint | Event::Profile => CPU,
-            Event::Interval | Event::Begin | Event::End => &[],
-        }
     }
 }
 
@@ -189,6 +255,17 @@ mod tests {
         for event in [Event::Uprobe, Event::Uretprobe, Event::Usdt, Event::Profile] {
             let names: HashSet<_> = event.fields().iter().map(|it| it.name).collect();
             assert_eq!(names.len(), event.fields().len(), "{}", event.name());
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_an_event_declares_it() {
+        for event in Event::all() {
+            let (about, call) = (event.about(), format!("{}(", event.name()));
+            assert!(about.usage.starts_with(&call) && about.example.contains(&call), "{}", event.name());
+            assert!(!about.fires.is_empty(), "{}", event.name());
+            let is_late = matches!(event, Event::Activity(_) | Event::Launch | Event::Host(_));
+            assert_eq!(is_late, !about.changed.is_empty() && !about.in_time.is_empty(), "{}", event.name());
         }
     }
 }

@@ -260,14 +260,10 @@ fn texts(demand: &Demand, of: impl Fn(Detail) -> bool) -> impl Iterator<Item = S
 }
 
 fn host_event(event: HostEvent, demand: &Demand) -> String {
-    match event {
-        HostEvent::Nvtx => "NVTX ranges".to_owned(),
-        HostEvent::Module => "modules that are loaded and unloaded".to_owned(),
-        HostEvent::ContextChange => "contexts that are created and destroyed".to_owned(),
-        HostEvent::Overhead => "CUPTI's own overhead".to_owned(),
-        HostEvent::Migration => "what happens to unified memory".to_owned(),
-        HostEvent::Api => format!("calls of {} CUDA functions", demand.api.iter().count()),
-        _ => format!("{} events", event.name()),
+    match (event, event.about().records) {
+        (HostEvent::Api, _) => format!("calls of {} CUDA functions", demand.api.iter().count()),
+        (_, "") => format!("{} events", event.name()),
+        (_, records) => records.to_owned(),
     }
 }
 

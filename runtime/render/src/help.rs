@@ -2,22 +2,22 @@
 
 use crate::listing::{Row, row, rows};
 use std::fmt::Write;
-use xputrace_model::manual::Entry;
-use xputrace_model::schema::{Event, FieldType, HostEvent};
+use xputrace_model::schema::{About, Event, FieldType};
 
 /// Explains an event: when it fires, its fields with their types and units, and an example.
-pub fn event_help(entry: &Entry) -> String {
-    let mut text = format!("{}\n    fires when {}\n", entry.declaration, plain(entry.meaning));
-    let fields = fields(entry.event);
+pub fn event_help(event: Event) -> String {
+    let About { usage, fires, example, more, .. } = event.about();
+    let mut text = format!("{usage}\n    fires when {}\n", plain(fires));
+    let fields = fields(event);
     if !fields.is_empty() {
         text.push_str("\nFields:\n");
         rows(&mut text, &fields);
     }
-    if let Some(more) = more(entry.event) {
+    if let Some(more) = more {
         let _ = writeln!(text, "\n{more}");
     }
     text.push_str("\nExample:\n");
-    for line in entry.example.lines() {
+    for line in example.lines() {
         let _ = writeln!(text, "    {line}");
     }
     text
@@ -38,16 +38,4 @@ fn fields(event: Event) -> Vec<Row> {
         }
     }
     all
-}
-
-/// Returns where there is more about it.
-fn more(event: Event) -> Option<&'static str> {
-    Some(match event {
-        Event::Activity(_) => "The fields of `launch` are those of the launch event: xputrace help launch",
-        Event::Host(HostEvent::Api) => "Names of calls, and their parameters: xputrace list -v 'api:cudaMalloc*'",
-        Event::Tracepoint => "A tracepoint's own fields: xputrace list -v 'tracepoint:sched:*'",
-        Event::Uprobe | Event::Uretprobe => "Functions that can be probed: xputrace list 'uprobe:libc:mem*'",
-        Event::Usdt => "Probes of a file, and their arguments: xputrace list -v 'usdt:libstdc++:*'",
-        _ => return None,
-    })
 }

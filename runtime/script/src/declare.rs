@@ -20,7 +20,7 @@ use xputrace_model::plan::{
     Call as LaunchCall, Calls, ClosureId, DeviceWay, KernelPattern, PatternOfHandler, ProbeScope, ReturnWay, Target,
     UsdtPattern,
 };
-use xputrace_model::schema::{Activity, DeviceEvent, Event, HostEvent};
+use xputrace_model::schema::{DeviceEvent, Event, HostEvent};
 
 /// Maximum number of arguments that declaring functions are registered for; beyond it Rhai reports
 /// the error.
@@ -150,44 +150,6 @@ impl Call<'_> {
             None => self.at.clone(),
         }
     }
-
-    /// Shows how the function is used.
-    fn usage(&self, event: Event) -> &'static str {
-        match event {
-            Event::Activity(Activity::Kernel) => "kernel(|k| …)",
-            Event::Activity(Activity::Memset) => "memset(|m| …)",
-            Event::Activity(Activity::Memcpy) => "memcpy(|m| …)",
-            Event::Activity(Activity::Graph) => "graph(|g| …)",
-            Event::Launch => "launch(|l| …)",
-            Event::Host(HostEvent::Wait) => "wait(|w| …)",
-            Event::Host(HostEvent::Alloc) => "alloc(|a| …)",
-            Event::Host(HostEvent::Free) => "free(|f| …)",
-            Event::Host(HostEvent::EventRecord) => "event_record(|r| …)",
-            Event::Host(HostEvent::StreamChange) => "stream(|s| …)",
-            Event::Host(HostEvent::Module) => "module(|m| …)",
-            Event::Host(HostEvent::ContextChange) => "context(|c| …)",
-            Event::Host(HostEvent::Overhead) => "overhead(|o| …)",
-            Event::Host(HostEvent::Migration) => "migration(|m| …)",
-            Event::Host(HostEvent::Nvtx) => "nvtx(|n| …)",
-            Event::Host(HostEvent::Api) => "api(\"cudaMalloc*\", |a| …)",
-            Event::Device(DeviceEvent::Entry) => "device_entry(\"vectorAdd\", |t| …)",
-            Event::Device(DeviceEvent::Exit) => "device_exit(\"vectorAdd\", |t| …)",
-            Event::Device(DeviceEvent::BlockBegin) => "device_block_begin(\"vectorAdd\", |t| …)",
-            Event::Device(DeviceEvent::BlockEnd) => "device_block_end(\"vectorAdd\", |t| …)",
-            Event::Device(DeviceEvent::Memory) => "device_mem(\"vectorAdd\", |t| …)",
-            Event::Device(DeviceEvent::Barrier) => "device_barrier(\"vectorAdd\", |t| …)",
-            Event::Device(DeviceEvent::Call) => "device_call(\"vectorAdd\", |t| …)",
-            Event::Device(DeviceEvent::Line) => "device_line(\"vectorAdd\", |t| …)",
-            Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",
-            Event::Uretprobe => "uretprobe(\"libc:malloc\", |e| …)",
-            Event::Usdt => "usdt(\"./server:shop:sold\", |e| …)",
-            Event::Tracepoint => "tracepoint(\"sched:sched_switch\", |e| …)",
-            Event::Profile => "profile(99.hz, |e| …)",
-            Event::Interval => "interval(1.s, || …)",
-            Event::Begin => "begin(|| …)",
-            Event::End => "end(|| …)",
-        }
-    }
 }
 
 /// Declares the handlers of one call. Returns a probe value even after a mistake.
@@ -201,7 +163,7 @@ fn declare(call: &Call, event: Event) -> ProbeRef {
     let options = take_options(call, event, &mut arguments);
     if !arguments.is_empty() && targets.is_some() {
         let message = format!("`{}` does not take {}", event.name(), kind_of(&arguments[0]));
-        call.error("wrong-arguments", message).help(format!("write `{}`", call.usage(event))).report(call);
+        call.error("wrong-arguments", message).help(format!("write `{}`", event.about().usage)).report(call);
     }
     let name = targets.as_ref().and_then(|it| it.first()).map_or(event.name(), |it| &*it.1).to_owned();
     let probe = ProbeRef::none(&name);
@@ -267,7 +229,7 @@ fn take_handler(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
             None => String::new(),
         };
         let message = format!("`{}` takes a handler as its last argument{got}", event.name());
-        call.error("missing-handler", message).help(format!("write `{}`", call.usage(event))).report(call);
+        call.error("missing-handler", message).help(format!("write `{}`", event.about().usage)).report(call);
     }
     found
 }
@@ -277,19 +239,19 @@ fn body_of(call: &Call, event: Event, function: &FnPtr, wrapped: bool) -> Option
     let body = call.session.borrow().body(function, call.caller);
     let Some(body) = body else {
         let message = format!("`{}` cannot be a handler", function.fn_name());
-        call.error("handler-function", message).help(format!("write `{}`", call.usage(event))).report(call);
+        call.error("handler-function", message).help(format!("write `{}`", event.about().usage)).report(call);
         return None;
     };
     let most = usize::from(!is_interpreted(event));
     if body.parameters.len() > most {
         let takes = if most == 0 { "no parameter" } else { "one parameter" };
         let message = format!("a handler of `{}` takes {takes}, not {}", event.name(), body.parameters.len());
-        call.error("handler-parameters", message).help(format!("write `{}`", call.usage(event))).report(call);
+        call.error("handler-parameters", message).help(format!("write `{}`", event.about().usage)).report(call);
         return None;
     }
     if wrapped && matches!(event, Event::Device(_)) {
         let message = format!("a handler of `{}` runs on the GPU, where there is no interpreter", event.name());
-        call.error("interpret", message).help(format!("write `{}`", call.usage(event))).report(call);
+        call.error("interpret", message).help(format!("write `{}`", event.about().usage)).report(call);
         return None;
     }
     if wrapped && !can_be_interpreted(event) {
@@ -407,7 +369,7 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
         _ => {
             let message =
                 format!("the first argument of `{}` is what to probe: a string or a list of strings", event.name());
-            call.error(PATTERN, message).help(format!("write `{}`", call.usage(event))).report(call);
+            call.error(PATTERN, message).help(format!("write `{}`", event.about().usage)).report(call);
             None
         }
     }
@@ -448,7 +410,7 @@ fn is_of_kernels(call: &Call, event: Event, pattern: &str) -> bool {
     if pattern.is_empty() || pattern.contains('\0') {
         let message =
             format!("the first argument of `{}` is the name of a kernel, with `*` for any text", event.name());
-        call.error(PATTERN, message).help(format!("write `{}`", call.usage(event))).report(call);
+        call.error(PATTERN, message).help(format!("write `{}`", event.about().usage)).report(call);
         return false;
     }
     if pattern.ends_with(')') && !pattern.ends_with("operator()") {
@@ -477,7 +439,7 @@ fn usdt(call: &Call, text: &str) -> Option<(Target, String)> {
     }
     let Some((object, pattern)) = UsdtPattern::split(text) else {
         call.error(PATTERN, format!("`{text}` is not file, provider and name separated by colons"))
-            .help(format!("write `{}`; `FILE::NAME` if one provider has the probe", call.usage(Event::Usdt)))
+            .help(format!("write `{}`; `FILE::NAME` if one provider has the probe", Event::Usdt.about().usage))
             .report(call);
         return None;
     };
@@ -496,7 +458,7 @@ fn target(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> 
         _ => {
             let what = if event == Event::Tracepoint { "category and name" } else { "library and function" };
             let message = format!("`{pattern}` is not {what} separated by a colon");
-            call.error(PATTERN, message).help(format!("write `{}`", call.usage(event))).report(call);
+            call.error(PATTERN, message).help(format!("write `{}`", event.about().usage)).report(call);
             return None;
         }
     };
@@ -511,7 +473,7 @@ fn take_rate(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<
     let first = if arguments.is_empty() { Dynamic::UNIT } else { arguments.remove(0) };
     let Ok(nanos) = first.as_int() else {
         let message = format!("`{}` takes a rate or a duration first, not {}", event.name(), kind_of(&first));
-        call.error("rate", message).help(format!("write `{}`", call.usage(event))).report(call);
+        call.error("rate", message).help(format!("write `{}`", event.about().usage)).report(call);
         return None;
     };
     if let Some(problem) = rate_problem(event, nanos) {
@@ -519,7 +481,7 @@ fn take_rate(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<
             Event::Profile => format!("from 1 to {MOST_SAMPLES} samples a second"),
             _ => format!("from {} up", units::shown(SHORTEST_INTERVAL)),
         };
-        call.error("rate", problem).help(format!("write `{}`: {range}", call.usage(event))).report(call);
+        call.error("rate", problem).help(format!("write `{}`: {range}", event.about().usage)).report(call);
         return None;
     }
     Some(match event {

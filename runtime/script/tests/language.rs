@@ -7,8 +7,7 @@ use std::rc::Rc;
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::diagnostic::{Severity, SourceFile};
 use xputrace_model::loss::Loss;
-use xputrace_model::manual::EVENTS;
-use xputrace_model::schema::{self, Activity, DeviceEvent, Event, Field, FieldType, HostEvent};
+use xputrace_model::schema::{self, About, Activity, DeviceEvent, Event, Field, FieldType, HostEvent};
 use xputrace_script::{BundledLoader, compile, load};
 
 fn reference() -> std::path::PathBuf {
@@ -35,12 +34,12 @@ fn the_examples_compile() {
 /// The examples of `xputrace help` compile.
 #[test]
 fn the_examples_of_events_compile() {
-    for entry in EVENTS {
-        let source = SourceFile { name: format!("help {}", entry.event.name()), text: entry.example.into() };
+    for event in Event::all() {
+        let source = SourceFile { name: format!("help {}", event.name()), text: event.about().example.into() };
         let loaded = load(source, &[], Rc::new(BundledLoader));
         let (_, compiled) = compile::compile(&loaded.staged, &MiniCatalog, compile::Wishes::default());
         let wrong: Vec<_> = loaded.diagnostics.iter().chain(&compiled).collect();
-        assert!(wrong.is_empty(), "{}: {wrong:#?}", entry.event.name());
+        assert!(wrong.is_empty(), "{}: {wrong:#?}", event.name());
     }
 }
 
@@ -95,8 +94,8 @@ fn the_tables_are_those_of_the_code() {
 
 fn events() -> String {
     let mut out = String::from("| declaration | fires when |\n|---|---|\n");
-    for entry in EVENTS {
-        let _ = writeln!(out, "| `{}` | {} |", entry.declaration.replace('|', "\\|"), entry.meaning);
+    for About { usage, fires, .. } in Event::all().map(Event::about) {
+        let _ = writeln!(out, "| `{}` | {fires} |", usage.replace('|', "\\|"));
     }
     out
 }

@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, Command};
 use clap_complete::aot;
 use std::process::ExitCode;
-use xputrace_model::manual::{EVENTS, Entry};
+use xputrace_model::schema::Event;
 
 const NAME: &str = "xputrace";
 /// The argument that may be a file too.
@@ -42,14 +42,14 @@ impl Candidate {
 fn names(argument: &Arg) -> Vec<Candidate> {
     match argument.get_id().as_str() {
         SCRIPT => scripts().collect(),
-        "topic" => EVENTS.iter().map(event).chain(verbs()).chain(scripts()).collect(),
+        "topic" => Event::all().map(event).chain(verbs()).chain(scripts()).collect(),
         "verb" => verbs().collect(),
         _ => argument.get_possible_values().iter().map(possible_value).collect(),
     }
 }
 
-fn event(it: &Entry) -> Candidate {
-    Candidate::new(it.event.name(), it.meaning.replace('`', ""))
+fn event(it: Event) -> Candidate {
+    Candidate::new(it.name(), it.about().fires.replace('`', ""))
 }
 
 fn scripts() -> impl Iterator<Item = Candidate> {

@@ -6,7 +6,7 @@ use crate::console;
 use anyhow::Result;
 use std::fmt::Write;
 use std::process::ExitCode;
-use xputrace_model::manual::{EVENTS, Entry};
+use xputrace_model::schema::Event;
 
 /// Words that the language server keeps for itself: a definition of theirs ends its reading of the file.
 const RESERVED: &[&str] = &["exit", "module"];
@@ -36,8 +36,8 @@ const FUNCTIONS: &[(&str, &str)] = &[
 /// Standard output cannot be written.
 pub fn print() -> Result<ExitCode> {
     let mut text = String::from("module static;\n");
-    for entry in EVENTS.iter().filter(|it| !RESERVED.contains(&it.event.name())) {
-        event(&mut text, entry);
+    for it in Event::all().filter(|it| !RESERVED.contains(&it.name())) {
+        event(&mut text, it);
     }
     for (head, meaning) in FUNCTIONS {
         let _ = write!(text, "\n/// {meaning}\nfn {head};\n");
@@ -50,14 +50,14 @@ pub fn print() -> Result<ExitCode> {
 }
 
 /// Writes an event's function: without options, and with them.
-fn event(text: &mut String, entry: &Entry) {
-    let place = place(entry.declaration);
+fn event(text: &mut String, event: Event) {
+    let place = place(event.about().usage);
     for options in ["", "options: Map, "] {
-        let _ = write!(text, "\n/// Fires when {}.\n", entry.meaning);
-        for field in entry.event.fields() {
+        let _ = write!(text, "\n/// Fires when {}.\n", event.about().fires);
+        for field in event.fields() {
             let _ = writeln!(text, "/// - `{}` ({}): {}", field.name, field.type_text(), field.doc);
         }
-        let _ = writeln!(text, "fn {}({place}{options}handler: Fn) -> Probe;", entry.event.name());
+        let _ = writeln!(text, "fn {}({place}{options}handler: Fn) -> Probe;", event.name());
     }
 }
 

@@ -10,7 +10,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use xputrace_boundary::create::Access;
 use xputrace_model::diagnostic::nearest;
-use xputrace_model::manual::{EVENTS, entry};
 use xputrace_model::schema::Event;
 
 /// Explains an event. Verbs and scripts explain themselves: `VERB --help`.
@@ -19,8 +18,8 @@ use xputrace_model::schema::Event;
 /// There is no such topic.
 pub fn explain_topic(options: &HelpOptions) -> Result<ExitCode> {
     let topic = options.topic.as_deref().unwrap_or_default();
-    match Event::all().find(|it| it.name() == topic).and_then(entry) {
-        Some(entry) => console::print(xputrace_render::event_help(entry))?,
+    match Event::all().find(|it| it.name() == topic) {
+        Some(event) => console::print(xputrace_render::event_help(event))?,
         None => return Err(unknown(topic)),
     }
     Ok(ExitCode::SUCCESS)
@@ -30,7 +29,8 @@ fn unknown(topic: &str) -> anyhow::Error {
     let table = cli::table();
     let verbs = table.get_subcommands().map(Command::get_name);
     let scripts = xputrace_script::scripts().iter().map(|it| it.name);
-    let topics = EVENTS.iter().map(|it| it.event.name()).chain(verbs).chain(scripts);
+    let mut topics: Vec<&str> = Event::all().map(Event::name).collect();
+    topics.extend(verbs.chain(scripts));
     let hint = match nearest(topic, topics) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "`xputrace list` lists events, `xputrace scripts` scripts, `xputrace help` verbs".into(),

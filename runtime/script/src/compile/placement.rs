@@ -53,7 +53,7 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
         // Whether it is joined with its launch is known once all handlers are.
         Event::Activity(_) => (Place::Tracer, Vec::new()),
         Event::Launch => launch(scan, cpu_maps),
-        Event::Host(_) => (Place::Tracer, vec![why_of_call(handler).into()]),
+        Event::Host(_) => (Place::Tracer, vec![format!("recorded {}", handler.event.about().recorded)]),
         Event::Device(_) => (Place::Gpu, device_code(handler)),
     };
     if handler.event == Event::Uretprobe && place == Place::Linux {
@@ -89,17 +89,6 @@ fn device_threads(handler: &Handler) -> &'static str {
             "device code: runs once for the threads of a warp that are there together, in the kernels that match"
         }
         Per::Block => "device code: runs in the first thread of each block, in the kernels that match",
-    }
-}
-
-fn why_of_call(handler: &Handler) -> &'static str {
-    match handler.event {
-        Event::Host(HostEvent::Api) => "recorded for each call that the pattern matches, when it returns",
-        Event::Host(HostEvent::Nvtx) => "recorded when the range is closed",
-        Event::Host(HostEvent::Module) => "recorded in the call that loads or unloads it",
-        Event::Host(HostEvent::ContextChange) => "recorded in the call that creates or destroys it",
-        Event::Host(HostEvent::Overhead | HostEvent::Migration) => "recorded by CUPTI, which delivers it later",
-        _ => "recorded when the outermost call returns",
     }
 }
 
@@ -259,16 +248,9 @@ fn late_read(staged: &Staged, of: &Use) -> Diagnostic {
 }
 
 fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
-    let when = match unit.handler.event {
-        Event::Launch => "after the launch has returned",
-        Event::Host(HostEvent::Nvtx) => "after the range was closed",
-        Event::Host(HostEvent::Module) => "after the module was loaded",
-        Event::Host(HostEvent::ContextChange) => "after the context was created",
-        Event::Host(HostEvent::Overhead | HostEvent::Migration) => "when CUPTI's record arrives",
-        Event::Host(_) => "after the call has returned",
-        _ => "when the GPU's record arrives, long after the launch",
-    };
-    let message = format!("`{}` is changed {when}: the CPU probe that reads it sees that late, or never", of.map);
+    let about = unit.handler.event.about();
+    let message =
+        format!("`{}` is changed {}: the CPU probe that reads it sees that late, or never", of.map, about.changed);
     let help = match (unit.handler.event, later_field(&unit.scan)) {
         (Event::Launch, _) if unit.place == Place::Interpreter => {
             "to run the handler during the launch, leave out `interpret`".into()
@@ -276,19 +258,7 @@ fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
         (Event::Launch, Some(field)) => {
             format!("to run the handler during the launch, leave out `{field}`, which is not known by then")
         }
-        (Event::Host(HostEvent::Nvtx), _) => {
-            "to change it in time, use a CPU probe on the function around the range".into()
-        }
-        (Event::Host(HostEvent::Migration), _) => {
-            "to change it in time, use a CPU probe on what touches the memory".into()
-        }
-        (Event::Host(HostEvent::Module | HostEvent::ContextChange | HostEvent::Overhead), _) => {
-            "to change it in time, use a CPU probe on the program's own function".into()
-        }
-        (Event::Host(_), _) => {
-            "to change it during the call, probe CUDA's function, as `uprobe(\"libcudart:cudaMalloc\", …)` does".into()
-        }
-        _ => "to change it during the launch, use a `launch` handler".into(),
+        _ => about.in_time.into(),
     };
     Diagnostic::warning("late-write", message, staged.label(of.file, of.at)).help(help)
 }
