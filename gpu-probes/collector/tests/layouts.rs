@@ -16,7 +16,9 @@ use xputrace_collector::cupti::{
     self, CallbackData, GraphData, ModuleData, ResourceData, SubscriberParameters, UnifiedMemoryCounter,
 };
 use xputrace_wire::cuda_calls::{FunctionId, ParameterKind};
-use xputrace_wire::events::{self, CopyDirection, ExternalKind, MemoryKind, MigrationCause};
+use xputrace_wire::events::{
+    self, CopyDirection, ExternalKind, HostEvent, HostEventRecord, MemoryKind, MigrationCause,
+};
 
 const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
 /// Those of a CUPTI whose subscribers share it.
@@ -144,7 +146,7 @@ fn offsets_are_those_of_the_headers() {
         ("CUpti_GraphData.dependency", offset_of!(GraphData, dependency)),
         ("CUpti_GraphData.graphExec", offset_of!(GraphData, executable)),
         ("CUPTI_CBID_RESOURCE_STREAM_CREATED", cupti::RESOURCE_STREAM_CREATED as usize),
-        ("UnifiedMemory", records::UNIFIED_MEMORY_RECORD_BYTES),
+        ("UnifiedMemory", record_bytes(HostEvent::Migration)),
         ("UnifiedMemory.kind", offset::KIND),
         ("UnifiedMemory.counterKind", unified_offset::COUNTER),
         ("UnifiedMemory.value", unified_offset::VALUE),
@@ -175,7 +177,7 @@ fn offsets_are_those_of_the_headers() {
         ("CUpti_ModuleResourceData.moduleId", offset_of!(ModuleData, id)),
         ("CUpti_ModuleResourceData.cubinSize", offset_of!(ModuleData, cubin_size)),
         ("CUpti_ModuleResourceData.pCubin", offset_of!(ModuleData, cubin)),
-        ("Overhead", records::OVERHEAD_RECORD_BYTES),
+        ("Overhead", record_bytes(HostEvent::Overhead)),
         ("Overhead.kind", offset::KIND),
         ("Overhead.overheadKind", overhead_offset::OVERHEAD_KIND),
         ("Overhead.objectKind", overhead_offset::OBJECT_KIND),
@@ -363,11 +365,15 @@ fn unified_memory_has_the_kinds_and_causes_of_the_headers() {
     }
 }
 
+fn record_bytes(event: HostEvent) -> usize {
+    records::EVENT_RECORDS.iter().find(|it| it.event == event).expect("CUPTI has records of it").bytes
+}
+
 /// Of each thing that is counted, only what CUPTI says that it fills is read.
 #[test]
 fn a_record_of_unified_memory_is_read_by_its_kind() {
     let read = |counter: u32, flags: u32| {
-        let mut record = [0_u8; records::UNIFIED_MEMORY_RECORD_BYTES];
+        let mut record = vec![0_u8; record_bytes(HostEvent::Migration)];
         let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
         put(offset::KIND, &cupti::KIND_UNIFIED_MEMORY.to_ne_bytes());
         put(unified_offset::COUNTER, &counter.to_ne_bytes());
@@ -379,7 +385,8 @@ fn a_record_of_unified_memory_is_read_by_its_kind() {
         put(unified_offset::DST, &2_u32.to_ne_bytes());
         put(unified_offset::FLAGS, &flags.to_ne_bytes());
         // SAFETY: a complete record.
-        let Record::Migration(it) = (unsafe { records::read(record.as_ptr(), extent()) }) else { panic!("{counter}") };
+        let read = unsafe { records::read(record.as_ptr(), extent()) };
+        let Record::Event(HostEventRecord::Migration(it), None) = read else { panic!("{counter}") };
         assert_eq!((it.address, it.start, it.tid), (0x7000, 100, 0));
         let only = |has: u32, it: u32| (has != 0).then_some(it);
         let (src, dst) = (only(it.has_src_device, it.src_device), only(it.has_dst_device, it.dst_device));
@@ -987,7 +994,7 @@ fn decoded(bytes: &[u8]) -> (String, usize) {
             assert_eq!(m.known, u32::from(m.graph_node == 0));
             (text, facts["Memset"])
         }
-        Record::Memcpy(_) | Record::Graph(_) | Record::Overhead(..) | Record::Migration(_) | Record::Other(_) => {
+        Record::Memcpy(_) | Record::Graph(_) | Record::Event(..) | Record::Other(_) => {
             panic!("kind {kind}")
         }
     }

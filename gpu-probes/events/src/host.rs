@@ -13,7 +13,7 @@ use crate::field::{Field, FieldType, From, Unit};
 use crate::table::{self, Choice, OF_CALL, RANGES};
 use crate::word::{self, GpuContext, call, range};
 use Prediction::{Kept, Previous, PreviousOf, Same};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Words of 8 bytes that hold the parameters of any call.
 pub const PARAMETER_WORDS: usize = 11;
@@ -262,6 +262,30 @@ macro_rules! host_events {
                 match self {
                     $( HostEventRecord::$Record(it) => it.put_words(words, texts), )*
                     $( HostEventRecord::$Other(it) => it.put_words(words, texts), )*
+                }
+            }
+
+            /// Converts the times of a record of [`Source::Record`]: they are the vendor's.
+            pub fn retime(&mut self, mut convert: impl FnMut(u64) -> u64) {
+                match self {
+                    $( HostEventRecord::$Record(_) => {} )*
+                    $( HostEventRecord::$Other(it) => it.retime(&mut convert), )*
+                }
+            }
+
+            /// Notes the thread of a record of [`Source::Record`].
+            pub fn set_thread(&mut self, tid: u32) {
+                match self {
+                    $( HostEventRecord::$Record(_) => {} )*
+                    $( HostEventRecord::$Other(it) => it.set_thread(tid), )*
+                }
+            }
+
+            /// Returns the body of the record, as it is on the wire.
+            pub fn body(&self) -> &[u8] {
+                match self {
+                    $( HostEventRecord::$Record(it) => it.as_bytes(), )*
+                    $( HostEventRecord::$Other(it) => it.as_bytes(), )*
                 }
             }
 
@@ -724,13 +748,39 @@ host_events! {
     }
 }
 
-impl Migration {
-    fn common(&self) -> Common {
-        Common { start: self.start, end: self.end, tid: self.tid, ..Common::NO_CALL }
-    }
+/// What is done with a record that is no call's.
+trait Beside {
+    fn common(&self) -> Common;
+
+    /// Converts its times, if they are the vendor's.
+    fn retime(&mut self, _convert: &mut dyn FnMut(u64) -> u64) {}
+
+    /// Notes its thread, if the vendor's record doesn't tell.
+    fn set_thread(&mut self, _tid: u32) {}
 }
 
-impl Nvtx {
+/// Those of [`Source::Record`].
+macro_rules! of_records {
+    ($($Record:ident)*) => { $(
+        impl Beside for $Record {
+            fn common(&self) -> Common {
+                Common { start: self.start, end: self.end, tid: self.tid, ..Common::NO_CALL }
+            }
+
+            fn retime(&mut self, convert: &mut dyn FnMut(u64) -> u64) {
+                (self.start, self.end) = (convert(self.start), convert(self.end));
+            }
+
+            fn set_thread(&mut self, tid: u32) {
+                self.tid = tid;
+            }
+        }
+    )* };
+}
+
+of_records! { Overhead Migration }
+
+impl Beside for Nvtx {
     fn common(&self) -> Common {
         Common { start: self.start, end: self.end, tid: self.tid, ..Common::NO_CALL }
     }
@@ -749,24 +799,18 @@ impl Nvtx {
     }
 }
 
-impl Module {
+impl Beside for Module {
     fn common(&self) -> Common {
         let Module { start, tid, stack, ranges, flags, .. } = *self;
         Common { start, end: start, tid, stack, ranges, flags, ..Common::NO_CALL }
     }
 }
 
-impl ContextChange {
+impl Beside for ContextChange {
     fn common(&self) -> Common {
         let ContextChange { start, tid, stack, ranges, flags, .. } = *self;
         let device = if self.has_context == 0 { table::UNKNOWN } else { self.device };
         Common { start, end: start, tid, stack, ranges, flags, device, ..Common::NO_CALL }
-    }
-}
-
-impl Overhead {
-    fn common(&self) -> Common {
-        Common { start: self.start, end: self.end, tid: self.tid, ..Common::NO_CALL }
     }
 }
 

@@ -6,8 +6,7 @@ use super::output::{self, Output, Patience, Role};
 use super::{Agent, BUFFER_PATIENCE};
 use std::ffi::c_char;
 use std::sync::atomic::Ordering;
-use xputrace_wire::events::host::{Migration, Overhead};
-use xputrace_wire::events::{Activity, HostEvent, HostEvents};
+use xputrace_wire::events::{Activity, HostEventRecord, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{ActivityRecord, Clock, Kernel, kind};
 use xputrace_wire::region::Lost;
@@ -80,25 +79,19 @@ impl Delivery<'_> {
         }
     }
 
-    /// Delivers what the backend took time for, on the thread that pthreads calls `thread`.
-    pub fn overhead(&mut self, mut record: Overhead, thread: Option<u32>) {
-        record.tid = thread.and_then(|it| self.agent.thread_called(it)).unwrap_or_else(std::process::id);
-        self.host_event(HostEvent::Overhead, &record);
-    }
-
-    /// Delivers what happened to unified memory.
-    pub fn migration(&mut self, record: Migration) {
-        let record = Migration { tid: std::process::id(), ..record };
-        self.host_event(HostEvent::Migration, &record);
-    }
-
-    /// Writes an event of the CPU, if it is asked for, and counts it.
-    fn host_event(&mut self, event: HostEvent, record: &(impl IntoBytes + Immutable)) {
+    /// Delivers an event that the backend has a record of, if it is asked for, and counts it. It is one of the thread that
+    /// pthreads calls `thread`, or of the process.
+    pub fn event(&mut self, mut record: HostEventRecord, thread: Option<u32>) {
+        record.set_thread(thread.and_then(|it| self.agent.thread_called(it)).unwrap_or_else(std::process::id));
+        let event = record.kind();
         if !demand::host_events_of(self.agent.demand()).contains(event) {
             return;
         }
-        let kind = event.record_kind();
-        let is_written = self.out.as_mut().is_some_and(|it| it.write_waiting(&mut self.patience, kind, record, &[]));
+        // A body of any type goes where a record's variable end does.
+        const NO_BYTES: [u8; 0] = [];
+        let (kind, body) = (event.record_kind(), record.body());
+        let is_written =
+            self.out.as_mut().is_some_and(|it| it.write_waiting(&mut self.patience, kind, &NO_BYTES, body));
         let events = HostEvents::of(&[event]);
         let lost = if is_written { HostEvents::NONE } else { events };
         output::count_host_events(self.agent, events, lost, self.out.as_ref().map(|it| it.ring()));

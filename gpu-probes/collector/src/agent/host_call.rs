@@ -358,11 +358,7 @@ impl Recorded<'_> {
                 out.write(record_kind, &record, &[])
             }
             // No calls (`super::ranges`, `super::resources`, `super::delivery`).
-            HostEvent::Nvtx
-            | HostEvent::Module
-            | HostEvent::ContextChange
-            | HostEvent::Overhead
-            | HostEvent::Migration => true,
+            _ => true,
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::calls::{IDS, REQUIRED, index_of};
 use super::host_calls::Watched;
 use super::others::{OTHER, OURS, TWINS};
-use super::records::Recorded;
+use super::records::{EVENT_RECORDS, Recorded};
 use super::{
     ATTRIBUTE_WHOLE_GRAPHS, CuptiBackend, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, KIND_UNIFIED_MEMORY, POOL, Pool,
     RESOURCE_CONTEXT_CREATED, RESOURCE_CONTEXT_DESTROYING, RESOURCE_CUDA_STARTED, RESOURCE_EXECUTABLE_CREATED,
@@ -229,13 +229,15 @@ impl CuptiBackend {
         if is_first {
             self.prepare_for_activities()?;
         }
-        if recorded.unified_memory {
+        if recorded.events.contains(HostEvent::Migration) {
             self.enable_unified_memory(agent);
         }
         for (kind, name) in recorded.kinds().filter(|it| it.0 != KIND_UNIFIED_MEMORY) {
             let answer = self.enable_kind(kind).ok_or_else(|| missing("cuptiActivityEnable"))?;
             if answer != SUCCESS {
-                return Err(self.refusal(&format!("cuptiActivityEnable for the activity {name}"), answer));
+                return Err(
+                    self.refusal(&format!("cuptiActivityEnable for the activity {name}{}", needs(kind)), answer)
+                );
             }
         }
         Ok(())
@@ -256,6 +258,12 @@ impl CuptiBackend {
     pub(super) fn refusal(&self, attempted: &str, result: u32) -> Refusal {
         Refusal { result, text: format!("{attempted}: {}", self.cupti.explain(result)) }
     }
+}
+
+/// Says which CUPTI has records of a kind, if not all have.
+fn needs(kind: u32) -> String {
+    let since = EVENT_RECORDS.iter().find(|it| it.kind == kind).and_then(|it| it.since);
+    since.map(|it| format!(", which needs CUPTI {it} or later")).unwrap_or_default()
 }
 
 /// Returns the calls whose callbacks an order needs: launches, and events of the CPU. A call may be both.

@@ -94,15 +94,9 @@ unsafe fn deliver_record(
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 delivery.activity(it);
             }
-            Record::Overhead(mut it, thread) => {
-                let [start, end] = [it.start, it.end].map(|time| convert(Realtime(time)).0);
-                (it.start, it.end) = (start, end);
-                delivery.overhead(it, thread);
-            }
-            Record::Migration(mut it) => {
-                let [start, end] = [it.start, it.end].map(|time| convert(Realtime(time)).0);
-                (it.start, it.end) = (start, end);
-                delivery.migration(it);
+            Record::Event(mut it, thread) => {
+                it.retime(|time| convert(Realtime(time)).0);
+                delivery.event(it, thread);
             }
             // Of calls that were under way when another tool disabled its kinds.
             Record::Other(_) if OTHER.was_seen() => {}
@@ -123,19 +117,14 @@ impl CuptiBackend {
             Activity::Memcpy => records::MOST_MEMCPY_RECORD_BYTES,
             Activity::Graph => records::GRAPH_RECORD_BYTES,
         };
-        let Recorded { activities, overhead, unified_memory } = self.recorded(Recorded::of(agent.demand()));
-        let alone = !overhead && !unified_memory;
-        let recorded: Vec<Activity> = activities.iter().collect();
+        let all = self.recorded(Recorded::of(agent.demand()));
+        let recorded: Vec<Activity> = all.activities.iter().collect();
         match recorded[..] {
-            [kind] if alone && (kind == Activity::Memset || kind == Activity::Kernel && seen != 0) => {
+            [kind] if all.events.is_empty() && (kind == Activity::Memset || kind == Activity::Kernel && seen != 0) => {
                 agent.count_thrown_away(kind, (bytes / bytes_of(kind)) as u64)
             }
             _ => {
-                let others = [
-                    (overhead, records::OVERHEAD_RECORD_BYTES),
-                    (unified_memory, records::UNIFIED_MEMORY_RECORD_BYTES),
-                ];
-                let others = others.into_iter().filter(|it| it.0).map(|it| it.1);
+                let others = all.event_records().map(|it| it.bytes);
                 let largest = recorded.iter().map(|it| bytes_of(*it)).chain(others).max();
                 let largest = largest.unwrap_or(records::MOST_KERNEL_RECORD_BYTES);
                 agent.count_lost(Lost::Unread, (bytes / largest) as u64);

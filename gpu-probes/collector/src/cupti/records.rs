@@ -11,7 +11,8 @@ use super::{
 use std::ffi::c_char;
 use xputrace_wire::events::host::{Migration, Overhead};
 use xputrace_wire::events::{
-    Activities, Activity, CopyDirection, HostEvent, MigrationCause, MigrationKind, OverheadKind, Realtime,
+    Activities, Activity, CopyDirection, HostEvent, HostEventRecord, HostEvents, MigrationCause, MigrationKind,
+    OverheadKind, Realtime,
 };
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Graph, Kernel, Memcpy, Memset, UNKNOWN};
@@ -24,34 +25,45 @@ pub enum Record {
     Memset(Memset),
     Memcpy(Memcpy),
     Graph(Graph),
-    /// With the thread that it names, as pthreads calls it; `tid` is 0.
-    Overhead(Overhead, Option<u32>),
-    /// `tid` is 0.
-    Migration(Migration),
+    /// An event of the CPU, with the thread that it names, as pthreads calls it; its own is 0.
+    Event(HostEventRecord, Option<u32>),
     /// A kind that is not decoded.
     Other(u32),
 }
 
-/// What CUPTI makes records of: activities, its own overhead, and what happens to unified memory.
+/// Records of an event of the CPU.
+pub struct EventRecords {
+    pub event: HostEvent,
+    /// CUPTI's kind of them.
+    pub kind: u32,
+    /// Size of one in the newest CUPTI, to count discarded ones.
+    pub bytes: usize,
+    /// The first CUPTI that has them; `None` if all have.
+    pub since: Option<&'static str>,
+    /// Decodes one; the caller promises a record of this kind.
+    read: unsafe fn(*const u8) -> (HostEventRecord, Option<u32>),
+}
+
+/// The events of the CPU that CUPTI makes records of.
+pub const EVENT_RECORDS: &[EventRecords] = &[
+    // Of 48 bytes before 12.9.
+    EventRecords { event: HostEvent::Overhead, kind: KIND_OVERHEAD, bytes: 56, since: None, read: overhead },
+    // Of 64 bytes before 13.0.
+    EventRecords { event: HostEvent::Migration, kind: KIND_UNIFIED_MEMORY, bytes: 104, since: None, read: migration },
+];
+
+/// What CUPTI makes records of: activities, and events of the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
     pub activities: Activities,
-    pub overhead: bool,
-    pub unified_memory: bool,
+    pub events: HostEvents,
 }
 
 impl Recorded {
-    const OVERHEAD: u16 = 1 << 15;
-    const UNIFIED_MEMORY: u16 = 1 << 14;
-
     /// Returns what a demand asks for.
     pub fn of(demand: u64) -> Self {
-        let events = demand::host_events_of(demand);
-        Recorded {
-            activities: demand::activities_of(demand),
-            overhead: events.contains(HostEvent::Overhead),
-            unified_memory: events.contains(HostEvent::Migration),
-        }
+        let events = demand::host_events_of(demand).and(HostEvents::OF_RECORDS);
+        Recorded { activities: demand::activities_of(demand), events }
     }
 
     pub fn is_empty(self) -> bool {
@@ -65,26 +77,25 @@ impl Recorded {
     }
 
     /// Returns one bit for each.
-    pub fn bits(self) -> u16 {
-        let overhead = if self.overhead { Recorded::OVERHEAD } else { 0 };
-        let unified_memory = if self.unified_memory { Recorded::UNIFIED_MEMORY } else { 0 };
-        self.activities.bits() | overhead | unified_memory
+    pub fn bits(self) -> u32 {
+        u32::from(self.activities.bits()) | u32::from(self.events.bits()) << 16
     }
 
     /// The inverse of `bits`.
-    pub fn from_bits(bits: u16) -> Self {
-        let has = |bit: u16| bits & bit != 0;
-        let activities = Activities::from_bits(bits & !(Recorded::OVERHEAD | Recorded::UNIFIED_MEMORY));
-        Recorded { activities, overhead: has(Recorded::OVERHEAD), unified_memory: has(Recorded::UNIFIED_MEMORY) }
+    pub fn from_bits(bits: u32) -> Self {
+        Recorded { activities: Activities::from_bits(bits as u16), events: HostEvents::from_bits((bits >> 16) as u16) }
+    }
+
+    /// Returns how records of its events look.
+    pub fn event_records(self) -> impl Iterator<Item = &'static EventRecords> {
+        EVENT_RECORDS.iter().filter(move |it| self.events.contains(it.event))
     }
 
     /// Returns CUPTI's kinds, and the names of the events that they are.
     pub fn kinds(self) -> impl Iterator<Item = (u32, &'static str)> {
         let of = |it: Activity| kinds_of(it).iter().map(move |kind| (*kind, it.name()));
-        let overhead = self.overhead.then_some((KIND_OVERHEAD, HostEvent::Overhead.name()));
-        let unified_memory = self.unified_memory.then_some((KIND_UNIFIED_MEMORY, HostEvent::Migration.name()));
         let activities = Activity::ALL.iter().copied().filter(move |it| self.activities.contains(*it)).flat_map(of);
-        activities.chain(overhead).chain(unified_memory)
+        activities.chain(self.event_records().map(|it| (it.kind, it.event.name())))
     }
 }
 
@@ -131,12 +142,13 @@ pub unsafe fn read(record: *const u8, extent: Extent) -> Record {
             KIND_MEMCPY => Record::Memcpy(memcpy(record, extent)),
             KIND_MEMCPY_PEER => Record::Memcpy(memcpy_peer(record)),
             KIND_GRAPH_TRACE => Record::Graph(graph(record)),
-            KIND_OVERHEAD => {
-                let (overhead, thread) = overhead(record);
-                Record::Overhead(overhead, thread)
-            }
-            KIND_UNIFIED_MEMORY => Record::Migration(migration(record)),
-            other => Record::Other(other),
+            other => match EVENT_RECORDS.iter().find(|it| it.kind == other) {
+                Some(it) => {
+                    let (event, thread) = (it.read)(record);
+                    Record::Event(event, thread)
+                }
+                None => Record::Other(other),
+            },
         }
     }
 }
@@ -452,9 +464,6 @@ pub const GRAPH_RECORD_BYTES: usize = 56;
 /// An upper bound of the size of a copy's record, likewise (96 bytes in 13.0, 112 in 13.4).
 pub const MOST_MEMCPY_RECORD_BYTES: usize = 128;
 
-/// Size of an overhead record, likewise (48 bytes before 12.9).
-pub const OVERHEAD_RECORD_BYTES: usize = 56;
-
 /// Byte offsets in an overhead record.
 pub mod overhead_offset {
     pub const OVERHEAD_KIND: usize = 4;
@@ -484,7 +493,7 @@ pub const OVERHEAD_KINDS: [(u32, OverheadKind); 9] = [
 ///
 /// # Safety
 /// `record` points to a record of kind [`KIND_OVERHEAD`].
-pub unsafe fn overhead(record: *const u8) -> (Overhead, Option<u32>) {
+pub unsafe fn overhead(record: *const u8) -> (HostEventRecord, Option<u32>) {
     use overhead_offset as at;
     // SAFETY: the caller promises a record of kind [`KIND_OVERHEAD`], which has these fields at the same offsets in
     // every version.
@@ -494,12 +503,9 @@ pub unsafe fn overhead(record: *const u8) -> (Overhead, Option<u32>) {
         let is_of_thread = field::<u32>(record, at::OBJECT_KIND) == OBJECT_THREAD;
         let (start, end) = (field(record, at::START), field(record, at::END));
         let overhead = Overhead { start, end, kind: kind as u32, tid: 0 };
-        (overhead, is_of_thread.then(|| field(record, at::THREAD)))
+        (overhead.into(), is_of_thread.then(|| field(record, at::THREAD)))
     }
 }
-
-/// Size of a record of unified memory, to count discarded ones (64 bytes before 13.0).
-pub const UNIFIED_MEMORY_RECORD_BYTES: usize = 104;
 
 /// Byte offsets in a record of unified memory.
 pub mod unified_offset {
@@ -551,7 +557,7 @@ const THROTTLING_IN_CPU: u32 = 1;
 ///
 /// # Safety
 /// `record` points to a record of kind [`KIND_UNIFIED_MEMORY`].
-pub unsafe fn migration(record: *const u8) -> Migration {
+pub unsafe fn migration(record: *const u8) -> (HostEventRecord, Option<u32>) {
     use MigrationKind::*;
     use unified_offset as at;
     // SAFETY: the caller promises a record of kind [`KIND_UNIFIED_MEMORY`], which has these fields at the same offsets
@@ -581,7 +587,7 @@ pub unsafe fn migration(record: *const u8) -> Migration {
     let has_src = matches!(kind, DeviceToHost | DeviceToDevice | GpuFault)
         || kind == Throttling && flags & THROTTLING_IN_CPU == 0;
     let has_dst = matches!(kind, HostToDevice | DeviceToDevice);
-    Migration {
+    let record = Migration {
         start,
         end: if matches!(kind, CpuFault | Thrashing | RemoteMap) { start } else { end },
         address,
@@ -597,5 +603,6 @@ pub unsafe fn migration(record: *const u8) -> Migration {
         has_dst_device: has_dst.into(),
         tid: 0,
         unused: 0,
-    }
+    };
+    (record.into(), None)
 }

@@ -13,9 +13,9 @@ use super::records::Recorded;
 use super::{ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CuptiBackend, Handle, POOL};
 use crate::agent::clock::now;
 use crate::agent::{Agent, Flushing, Order, Refusal};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use xputrace_wire::events::{Activity, Calls};
+use xputrace_wire::events::{Activity, Calls, HostEvent};
 use xputrace_wire::message::demand;
 
 /// How long a thread waits for another one that hands the records over or takes them back.
@@ -46,8 +46,8 @@ pub(super) struct Sharing {
     /// Whether the run wants records now.
     is_wanted: AtomicBool,
     /// [`Recorded`] as bits: what it wants, and what is enabled.
-    wanted: AtomicU16,
-    enabled: AtomicU16,
+    wanted: AtomicU32,
+    enabled: AtomicU32,
     is_yielding: AtomicBool,
     /// CLOCK_MONOTONIC nanoseconds.
     yielded_at: AtomicU64,
@@ -64,8 +64,8 @@ impl Default for Sharing {
         Sharing {
             is_changing: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
-            wanted: AtomicU16::new(0),
-            enabled: AtomicU16::new(0),
+            wanted: AtomicU32::new(0),
+            enabled: AtomicU32::new(0),
             is_yielding: AtomicBool::new(false),
             yielded_at: AtomicU64::new(0),
             done_since: AtomicU64::new(0),
@@ -164,7 +164,7 @@ impl CuptiBackend {
 
     /// Whether we record unified memory now, or will as soon as CUDA has started.
     pub(super) fn records_unified_memory(&self) -> bool {
-        Recorded::from_bits(self.sharing.enabled.load(Ordering::Acquire)).unified_memory
+        Recorded::from_bits(self.sharing.enabled.load(Ordering::Acquire)).events.contains(HostEvent::Migration)
     }
 
     /// Disables all kinds of records.

@@ -15,16 +15,12 @@ use std::collections::BTreeSet;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activity, Call, Detail, Details, StringId};
 use xputrace_wire::cuda_calls::FunctionId;
-use xputrace_wire::events::host::{Migration, Overhead};
-use xputrace_wire::events::{HostEvent, HostEvents, Realtime};
+use xputrace_wire::events::{HostEvent, HostEvents, Realtime, Source};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{
     self, ActivityRecord, Clock, Flush, Frame, Gpu, GpuLimits, Graph, HostEventRecord, Launch, Mapping, Record, framed,
     kind,
 };
-
-const OVERHEAD: u16 = HostEvent::Overhead.record_kind();
-const MIGRATION: u16 = HostEvent::Migration.record_kind();
 
 /// Everything that a drain of one process may change.
 pub(super) struct Intake<'a> {
@@ -78,14 +74,6 @@ impl Intake<'_> {
     fn take_cause(&mut self, frame: &Frame<'_>, has_others: &mut bool) -> bool {
         match frame.header.kind {
             kind::LAUNCH => frame.read().map(|mut it| self.take_launch(&mut it)).is_some(),
-            // Their times need the clock that precedes them.
-            OVERHEAD | MIGRATION => {
-                *has_others = true;
-                true
-            }
-            kind if HostEvent::of_record(kind).is_some() => {
-                HostEventRecord::read(kind, frame.body()).map(|it| self.take_host_event(&it)).is_some()
-            }
             kind::NAME
             | kind::CODE
             | kind::STACK
@@ -95,10 +83,16 @@ impl Intake<'_> {
             | kind::GPU
             | kind::NODE
             | kind::NODE_UPDATE => frame.decode().map(|it| self.take_description(it)).is_some(),
-            _ => {
-                *has_others = true;
-                true
-            }
+            kind => match HostEvent::of_record(kind) {
+                Some(it) if it.source() != Source::Record => {
+                    HostEventRecord::read(kind, frame.body()).map(|it| self.take_host_event(&it)).is_some()
+                }
+                // Among them events whose times need the clock that precedes them.
+                _ => {
+                    *has_others = true;
+                    true
+                }
+            },
         }
     }
 
@@ -107,14 +101,6 @@ impl Intake<'_> {
         let sound = framed(bytes).all(|frame| match frame.header.kind {
             kind::CLOCK => Clock::read(frame.body()).map(|it| self.take_clock(ring, &it)).is_some(),
             kind::FLUSH => frame.read().map(|it| self.take_flush(ring, &it)).is_some(),
-            OVERHEAD => {
-                let timed = |it: Overhead, Span { start, end }| Overhead { start, end, ..it }.into();
-                frame.read().map(|it: Overhead| self.take_timed((it.start, it.end), |span| timed(it, span))).is_some()
-            }
-            MIGRATION => {
-                let timed = |it: Migration, Span { start, end }| Migration { start, end, ..it }.into();
-                frame.read().map(|it: Migration| self.take_timed((it.start, it.end), |span| timed(it, span))).is_some()
-            }
             kind::OPENED => frame.read().map(|it| self.process.previous.opened(&it)).is_some(),
             kind::YIELD => match frame.decode() {
                 Some(Record::Yield { gap, holder }) => {
@@ -126,6 +112,9 @@ impl Intake<'_> {
             },
             kind => match Activity::of_record(kind) {
                 Some(activity) => self.take_record(ring, activity, &frame),
+                None if HostEvent::of_record(kind).is_some_and(|it| it.source() == Source::Record) => {
+                    HostEventRecord::read(kind, frame.body()).map(|it| self.take_timed(it)).is_some()
+                }
                 None => true,
             },
         });
@@ -263,10 +252,15 @@ impl Intake<'_> {
         self.process.host_events.push(common.end, || *record);
     }
 
-    /// Takes an event with CUPTI's times, of which it has `timed` with ours.
-    fn take_timed(&mut self, (start, end): (u64, u64), timed: impl FnOnce(Span) -> HostEventRecord) {
-        match self.process.clock.span(Realtime(start), Realtime(end)) {
-            Some(span) => self.take_host_event(&timed(span)),
+    /// Takes an event with the vendor's times.
+    fn take_timed(&mut self, mut record: HostEventRecord) {
+        let common = record.common();
+        match self.process.clock.span(Realtime(common.start), Realtime(common.end)) {
+            Some(Span { start, end }) => {
+                let mut ours = [start, end].into_iter();
+                record.retime(|time| ours.next().unwrap_or(time));
+                self.take_host_event(&record);
+            }
             None => self.ledger.losses.add(Loss::NoTimestamps, 1),
         }
     }
