@@ -21,7 +21,7 @@ pub enum DetailOf {
 }
 
 /// A row of the table.
-struct Row {
+struct DetailRow {
     of: DetailOf,
     /// Position in the demand that a collector is sent (`message::demand`); `None` if it concerns the tracer alone.
     bit: Option<u32>,
@@ -44,8 +44,8 @@ macro_rules! details {
             /// Every detail, in the order in which `explain` lists them.
             pub const ALL: &'static [Detail] = &[$( Detail::$Name, )*];
 
-            const fn row(self) -> Row {
-                match self { $( Detail::$Name => Row { $($row)* }, )* }
+            const fn row(self) -> DetailRow {
+                match self { $( Detail::$Name => DetailRow { $($row)* }, )* }
             }
         }
     };

@@ -205,8 +205,8 @@ macro_rules! host_events {
             }
 
             /// Returns what tells of it.
-            pub const fn source(self) -> Source {
-                match self { $( HostEvent::$Record => Source::Call, )* $( HostEvent::$Other => $source, )* }
+            pub const fn source(self) -> EventSource {
+                match self { $( HostEvent::$Record => EventSource::Call, )* $( HostEvent::$Other => $source, )* }
             }
 
             /// What is said of it.
@@ -265,7 +265,7 @@ macro_rules! host_events {
                 }
             }
 
-            /// Converts the times of a record of [`Source::Record`]: they are the vendor's.
+            /// Converts the times of a record of [`EventSource::Record`]: they are the vendor's.
             pub fn retime(&mut self, mut convert: impl FnMut(u64) -> u64) {
                 match self {
                     $( HostEventRecord::$Record(_) => {} )*
@@ -273,7 +273,7 @@ macro_rules! host_events {
                 }
             }
 
-            /// Notes the thread of a record of [`Source::Record`].
+            /// Notes the thread of a record of [`EventSource::Record`].
             pub fn set_thread(&mut self, tid: u32) {
                 match self {
                     $( HostEventRecord::$Record(_) => {} )*
@@ -361,7 +361,7 @@ macro_rules! host_events {
 
 /// What tells of a host event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum EventSource {
     /// A CUDA call, from entry to return.
     Call,
     /// NVTX.
@@ -556,7 +556,7 @@ host_events! {
     @beside
     /// An NVTX range that was closed, or a mark that was set.
     Nvtx "nvtx" {
-        record: 36, source: Source::Range, also: OF_NVTX,
+        record: 36, source: EventSource::Range, also: OF_NVTX,
         about: About {
             usage: "nvtx(|n| …)",
             fires: "an NVTX range of the program was closed, or a mark was set",
@@ -597,7 +597,7 @@ host_events! {
 
     /// A module, code for the GPU, that was loaded or is about to be unloaded.
     Module "module" {
-        record: 53, source: Source::Resource, also: OF_MODULE,
+        record: 53, source: EventSource::Resource, also: OF_MODULE,
         about: About {
             usage: "module(|m| …)",
             fires: "a module, code for the GPU, was loaded or is about to be unloaded",
@@ -629,7 +629,7 @@ host_events! {
 
     /// A context that was created or is about to be destroyed.
     ContextChange "context" {
-        record: 56, source: Source::Resource, also: OF_CONTEXT,
+        record: 56, source: EventSource::Resource, also: OF_CONTEXT,
         about: About {
             usage: "context(|c| …)",
             fires: "a CUDA context was created or is about to be destroyed",
@@ -667,7 +667,7 @@ host_events! {
 
     /// Time that CUPTI, or the driver's bookkeeping, took from the program.
     Overhead "overhead" {
-        record: 54, source: Source::Record, also: OF_OVERHEAD,
+        record: 54, source: EventSource::Record, also: OF_OVERHEAD,
         about: About {
             usage: "overhead(|o| …)",
             fires: "CUPTI or the driver took time from the program",
@@ -692,7 +692,7 @@ host_events! {
 
     /// What happened to unified (managed) memory: it moved, or was touched where it wasn't.
     Migration "migration" {
-        record: 57, source: Source::Record, also: OF_MIGRATION,
+        record: 57, source: EventSource::Record, also: OF_MIGRATION,
         about: About {
             usage: "migration(|m| …)",
             fires: "unified memory moved, or was touched where it wasn't",
@@ -759,7 +759,7 @@ trait Beside {
     fn set_thread(&mut self, _tid: u32) {}
 }
 
-/// Those of [`Source::Record`].
+/// Those of [`EventSource::Record`].
 macro_rules! of_records {
     ($($Record:ident)*) => { $(
         impl Beside for $Record {

@@ -1,6 +1,6 @@
 //! Sets of kinds.
 
-use crate::host::{HostEvent, Source};
+use crate::host::{EventSource, HostEvent};
 use crate::table::{Activity, Call};
 
 macro_rules! set_of {
@@ -95,19 +95,19 @@ set_of! {
 
 impl HostEvents {
     /// Those that are CUDA calls.
-    pub const OF_CUDA: HostEvents = HostEvents::told_by(Source::Call);
+    pub const OF_CUDA: HostEvents = HostEvents::told_by(EventSource::Call);
 
     /// What CUPTI makes records of.
-    pub const OF_RECORDS: HostEvents = HostEvents::told_by(Source::Record);
+    pub const OF_RECORDS: HostEvents = HostEvents::told_by(EventSource::Record);
 
     /// What CUPTI tells of in calls, without saying which.
-    pub const OF_RESOURCES: HostEvents = HostEvents::told_by(Source::Resource);
+    pub const OF_RESOURCES: HostEvents = HostEvents::told_by(EventSource::Resource);
 
     /// What recordings have, whatever the script reads.
     pub const KEPT: HostEvents =
         HostEvents::ALL.without(HostEvents::OF_RECORDS).without(HostEvents::of(&[HostEvent::Api]));
 
-    const fn told_by(source: Source) -> HostEvents {
+    const fn told_by(source: EventSource) -> HostEvents {
         let (mut bits, mut at) = (0, 0);
         while at < HostEvent::ALL.len() {
             let it = HostEvent::ALL[at];

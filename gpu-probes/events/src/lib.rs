@@ -31,8 +31,8 @@ pub use detail::{Detail, Details};
 pub use device::DeviceEvent;
 pub use field::{Field, FieldType, From, Unit};
 pub use host::{
-    ContextChangeKind, HostEvent, HostEventRecord, MigrationCause, MigrationKind, ModuleKind, OverheadKind,
-    PayloadFloat, RangeKind, Source,
+    ContextChangeKind, EventSource, HostEvent, HostEventRecord, MigrationCause, MigrationKind, ModuleKind,
+    OverheadKind, PayloadFloat, RangeKind,
 };
 pub use kinds::{Activities, Calls, HostEvents};
 pub use table::{

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activity, Call, Detail, Details, StringId};
 use xputrace_wire::cuda_calls::FunctionId;
-use xputrace_wire::events::{HostEvent, HostEvents, Realtime, Source};
+use xputrace_wire::events::{EventSource, HostEvent, HostEvents, Realtime};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{
     self, ActivityRecord, Clock, Flush, Frame, Gpu, GpuLimits, Graph, HostEventRecord, Launch, Mapping, Record, framed,
@@ -84,7 +84,7 @@ impl Intake<'_> {
             | kind::NODE
             | kind::NODE_UPDATE => frame.decode().map(|it| self.take_description(it)).is_some(),
             kind => match HostEvent::of_record(kind) {
-                Some(it) if it.source() != Source::Record => {
+                Some(it) if it.source() != EventSource::Record => {
                     HostEventRecord::read(kind, frame.body()).map(|it| self.take_host_event(&it)).is_some()
                 }
                 // Among them events whose times need the clock that precedes them.
@@ -112,7 +112,7 @@ impl Intake<'_> {
             },
             kind => match Activity::of_record(kind) {
                 Some(activity) => self.take_record(ring, activity, &frame),
-                None if HostEvent::of_record(kind).is_some_and(|it| it.source() == Source::Record) => {
+                None if HostEvent::of_record(kind).is_some_and(|it| it.source() == EventSource::Record) => {
                     HostEventRecord::read(kind, frame.body()).map(|it| self.take_timed(it)).is_some()
                 }
                 None => true,

@@ -24,7 +24,8 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Detail, Details};
 use xputrace_model::stack::StackKey;
-use xputrace_wire::events::{Source, host::Common};
+use xputrace_wire::events::EventSource;
+use xputrace_wire::events::host::Common;
 use xputrace_wire::record::{self, ActivityRecord, HostEventRecord, Launch, Node, NodeUpdate, UNKNOWN};
 
 /// Maximum number of threads remembered per process.
@@ -369,7 +370,7 @@ impl Facts {
                 context::fill_resource(ctx, record, stacks, self.symbol(common.ranges), thread, strings);
                 return self.fill_gpu_of_call(ctx, common.device, strings);
             }
-            it if it.kind().source() == Source::Record => {
+            it if it.kind().source() == EventSource::Record => {
                 return context::fill_host_event(ctx, record, thread, strings);
             }
             _ => {}
