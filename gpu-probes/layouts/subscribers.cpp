@@ -45,6 +45,7 @@ static void times() {
   MOMENT(CUPTI_ACTIVITY_KIND_MEMORY2, CUpti_ActivityMemory4);
   MOMENT(CUPTI_ACTIVITY_KIND_MEMORY_POOL, CUpti_ActivityMemoryPool3);
   MOMENT(CUPTI_ACTIVITY_KIND_ENVIRONMENT, CUpti_ActivityEnvironment);
+  MOMENT(CUPTI_ACTIVITY_KIND_COMPUTE_ENGINE_CTX_SWITCH, CUpti_ActivityComputeEngineCtxSwitch);
 }
 
 int main() {
@@ -79,5 +80,10 @@ int main() {
   STRUCT(Memcpy);
   typedef CUpti_ActivityGraphTrace2 GraphTrace;
   STRUCT(GraphTrace);
+  typedef CUpti_ActivityComputeEngineCtxSwitch ContextSwitch;
+  STRUCT(ContextSwitch);
+  FIELD(ContextSwitch, kind); FIELD(ContextSwitch, contextId); FIELD(ContextSwitch, timestamp); FIELD(ContextSwitch, operationType);
+  VALUE(CUPTI_ACTIVITY_KIND_COMPUTE_ENGINE_CTX_SWITCH);
+  VALUE(CUPTI_COMPUTE_ENGINE_CTX_SWITCH_OPERATION_START); VALUE(CUPTI_COMPUTE_ENGINE_CTX_SWITCH_OPERATION_END);
   times();
 }

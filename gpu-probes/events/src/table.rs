@@ -12,6 +12,10 @@ use crate::column::{
     record, time,
 };
 use crate::field::{Field, FieldType, Unit};
+use crate::host::{
+    AllocKind, ContextChangeKind, MigrationCause, MigrationKind, ModuleKind, OverheadKind, RangeKind, StreamChangeKind,
+    StreamMode, WaitKind,
+};
 use crate::kinds::{Activities, Calls};
 use crate::word::{self, GpuContext};
 use Prediction::{Kept, Previous, PreviousOf, Same};
@@ -699,59 +703,27 @@ impl Call {
     }
 }
 
-/// A fixed list of strings, indexed by a column's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
-    MemoryKind,
-    CopyDirection,
-    WaitKind,
-    AllocKind,
-    RangeKind,
-    ModuleKind,
-    OverheadKind,
-    StreamChangeKind,
-    StreamMode,
-    ContextChangeKind,
-    MigrationKind,
-    MigrationCause,
-    ExternalKind,
+/// Names the fixed lists of strings that columns may be numbers in.
+macro_rules! choices {
+    ($($List:ident)*) => {
+        /// A fixed list of strings, indexed by a column's number.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Choice { $( $List, )* }
+
+        impl Choice {
+            pub const ALL: &'static [Choice] = &[$( Choice::$List, )*];
+
+            /// Returns the strings by number; 0 means none of them.
+            pub const fn texts(self) -> &'static [&'static str] {
+                match self { $( Choice::$List => $List::NAMES, )* }
+            }
+        }
+    };
 }
 
-impl Choice {
-    pub const ALL: &'static [Choice] = &[
-        Choice::MemoryKind,
-        Choice::CopyDirection,
-        Choice::WaitKind,
-        Choice::AllocKind,
-        Choice::RangeKind,
-        Choice::ModuleKind,
-        Choice::OverheadKind,
-        Choice::StreamChangeKind,
-        Choice::StreamMode,
-        Choice::ContextChangeKind,
-        Choice::MigrationKind,
-        Choice::MigrationCause,
-        Choice::ExternalKind,
-    ];
-
-    /// Returns the strings by number; 0 means none of them.
-    pub const fn texts(self) -> &'static [&'static str] {
-        match self {
-            Choice::MemoryKind => MemoryKind::NAMES,
-            Choice::CopyDirection => CopyDirection::NAMES,
-            Choice::WaitKind => crate::host::WaitKind::NAMES,
-            Choice::AllocKind => crate::host::AllocKind::NAMES,
-            Choice::RangeKind => crate::host::RangeKind::NAMES,
-            Choice::ModuleKind => crate::host::ModuleKind::NAMES,
-            Choice::OverheadKind => crate::host::OverheadKind::NAMES,
-            Choice::StreamChangeKind => crate::host::StreamChangeKind::NAMES,
-            Choice::StreamMode => crate::host::StreamMode::NAMES,
-            Choice::ContextChangeKind => crate::host::ContextChangeKind::NAMES,
-            Choice::MigrationKind => crate::host::MigrationKind::NAMES,
-            Choice::MigrationCause => crate::host::MigrationCause::NAMES,
-            Choice::ExternalKind => ExternalKind::NAMES,
-        }
-    }
+choices! {
+    MemoryKind CopyDirection WaitKind AllocKind RangeKind ModuleKind OverheadKind StreamChangeKind StreamMode
+    ContextChangeKind MigrationKind MigrationCause ExternalKind
 }
 
 texts! {
