@@ -8,7 +8,8 @@ use xputrace_collector::cupti::calls::{Call, IDS, copies, index_of, params};
 use xputrace_collector::cupti::driver::{attribute, function_attribute};
 use xputrace_collector::cupti::host_calls::{HOST_IDS, Role};
 use xputrace_collector::cupti::records::{
-    self, Extent, Record, memcpy_offset, memcpy_peer_offset, memset_offset, offset, overhead_offset, unified_offset,
+    self, Extent, Record, context_switch_offset, memcpy_offset, memcpy_peer_offset, memset_offset, offset,
+    overhead_offset, unified_offset,
 };
 use xputrace_collector::cupti::twins::arguments::{self, Arguments};
 use xputrace_collector::cupti::twins::{self, NodeLayout, TWIN_IDS, offset as place};
@@ -16,6 +17,7 @@ use xputrace_collector::cupti::{
     self, CallbackData, GraphData, ModuleData, ResourceData, SubscriberParameters, UnifiedMemoryCounter,
 };
 use xputrace_wire::cuda_calls::{FunctionId, ParameterKind};
+use xputrace_wire::events::host::ContextSwitchKind;
 use xputrace_wire::events::{
     self, CopyDirection, ExternalKind, HostEvent, HostEventRecord, MemoryKind, MigrationCause,
 };
@@ -100,6 +102,14 @@ fn subscribers_that_share_cupti_are_those_of_the_headers() {
         ("CUPTI_ACTIVITY_ATTR_ENABLE_MULTI_SUBSCRIBER_GRAPH_TRACE", cupti::ATTRIBUTE_WHOLE_GRAPHS as usize),
         ("CUPTI_ACTIVITY_ATTR_THREAD_ID_TYPE", cupti::ATTRIBUTE_THREAD_ID_TYPE as usize),
         ("CUPTI_ACTIVITY_ATTR_TIMESTAMP_CALLBACK", cupti::ATTRIBUTE_TIMESTAMP_CALLBACK as usize),
+        ("ContextSwitch", record_bytes(HostEvent::ContextSwitch)),
+        ("ContextSwitch.kind", offset::KIND),
+        ("ContextSwitch.contextId", context_switch_offset::CONTEXT),
+        ("ContextSwitch.timestamp", context_switch_offset::TIME),
+        ("ContextSwitch.operationType", context_switch_offset::OPERATION),
+        ("CUPTI_ACTIVITY_KIND_COMPUTE_ENGINE_CTX_SWITCH", records::KIND_CONTEXT_SWITCH as usize),
+        ("CUPTI_COMPUTE_ENGINE_CTX_SWITCH_OPERATION_START", ContextSwitchKind::Start as usize),
+        ("CUPTI_COMPUTE_ENGINE_CTX_SWITCH_OPERATION_END", ContextSwitchKind::End as usize),
         ("Memset", records::memset_record_bytes(130_500)),
         ("GraphTrace", records::GRAPH_RECORD_BYTES),
     ];

@@ -128,6 +128,10 @@ const OF_MIGRATION: &[Field] = &[
     OF_CALL[4],
 ];
 
+/// Fields of a GPU's switch of contexts that the tracer computes.
+const OF_CONTEXT_SWITCH: &[Field] =
+    &[Field { doc: "when that was", ..OF_CALL[0] }, OF_CALL[1], Field { doc: "name of the process", ..OF_CALL[3] }];
+
 const OF_WAIT: &[Field] = &[derived(
     "waited_for",
     FieldType::Parts(WAITED_FOR),
@@ -746,6 +750,29 @@ host_events! {
         tid: u32, Previous;
         unused: u32, Kept;
     }
+
+    /// A GPU began to switch to a context of the process, or away from it, or was done with that.
+    ContextSwitch "context_switch" {
+        record: 58, source: EventSource::Record, also: OF_CONTEXT_SWITCH,
+        about: About {
+            usage: "context_switch(|s| …)",
+            fires: "a GPU began to switch contexts, or was done with that: other programs, or other contexts of this one, ran on it",
+            example: "context_switch(|s| @switches[s.context, s.kind].count());",
+            records: "when GPUs switch contexts",
+            ..About::OF_RECORD
+        },
+    } {
+        /// CUPTI's time, as those of [`Overhead`].
+        start: u64, Previous, hidden(word::LAUNCH_START);
+        /// `start`.
+        end: u64, Same("start"), hidden(word::LAUNCH_END);
+        /// A [`ContextSwitchKind`].
+        kind: u32, Kept, choice(Choice::ContextSwitchKind, call::KIND, "\"start\" or \"end\" of the switch; or \"other\"");
+        context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id");
+        /// The process id as the target sees it.
+        tid: u32, Previous;
+        unused: u32, Kept;
+    }
 }
 
 /// What is done with a record that is no call's.
@@ -778,7 +805,7 @@ macro_rules! of_records {
     )* };
 }
 
-of_records! { Overhead Migration }
+of_records! { Overhead Migration ContextSwitch }
 
 impl Beside for Nvtx {
     fn common(&self) -> Common {
@@ -878,6 +905,15 @@ texts! {
     ContextChangeKind {
         Create = 1 "create",
         Destroy = 2 "destroy",
+    }
+}
+
+texts! {
+    /// What a GPU did. The numbers but the last are those of CUPTI.
+    ContextSwitchKind {
+        Start = 1 "start",
+        End = 2 "end",
+        Other = 3 "other",
     }
 }
 

@@ -13,8 +13,8 @@ use crate::column::{
 };
 use crate::field::{Field, FieldType, Unit};
 use crate::host::{
-    AllocKind, ContextChangeKind, MigrationCause, MigrationKind, ModuleKind, OverheadKind, RangeKind, StreamChangeKind,
-    StreamMode, WaitKind,
+    AllocKind, ContextChangeKind, ContextSwitchKind, MigrationCause, MigrationKind, ModuleKind, OverheadKind,
+    RangeKind, StreamChangeKind, StreamMode, WaitKind,
 };
 use crate::kinds::{Activities, Calls};
 use crate::word::{self, GpuContext};
@@ -723,7 +723,7 @@ macro_rules! choices {
 
 choices! {
     MemoryKind CopyDirection WaitKind AllocKind RangeKind ModuleKind OverheadKind StreamChangeKind StreamMode
-    ContextChangeKind MigrationKind MigrationCause ExternalKind
+    ContextChangeKind ContextSwitchKind MigrationKind MigrationCause ExternalKind
 }
 
 texts! {

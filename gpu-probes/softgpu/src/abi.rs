@@ -666,6 +666,17 @@ pub(crate) struct Overhead3 {
     pub(crate) data: *const c_void,
 }
 
+/// `CUpti_ActivityComputeEngineCtxSwitch`, since CUPTI 13.1.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ContextSwitch {
+    pub(crate) kind: u32,
+    pub(crate) context: u32,
+    pub(crate) timestamp: u64,
+    pub(crate) operation: u32,
+    pub(crate) padding: u32,
+}
+
 /// `CUpti_ActivityUnifiedMemoryCounter3`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -715,6 +726,7 @@ pub(crate) mod kind {
     pub(crate) const SYNCHRONIZATION: u32 = 38;
     pub(crate) const MEMORY2: u32 = 49;
     pub(crate) const GRAPH_TRACE: u32 = 51;
+    pub(crate) const CONTEXT_SWITCH: u32 = 57;
 }
 
 /// Memory kinds of copy and memory records (`CUpti_ActivityMemoryKind`).
@@ -738,6 +750,7 @@ pub(crate) fn record_size(kind: u32) -> Option<usize> {
         kind::GRAPH_TRACE => size_of::<GraphTrace2>(),
         kind::OVERHEAD => size_of::<Overhead3>(),
         kind::UNIFIED_MEMORY_COUNTER => size_of::<UnifiedMemory3>(),
+        kind::CONTEXT_SWITCH => size_of::<ContextSwitch>(),
         _ => return None,
     })
 }

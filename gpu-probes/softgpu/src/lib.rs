@@ -58,6 +58,7 @@
 mod abi;
 mod activity;
 mod callback;
+mod context_switch;
 mod copy;
 pub mod cupti;
 mod device;

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::abi::{GraphTrace2, Memset4, error, kind};
 use crate::activity::{self, Moment, Ticket};
+use crate::context_switch;
 use crate::copy::Copy;
 use crate::device::{self, MEMORY};
 use crate::graph::Exec;
@@ -78,8 +79,9 @@ pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) 
 
 fn queue(stream: &Arc<Stream>, operation: Operation, correlation: u32, place: Place, recorded: bool) -> Mark {
     let mut ticket = if recorded { operation.ticket(stream, correlation, place) } else { None };
-    let device = stream.device;
+    let (device, context) = (stream.device, stream.context);
     stream.submit(&device::streams_of(stream.context), move || {
+        context_switch::runs(device, context);
         if matches!(operation, Operation::Kernel(_)) {
             unified::touched_by_gpu(device);
         }

@@ -9,7 +9,7 @@ use super::{
     KIND_UNIFIED_MEMORY,
 };
 use std::ffi::c_char;
-use xputrace_wire::events::host::{Migration, Overhead};
+use xputrace_wire::events::host::{ContextSwitch, ContextSwitchKind, Migration, Overhead};
 use xputrace_wire::events::{
     Activities, Activity, CopyDirection, HostEvent, HostEventRecord, HostEvents, MigrationCause, MigrationKind,
     OverheadKind, Realtime,
@@ -50,7 +50,39 @@ pub const EVENT_RECORDS: &[EventRecords] = &[
     EventRecords { event: HostEvent::Overhead, kind: KIND_OVERHEAD, bytes: 56, since: None, read: overhead },
     // Of 64 bytes before 13.0.
     EventRecords { event: HostEvent::Migration, kind: KIND_UNIFIED_MEMORY, bytes: 104, since: None, read: migration },
+    EventRecords {
+        event: HostEvent::ContextSwitch,
+        kind: KIND_CONTEXT_SWITCH,
+        bytes: 24,
+        since: Some("13.1"),
+        read: context_switch,
+    },
 ];
+
+/// `CUPTI_ACTIVITY_KIND_COMPUTE_ENGINE_CTX_SWITCH`.
+pub const KIND_CONTEXT_SWITCH: u32 = 57;
+
+/// Byte offsets in a record of a switch of contexts.
+pub mod context_switch_offset {
+    pub const CONTEXT: usize = 4;
+    pub const TIME: usize = 8;
+    pub const OPERATION: usize = 16;
+}
+
+/// Returns a record of a switch of contexts.
+///
+/// # Safety
+/// `record` points to a record of kind [`KIND_CONTEXT_SWITCH`].
+unsafe fn context_switch(record: *const u8) -> (HostEventRecord, Option<u32>) {
+    use context_switch_offset as at;
+    // SAFETY: the caller promises a record of kind [`KIND_CONTEXT_SWITCH`], which has these fields at the same offsets in every
+    // version.
+    let (context, start, operation) =
+        unsafe { (field(record, at::CONTEXT), field(record, at::TIME), field::<u32>(record, at::OPERATION)) };
+    let known = [ContextSwitchKind::Start, ContextSwitchKind::End].into_iter().find(|it| *it as u32 == operation);
+    let kind = known.unwrap_or(ContextSwitchKind::Other) as u32;
+    (ContextSwitch { start, end: start, kind, context, tid: 0, unused: 0 }.into(), None)
+}
 
 /// What CUPTI makes records of: activities, and events of the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -169,8 +201,8 @@ pub fn time_offsets(kind: u32) -> &'static [usize] {
         50 => &[56],
         // Graphs that the GPU launches.
         53 => &[8, 16],
-        // NVTX marks, the state of the GPU.
-        12 | 20 => &[8],
+        // NVTX marks, the state of the GPU, switches of contexts.
+        12 | 20 | KIND_CONTEXT_SWITCH => &[8],
         _ => &[],
     }
 }
