@@ -472,8 +472,10 @@ impl Collectors {
             let more = counted(n_more, "further process", "further processes");
             running.report().note(&format!("not traced: {more} whose collector never connected"));
         }
-        // They may have used CUDA. The note says which they are.
-        n_unseen += unwatched.into_iter().filter(|it| running.report().is_first_untraced(*it)).count() as u64;
+        // They may have used CUDA, unless their collectors came. The note says which they are.
+        for pid in unwatched {
+            n_unseen += u64::from(!running.has_traced(pid) && running.report().is_first_untraced(pid));
+        }
         running.state().losses.add(Loss::UntracedProcess, n_unseen);
         if let Some(shortfall) = shortfall {
             running.report().note(&shortfall);

@@ -133,6 +133,13 @@ impl Running {
         (self.state.borrow_mut(), &mut self.report)
     }
 
+    /// Whether a collector was armed in a process.
+    pub fn has_traced(&self, pid: u32) -> bool {
+        let state = self.state.borrow();
+        let mut processes = (0..state.pipeline.n_processes() as u32).map(ProcessIndex);
+        processes.any(|it| state.pipeline.state().process(it).is_some_and(|it| it.pid == pid))
+    }
+
     /// Adds a process whose collector was armed. `threads` maps thread ids in its own pid namespace
     /// to ours.
     pub fn add_process(&mut self, info: ProcessInfo, threads: Vec<(u32, u32)>) {
