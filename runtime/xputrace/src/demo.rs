@@ -16,11 +16,11 @@ use xputrace_boundary::create::Access;
 use xputrace_boundary::read;
 
 /// A small LLM's inference on an H200; see tests/h200/llm.cu.
-const LLM: &[u8] = include_bytes!("../../../tests/replay/llm.xpt");
+static LLM: &[u8] = include_bytes!("../../../tests/replay/llm.xpt");
 /// Six training steps of a PyTorch transformer on an H200; see tests/h200/transformer.py.
-const PYTORCH: &[u8] = include_bytes!("../../../tests/replay/pytorch.xpt");
+static PYTORCH: &[u8] = include_bytes!("../../../tests/replay/pytorch.xpt");
 /// The program of step 5, recorded on an H200, for machines that may not load eBPF.
-const REQUESTS: &[u8] = include_bytes!("../../../tests/replay/requests.xpt");
+static REQUESTS: &[u8] = include_bytes!("../../../tests/replay/requests.xpt");
 
 /// Names under which programs load CUDA's libraries.
 const LIBRARY_NAMES: &[&str] =

@@ -21,11 +21,11 @@ pub struct Payload {
     bytes: &'static [u8],
 }
 
-pub const COLLECTOR: Payload =
+pub static COLLECTOR: Payload =
     Payload { name: "collector", extension: ".so", bytes: include_bytes!(concat!(env!("OUT_DIR"), "/collector.so")) };
-pub const SOFTGPU: Payload =
+pub static SOFTGPU: Payload =
     Payload { name: "softgpu", extension: ".so", bytes: include_bytes!(concat!(env!("OUT_DIR"), "/softgpu.so")) };
-pub const SERVER: Payload =
+pub static SERVER: Payload =
     Payload { name: "server", extension: "", bytes: include_bytes!(concat!(env!("OUT_DIR"), "/server")) };
 
 /// The user who will load the files.
