@@ -3,7 +3,8 @@
 #
 #   sudo tests/old-roots.sh [SUITE…]       default: bullseye bookworm focal jammy
 #
-# debootstrap makes each root below $ROOTS (/var/tmp/xputrace-roots), once. A suite that cannot be had is skipped by name.
+# debootstrap makes each root below $ROOTS (/var/tmp/xputrace-roots), once, from the mirror in this machine's own package
+# configuration, or that in DEBIAN_MIRROR or UBUNTU_MIRROR. A suite that cannot be had is skipped by name.
 set -u
 cd "$(dirname "$0")/.."
 binary=${XPUTRACE:-target/release/xputrace}
@@ -16,20 +17,28 @@ failed=0
 command -v debootstrap >/dev/null || { echo "skipped: no debootstrap"; exit 0; }
 [ -x "$binary" ] || { echo "there is no $binary: make build" >&2; exit 1; }
 
+# Where this machine gets packages of a distribution from.
+configured() { # origin
+    apt-get indextargets --format '$(ORIGIN) $(SITE)' 2>/dev/null | awk -v origin="$1" '$1 == origin { print $2; exit }'
+}
+
 mirror() { # suite
     case $1 in
-    bionic | focal | jammy | noble) echo "http://archive.ubuntu.com/ubuntu" ;;
-    *) echo "http://deb.debian.org/debian" ;;
+    bionic | focal | jammy | noble) echo "${UBUNTU_MIRROR:-$(configured Ubuntu)}" ;;
+    *) echo "${DEBIAN_MIRROR:-$(configured Debian)}" ;;
     esac
 }
 
 # A root that was made to its end has a file that says so.
 make_root() { # suite
-    local root=$roots/$1
+    local root=$roots/$1 from
     [ -e "$root/.made" ] && return
+    from=$(mirror "$1")
+    mkdir -p "$roots"
+    [ -n "$from" ] || { echo "no mirror is configured here; name one in DEBIAN_MIRROR or UBUNTU_MIRROR" >"$root.log"; return 1; }
     rm -rf "$root"
     mkdir -p "$root"
-    debootstrap --variant=minbase "$1" "$root" "$(mirror "$1")" >"$root.log" 2>&1 && touch "$root/.made"
+    debootstrap --variant=minbase "$1" "$root" "$from" >"$root.log" 2>&1 && touch "$root/.made"
 }
 
 # In a mount namespace of its own, whose mounts end with it.

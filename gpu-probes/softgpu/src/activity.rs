@@ -53,8 +53,6 @@ pub(crate) enum BufferFunctions {
 pub(crate) type TimestampFunction = unsafe extern "C" fn() -> u64;
 
 const KINDS: usize = 64;
-/// The first CUPTI with records of a GPU's switches of contexts.
-const CONTEXT_SWITCHES_SINCE: u32 = 130_100;
 
 static USERS: [User; MOST_USERS] = [const { User::new() }; MOST_USERS];
 static TELLS_LATENCIES: AtomicBool = AtomicBool::new(false);
@@ -242,9 +240,6 @@ pub(crate) fn enabled(kind: u32) -> bool {
 
 /// Enables or disables a kind for a user; returns false if there is no such kind.
 pub(crate) fn enable(user: UserId, kind: u32, on: bool) -> bool {
-    if kind == kind::CONTEXT_SWITCH && faults().cupti_version < CONTEXT_SWITCHES_SINCE {
-        return false;
-    }
     if on {
         callback::on_kind_enabled();
     }

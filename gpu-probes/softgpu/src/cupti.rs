@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::abi::{Handle, UnifiedMemoryCounter, record_size};
+use crate::abi::{Handle, UnifiedMemoryCounter, kind, record_size};
 use crate::activity::{
     self, BufferFunctions, CompleteFunction, RequestFunction, ScopedCompleteFunction, ScopedRequestFunction,
     TimestampFunction,
@@ -30,6 +30,8 @@ const INVALID_KIND: i32 = 21;
 const NOT_SUPPORTED: i32 = 27;
 const MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED: i32 = 39;
 
+/// The first version with records of a GPU's switches of contexts.
+const CONTEXT_SWITCHES_SINCE: u32 = 130_100;
 /// The version whose subscribers share CUPTI as they do here.
 const SEVERAL_SUBSCRIBERS_SINCE: u32 = 130_500;
 /// `CUPTI_ACTIVITY_ATTR_ENABLE_MULTI_SUBSCRIBER_GRAPH_TRACE`.
@@ -174,7 +176,7 @@ cupti! {
     }
     fn cuptiActivityEnable(kind: u32) {
         global()?;
-        if activity::enable(UserId::GLOBAL, kind, true) { Ok(()) } else { Err(INVALID_KIND) }
+        enable(UserId::GLOBAL, kind)
     }
     fn cuptiActivityDisable(kind: u32) {
         global()?;
@@ -186,7 +188,7 @@ cupti! {
         let _ = pActivityConfig;
         let user = scoped(subscriber)?;
         if kind == KIND_GRAPH_TRACE && user != UserId::GLOBAL && attributes::get(user, WHOLE_GRAPHS)?.0 == 0 { return Err(MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED); }
-        if activity::enable(user, kind, true) { Ok(()) } else { Err(INVALID_KIND) }
+        enable(user, kind)
     }
     fn cuptiActivityDisable_v2(subscriber: Handle, kind: u32, pActivityConfig: *const c_void) {
         let _ = pActivityConfig;
@@ -267,6 +269,15 @@ pub struct SubscriberParams {
     old_name_bytes: usize,
     allows_others: u8,
     padding: [u8; 7],
+}
+
+/// Enables a kind of records for a user.
+fn enable(user: UserId, of: u32) -> Result<(), CuptiResult> {
+    match of {
+        kind::CONTEXT_SWITCH if faults().cupti_version < CONTEXT_SWITCHES_SINCE => Err(NOT_COMPATIBLE),
+        _ if activity::enable(user, of, true) => Ok(()),
+        _ => Err(INVALID_KIND),
+    }
 }
 
 /// Lets functions for records that name no subscriber pass, unless some that do were used before.
