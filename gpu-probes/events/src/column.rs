@@ -15,6 +15,8 @@ pub struct Column {
     pub width: usize,
     /// Number of values: 1, 3 for a size in three dimensions, or those of an array.
     pub count: usize,
+    /// Whether its values may be negative. An unsigned one of 8 bytes may be an address beyond the signed ones.
+    pub is_signed: bool,
     pub prediction: Prediction,
     pub meaning: Option<Meaning>,
 }
@@ -125,6 +127,7 @@ pub trait Texts {
 pub trait Wire: Copy {
     const WIDTH: usize;
     const COUNT: usize;
+    const IS_SIGNED: bool = false;
     /// Writes a value to its word.
     fn put(self, meaning: Meaning, words: &mut GpuContext, texts: &impl Texts);
 }
@@ -144,6 +147,7 @@ impl Wire for u64 {
 impl Wire for i64 {
     const WIDTH: usize = 8;
     const COUNT: usize = 1;
+    const IS_SIGNED: bool = true;
 
     #[inline(always)]
     fn put(self, meaning: Meaning, words: &mut GpuContext, texts: &impl Texts) {
@@ -154,6 +158,7 @@ impl Wire for i64 {
 impl Wire for i32 {
     const WIDTH: usize = 4;
     const COUNT: usize = 1;
+    const IS_SIGNED: bool = true;
 
     #[inline(always)]
     fn put(self, meaning: Meaning, words: &mut GpuContext, texts: &impl Texts) {
@@ -302,6 +307,7 @@ macro_rules! record {
                     offset: std::mem::offset_of!($Record, $field),
                     width: <$type as $crate::column::Wire>::WIDTH,
                     count: <$type as $crate::column::Wire>::COUNT,
+                    is_signed: <$type as $crate::column::Wire>::IS_SIGNED,
                     prediction: $prediction,
                     meaning: record!(@meaning $($meaning)?),
                 },

@@ -4,7 +4,7 @@
 pub use xputrace_events::host::WAITED_FOR;
 pub use xputrace_events::table::{GPU, LAUNCH_GPU};
 pub use xputrace_events::{
-    About, Activity, Call, DeviceEvent, Field, FieldType, From, HostEvent, Launch as LaunchRecord, Unit,
+    About, Activity, Call, Column, DeviceEvent, Field, FieldType, From, HostEvent, Launch as LaunchRecord, Unit,
 };
 
 macro_rules! events {
@@ -174,6 +174,16 @@ impl Event {
     /// Whether its probes are many and have names of their own: functions, tracepoints.
     pub fn has_places(self) -> bool {
         self.is_in_code() || self == Event::Tracepoint
+    }
+
+    /// Returns the members of the record that it is made from, if it is made from one.
+    pub const fn columns(self) -> &'static [Column] {
+        match self {
+            Event::Activity(kind) => kind.columns(),
+            Event::Launch => LaunchRecord::COLUMNS,
+            Event::Host(kind) => kind.columns(),
+            _ => &[],
+        }
     }
 
     /// Whether Linux reports it, of what the CPU does.

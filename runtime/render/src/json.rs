@@ -68,7 +68,7 @@ pub fn json(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
 }
 
 /// Returns a printed `#{…}`: integers, booleans, strings and `null`; a stack is a list of its frames.
-fn object(members: &[Member], context: &mut Context<'_>) -> Json {
+pub(crate) fn object(members: &[Member], context: &mut Context<'_>) -> Json {
     let value = |it: &Member, context: &mut Context<'_>| match &it.value {
         Value::Missing => Json::Null,
         Value::Bool(on) => json!(on),
@@ -81,7 +81,7 @@ fn object(members: &[Member], context: &mut Context<'_>) -> Json {
     Json::Object(members.iter().map(|it| (it.name.clone(), value(it, context))).collect())
 }
 
-fn gap(it: &Gap) -> Json {
+pub(crate) fn gap(it: &Gap) -> Json {
     json!({
         "pid": it.pid,
         "comm": shown_text(&it.comm),
@@ -95,7 +95,7 @@ fn gap(it: &Gap) -> Json {
     })
 }
 
-fn type_name(kind: TableKind) -> &'static str {
+pub(crate) fn type_name(kind: TableKind) -> &'static str {
     match kind {
         TableKind::Hist { .. } | TableKind::Lhist { .. } => "hist",
         TableKind::Stats | TableKind::Avg => "stats",
@@ -157,7 +157,7 @@ fn stack_text(stack: &NamedStack) -> String {
     lines + "\n"
 }
 
-fn cell(cell: &Cell, kind: TableKind, context: &mut Context<'_>) -> Json {
+pub(crate) fn cell(cell: &Cell, kind: TableKind, context: &mut Context<'_>) -> Json {
     match cell {
         Cell::Plain(it) => plain(it, context),
         Cell::Number(it) => json!(it),
@@ -199,7 +199,7 @@ fn plain(value: &Value, context: &mut Context<'_>) -> Json {
     }
 }
 
-fn end(losses: &Losses, account: Option<&Account>, context: &Context<'_>) -> Json {
+pub(crate) fn end(losses: &Losses, account: Option<&Account>, context: &Context<'_>) -> Json {
     let mut data = Map::new();
     for loss in Loss::ALL {
         data.insert(loss.name().into(), json!(losses.of(*loss)));

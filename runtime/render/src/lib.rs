@@ -1,8 +1,9 @@
 //! Values of a run → text, JSON, folded stacks, SVG.
 //!
 //! ```text
-//! Output ──text, json──▶ lines     Table ──folded──▶ stacks ──flamegraph──▶ SVG
+//! Output ──text, json, ndjson──▶ lines     Table ──folded──▶ stacks ──flamegraph──▶ SVG
 //! Diagnostic ──diagnostics──▶ report     Plan ──explain──▶ report
+//! events of a recording ──ndjson──▶ lines
 //! ```
 //!
 //! Pure functions: the only I/O goes through the `std::io::Write` passed in. This crate does not
@@ -17,10 +18,12 @@ mod explain;
 mod export;
 mod fold;
 mod help;
+mod hits;
 mod human;
 mod json;
 mod listing;
 mod names;
+mod ndjson;
 mod print;
 mod rows;
 mod text;
@@ -28,9 +31,13 @@ mod text;
 pub use cells::{one_line, shorten, shorten_all, shown_text};
 pub use diagnostics::diagnostics;
 pub use explain::explain;
-pub use export::{Exporter, FILES, FORMATS, FileOutput, Format, Maps};
+pub use export::{
+    AboutRecording, EVENT_FORMATS, EventExporter, EventFormat, EventNames, Exported, ExportedArgument, Exporter, FILES,
+    FORMATS, FileOutput, Format, Maps,
+};
 pub use fold::{FoldError, Path, StackFile, flamegraph, folded, widest_paths};
 pub use help::event_help;
+pub use hits::{HIT_EVENTS, HitField, HitRow, HitValue, hit_fields};
 pub use human::human;
 pub use json::json;
 pub use listing::listing;
