@@ -108,8 +108,6 @@ fn elements_of_object(it: &Dump) -> Vec<Json> {
         Json::Array(parts) => parts,
         other => vec![other],
     };
-    let element = |(key, value): &(Datum, Datum)| {
-        json!({ "type": "map", "map": it.map, "keys": keys(key), "value": datum::json(value) })
-    };
+    let element = |(key, value): &(Datum, Datum)| json!({ "type": "map", "map": it.map, "keys": keys(key), "value": datum::json(value) });
     it.rows.iter().map(element).collect()
 }

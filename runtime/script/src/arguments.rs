@@ -31,6 +31,7 @@ pub const TAKEN: &[&str] = &[
     "quiet",
     "range",
     "replay",
+    "schema",
     "set",
     "unsafe",
     "verbose",

@@ -7,7 +7,6 @@
 //! GPU events go through the same pipeline as live ones. For hits of CPU probes, the engine runs
 //! the programs that Linux would run, on what was recorded of each hit. Linux's launch handlers run
 //! at the start of their launch, and set its tag before it is joined. All maps are the engine's.
-//! it is joined. All maps are the engine's.
 
 use crate::names::{Demangle, Names};
 use crate::pipeline::{self, CollectorTotals, Pipeline, ProcessIndex, ProcessInfo, Sink};
@@ -131,6 +130,11 @@ impl Opened {
     /// Whether any process used the software GPU, whose times are meaningless.
     pub fn is_of_software_gpu(&self) -> bool {
         self.tape.gpus.contains(&GpuKind::Software) || self.meta.gpu == GpuKind::Software
+    }
+
+    /// What the recording says of itself.
+    pub fn meta(&self) -> &Meta {
+        &self.meta
     }
 
     /// What the recording lacks, if that may matter.
@@ -470,7 +474,10 @@ impl Replay<'_> {
             state.tell_linux_programs();
         }
         match cause.what {
-            What::Hit(at) => self.run_hit(&tape.hits[at], sink),
+            What::Hit(at) => {
+                sink.hit(&tape.hits[at], state);
+                self.run_hit(&tape.hits[at], sink);
+            }
             What::Launch { entry, ring, offset } => {
                 let Entry::Wire { process, rings, .. } = &tape.entries[entry] else { return };
                 let (process, Some(launch)) = (*process, launch_at(&rings[ring], offset)) else { return };

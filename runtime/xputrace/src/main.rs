@@ -17,6 +17,7 @@ mod definitions;
 mod demo;
 mod doctor;
 mod drivers;
+mod export;
 mod interrupts;
 mod kernels;
 mod list;
@@ -101,6 +102,7 @@ fn dispatch(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Invocation::Check(run) => compiled::check(&run),
         Invocation::Explain(run) => compiled::explain(&run),
         Invocation::Build(run) => building::build(&run),
+        Invocation::Export(options) => export::export(&options),
         Invocation::Translate(options) => translate::translate(&options),
         Invocation::Doctor(options) => doctor::doctor(&options),
         Invocation::Scripts => compiled::scripts(),

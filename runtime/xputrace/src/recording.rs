@@ -265,7 +265,8 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     Ok(Ended { exit: running.exit_code(), failed: running.report().has_failed(), ..Ended::default() }.code())
 }
 
-fn describe(damage: &Damage) -> String {
+/// Says what of a recording cannot be read.
+pub fn describe(damage: &Damage) -> String {
     let end = if damage.cut { ", the end is missing" } else { "" };
     format!(
         "the recording is damaged from byte {} on ({} blocks lost{end}); the readable part follows",

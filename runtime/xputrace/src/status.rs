@@ -3,7 +3,7 @@
 //! | what happened | status |
 //! |---|---|
 //! | nothing was run: script error, usage, rights | 125; 2 from `check` and the other verbs that run nothing |
-//! | `translate` left something out | 1 |
+//! | `translate` left something out; `export` was given a damaged recording | 1 |
 //! | a handler called `exit(code)` | that code; 125 if it is not from 0 to 255 |
 //! | otherwise | the command's own; 128 + the signal that killed it |
 //! | SIGTERM, SIGHUP or SIGQUIT ended the run, and the command keeps running | 128 + the signal |
@@ -21,7 +21,7 @@ pub const FAILED: u8 = 125;
 /// A script or usage error in commands that run nothing.
 pub const MISTAKE: u8 = 2;
 
-/// `translate` wrote a script that lacks something of the program.
+/// `translate` wrote a script that lacks something of the program, `export` what is left of a damaged recording.
 pub const INCOMPLETE: u8 = 1;
 
 /// How a run ended.

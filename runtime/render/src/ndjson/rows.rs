@@ -202,7 +202,8 @@ impl Slot {
             From::Optional { flag, value } => (Some(flag), value),
             From::Probe => return None,
         };
-        let nested = |fields: &[Field], event| object(fields.iter().filter_map(|it| Slot::of(event, it, &[])).collect());
+        let nested =
+            |fields: &[Field], event| object(fields.iter().filter_map(|it| Slot::of(event, it, &[])).collect());
         let (flag, value) = match field.kind {
             FieldType::Int if schema::is_unsigned(event.columns(), field) => (flag, Slotted::Unsigned(at)),
             FieldType::Int => (flag, Slotted::Signed(at)),
@@ -294,13 +295,7 @@ fn put_all(slots: &mut [Slot], words: &GpuContext, values: &mut Values, names: &
     }
 }
 
-fn put(
-    value: &mut Slotted,
-    words: &GpuContext,
-    values: &mut Values,
-    names: &mut dyn EventNames,
-    out: &mut Vec<u8>,
-) {
+fn put(value: &mut Slotted, words: &GpuContext, values: &mut Values, names: &mut dyn EventNames, out: &mut Vec<u8>) {
     match value {
         Slotted::Signed(at) => values.signed(out, words[*at] as i64),
         Slotted::Unsigned(at) => values.unsigned(out, words[*at]),

@@ -43,9 +43,7 @@ pub(super) fn text() -> String {
 }
 
 fn made_up(event: &str, meaning: &str, fields: &[(&str, &str, &str)]) -> Json {
-    let field = |(name, kind, doc): &(&str, &str, &str)| {
-        json!({ "name": name, "type": kind, "null": false, "description": doc })
-    };
+    let field = |(name, kind, doc): &(&str, &str, &str)| json!({ "name": name, "type": kind, "null": false, "description": doc });
     json!({ "event": event, "description": meaning, "fields": fields.iter().map(field).collect::<Vec<_>>() })
 }
 
@@ -84,9 +82,7 @@ fn of_field(field: &Field, columns: &[Column]) -> Option<Json> {
 }
 
 fn of_hits(event: Event) -> Json {
-    let field = |it: &HitField| {
-        Json::Object(described(it.name, type_name(it.kind), it.unit, it.is_optional, it.doc))
-    };
+    let field = |it: &HitField| Json::Object(described(it.name, type_name(it.kind), it.unit, it.is_optional, it.doc));
     let mut fields: Vec<Json> = hit_fields(event).iter().map(field).collect();
     if event == Event::Tracepoint {
         let doc = "the tracepoint's own fields by name, integers and strings; the first line lists them in `probes`";

@@ -30,7 +30,7 @@ use crate::busy::BusyGpus;
 use crate::device_launches::Owner;
 use crate::device_memory::DeviceMemory;
 use crate::names::{Demangle, Names};
-use crate::recording::GpuKind;
+use crate::recording::{GpuKind, Hit};
 use crate::state::{Origin, State, TakenStack, Target};
 use crate::switches::Switches;
 use account::Ledger;
@@ -64,6 +64,8 @@ pub trait Sink {
     /// also gets activities without a known launch (word `JOINED` is 0); the implementation decides
     /// by what the handler reads, as compiled handlers do themselves.
     fn interpret(&mut self, probe: ProbeId, event: &GpuContext, state: &mut State);
+    /// Hears of a hit of a CPU probe in a recording, before the programs that run over it.
+    fn hit(&mut self, _hit: &Hit, _state: &mut State) {}
     /// A compiled handler wants something done with a whole map, after what it has printed.
     fn map(&mut self, map: TableId, action: MapAction);
     /// A handler called `exit(code)`.

@@ -33,7 +33,7 @@ const RING_BYTES: u32 = 8 << 20;
 /// Counted for each probe while recording; its slots are adjacent.
 const COUNTED: [Loss; 3] = [Loss::LinuxRingFull, Loss::LinuxStack, Loss::StackCollision];
 /// The word of a stack that collided in the stack map: a replay counts it as the run would have.
-pub(crate) const COLLIDED: u64 = 2;
+pub const COLLIDED: u64 = 2;
 
 /// Stack slots of the programs.
 mod slot {

@@ -13,6 +13,7 @@ mod budget;
 mod catalog;
 mod columns;
 mod entry;
+mod everything;
 pub mod hits;
 mod reader;
 mod schema;
@@ -21,6 +22,7 @@ mod writer;
 pub use background::BackgroundWriter;
 pub use catalog::RecordedMachine;
 pub use entry::{Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, RecordedText, TracepointFieldInfo, UserString};
+pub use everything::every_event;
 pub use reader::{Damage, Reader};
 pub use writer::Writer;
 

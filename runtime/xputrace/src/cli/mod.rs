@@ -7,8 +7,8 @@ mod typed;
 mod words;
 
 pub use typed::{
-    CompletionsOptions, DoctorOptions, FileWish, HelpOptions, ListOptions, ManOptions, ObjectOptions, OnConflict,
-    Range, Shell, TranslateOptions, UsageError, WindowOptions,
+    CompletionsOptions, DoctorOptions, ExportOptions, FileWish, HelpOptions, ListOptions, ManOptions, ObjectOptions,
+    OnConflict, Range, Shell, TranslateOptions, UsageError, WindowOptions,
 };
 
 use crate::collectors::Chosen;
@@ -34,6 +34,7 @@ pub enum Invocation {
     Check(Run),
     Explain(Run),
     Build(Run),
+    Export(ExportOptions),
     Translate(TranslateOptions),
     Doctor(DoctorOptions),
     Scripts,
@@ -49,7 +50,7 @@ impl Invocation {
     pub fn writes_as_root(&self) -> Option<bool> {
         match self {
             Invocation::Run(run) | Invocation::Record(run) | Invocation::Build(run) => Some(run.options.as_root),
-            Invocation::Demo | Invocation::Man(_) => Some(false),
+            Invocation::Demo | Invocation::Export(_) | Invocation::Man(_) => Some(false),
             _ => None,
         }
     }
@@ -240,6 +241,7 @@ fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocati
             Invocation::Build(run(it.script, options)?)
         }
         Verb::List(options) => Invocation::List(ListOptions { command: command.to_vec(), ..options }),
+        Verb::Export(options) => Invocation::Export(options),
         Verb::Translate(options) => Invocation::Translate(options),
         Verb::Doctor(options) => Invocation::Doctor(options),
         Verb::Scripts => Invocation::Scripts,

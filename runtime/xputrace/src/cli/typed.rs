@@ -4,13 +4,13 @@ use crate::stacks::Naming;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xputrace_bytecode::object::Loaders;
 use xputrace_model::plan::DeviceWay;
 use xputrace_model::process_name::ProcessName;
 use xputrace_model::stack::PythonFrames;
-use xputrace_render::{FILES, FORMATS, FileOutput, Format};
+use xputrace_render::{EVENT_FORMATS, EventFormat, FILES, FORMATS, FileOutput, Format};
 
 /// A command line error; clap prints it with usage and hint.
 pub type UsageError = clap::Error;
@@ -62,6 +62,8 @@ pub(super) enum Verb {
     Explain(ExplainOptions),
     /// Write the compiled script as an eBPF object
     Build(BuildOptions),
+    /// Write all events of a recording for other programs: xputrace export ndjson T.xpt -o F
+    Export(ExportOptions),
     /// Write a program for bpftrace as a script; what has no equivalent is a comment at its place
     Translate(TranslateOptions),
     /// Diagnose this machine and suggest fixes
@@ -128,6 +130,41 @@ pub struct ListOptions {
     /// Show fields, and what cannot be probed
     #[arg(short = 'v', long)]
     pub verbose: bool,
+}
+
+/// Options of `xputrace export`.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Exit status: 0 if all was written, 1 if the recording is damaged and its readable part was written, \
+    2 on an error."
+)]
+pub struct ExportOptions {
+    /// What is written
+    #[arg(value_name = "FORMAT", value_parser = event_formats())]
+    pub format: &'static EventFormat,
+    /// The recording
+    #[arg(value_name = "RECORDING", value_hint = ValueHint::FilePath, required_unless_present = "schema")]
+    pub recording: Option<PathBuf>,
+    /// The file to write; without it, or with -, standard output
+    #[arg(short = 'o', value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+    /// Instead of events, write what their fields are: names, types, units and meanings
+    #[arg(long, conflicts_with = "recording")]
+    pub schema: bool,
+}
+
+impl ExportOptions {
+    /// Returns the file to write; `None` for standard output.
+    pub fn file(&self) -> Option<&Path> {
+        self.output.as_deref().filter(|it| *it != Path::new("-"))
+    }
+}
+
+/// Takes the formats of [`EVENT_FORMATS`] by their names.
+fn event_formats() -> impl TypedValueParser<Value = &'static EventFormat> {
+    let names = EVENT_FORMATS.iter().map(|it| PossibleValue::new(it.name).help(it.help));
+    let named = |name: String| EVENT_FORMATS.iter().find(|it| it.name == name).ok_or("no such format");
+    PossibleValuesParser::new(names).try_map(named)
 }
 
 /// Options of `xputrace translate`.

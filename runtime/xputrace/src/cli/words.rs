@@ -198,6 +198,7 @@ impl Typed {
             Some(Verb::Build(it)) => Some(&it.script),
             Some(
                 Verb::List(_)
+                | Verb::Export(_)
                 | Verb::Translate(_)
                 | Verb::Doctor(_)
                 | Verb::Scripts
