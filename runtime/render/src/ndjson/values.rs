@@ -10,6 +10,8 @@ use xputrace_model::text;
 
 const NULL: &[u8] = b"null";
 
+/// Ids whose texts are remembered: they are positions in the run's string table.
+const MOST_TEXTS: usize = 1 << 22;
 /// Different names of threads that are remembered: a target may have any number of them.
 const MOST_COMMS: usize = 1 << 14;
 
@@ -44,11 +46,11 @@ impl Values {
         let Some(text) = names.text(id) else { return out.extend_from_slice(NULL) };
         let json = quoted(text).into_bytes();
         out.extend_from_slice(&json);
-        if self.texts.len() <= id as usize {
-            // Ids are positions in the run's string table, which has the text, so it is no longer than that.
-            self.texts.resize_with(id as usize + 1, || None);
+        let Some(at) = usize::try_from(id).ok().filter(|it| *it < MOST_TEXTS) else { return };
+        if self.texts.len() <= at {
+            self.texts.resize_with(at + 1, || None);
         }
-        self.texts[id as usize] = Some(json.into());
+        self.texts[at] = Some(json.into());
     }
 
     /// Appends 16 bytes padded with NULs.
