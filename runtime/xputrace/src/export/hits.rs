@@ -26,7 +26,7 @@ struct RecordedProbe {
     /// The function or tracepoint; `None` for a pattern.
     function: Option<String>,
     fields: Vec<HitField>,
-    /// Of a tracepoint: its own.
+    /// Of a tracepoint: its own, as far as they can be read.
     record: Vec<TracepointField>,
     returns: Option<ReturnType>,
 }
@@ -38,13 +38,14 @@ impl RecordedProbe {
         let (kind, object, function) = (next(), next(), next());
         let event = HIT_EVENTS.into_iter().find(|it| it.name() == kind);
         let format = machine.tracepoint(object, function).ok().filter(|_| event == Some(Event::Tracepoint));
+        let can_be_read = |it: &TracepointField| it.kind != TracepointFieldType::Other;
         let is_one = !function.is_empty() && !function.contains(['*', '?', '[', '{']);
         RecordedProbe {
             name: info.name.clone(),
             event,
             function: is_one.then(|| function.to_owned()),
             fields: event.map(hit_fields).unwrap_or_default(),
-            record: format.map(|it| it.fields).unwrap_or_default(),
+            record: format.into_iter().flat_map(|it| it.fields).filter(can_be_read).collect(),
             returns: machine.return_type(object, function),
         }
     }
