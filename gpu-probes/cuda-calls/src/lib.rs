@@ -228,6 +228,11 @@ impl Parameter {
         !matches!(self.kind, ParameterKind::Float(_) | ParameterKind::Structure)
     }
 
+    /// Whether it is an address or an integer without a sign.
+    pub fn is_unsigned(&self) -> bool {
+        matches!(self.kind, ParameterKind::Unsigned(_) | ParameterKind::Pointer)
+    }
+
     /// Describes the type for readers.
     pub fn type_text(&self) -> &'static str {
         match self.kind {

@@ -1,7 +1,8 @@
 //! Losses, and what to do about them.
 
 use crate::cells::wrapped;
-use crate::{Context, human};
+use crate::context::Context;
+use crate::human::human;
 use std::io::{self, Write};
 use std::sync::Arc;
 use xputrace_model::diagnostic::{Site, Sources};

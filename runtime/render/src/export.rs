@@ -1,11 +1,11 @@
 //! Outputs: all the forms in which a run presents its results.
 //!
-//! To add one, write a file in this crate with an [`Exporter`] and list it in [`FORMATS`] or
-//! [`FILES`]; command line, help and run pick it up. What is made of a recording's events, without a script, is an
-//! [`EventExporter`] in [`EVENT_FORMATS`].
+//! To add one, write a file in this crate with an [`Exporter`] and list it in [`crate::FORMATS`] or
+//! [`crate::FILES`]; command line, help and run pick it up. What is made of a recording's events, without a script, is an
+//! [`EventExporter`] in [`crate::EVENT_FORMATS`].
 
+use crate::context::Context;
 use crate::hits::HitRow;
-use crate::{Context, fold, json, ndjson, text};
 use std::io::{self, Write};
 use std::sync::Arc;
 use xputrace_model::context::GpuContext;
@@ -58,9 +58,6 @@ pub struct Format {
     pub open: fn() -> Box<dyn Exporter>,
 }
 
-/// The choices of `-f`; the first is the default.
-pub const FORMATS: &[Format] = &[text::FORMAT, json::FORMAT, ndjson::FORMAT];
-
 /// An output with an option and a file of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct FileOutput {
@@ -73,9 +70,6 @@ pub struct FileOutput {
 
 /// An exporter and its file's path.
 pub type OpenFile = (Box<dyn Exporter>, String);
-
-/// The options that write a file at the end of a run.
-pub const FILES: &[FileOutput] = &[fold::FOLDED, fold::FLAMEGRAPH];
 
 /// Writes the events of a recording in one form. They come in the order in which handlers would see them.
 pub trait EventExporter {
@@ -158,6 +152,3 @@ pub struct EventFormat {
     pub schema: fn() -> String,
     pub open: fn() -> Box<dyn EventExporter>,
 }
-
-/// The formats of `xputrace export`.
-pub const EVENT_FORMATS: &[EventFormat] = &[ndjson::EVENTS];

@@ -3,8 +3,8 @@
 //! A folded line is `outermost;…;innermost WEIGHT`, as in Brendan Gregg's scripts. Further keys of
 //! the map become frames on top: `main;forward;cudaLaunchKernel;matmul 1234`.
 
-use crate::UNLIMITED;
 use crate::cells::printable;
+use crate::context::UNLIMITED;
 use crate::export::{Exporter, FileOutput, Maps};
 use crate::rows::{LOST_STACK, NamedFrame, Part, merged, shorten_names};
 use std::collections::BTreeMap;

@@ -20,9 +20,9 @@
 //! bytes, names are whole. As in bpftrace, several keys are joined with a comma, a missing key is `-`,
 //! and a stack is one line per frame.
 
-use crate::Context;
 use crate::account::{map_of, place};
 use crate::cells::{filled, quantiles, shown_text};
+use crate::context::Context;
 use crate::datum;
 use crate::export::{Exporter, Format};
 use crate::print::{stack_lines, unescaped};

@@ -16,13 +16,13 @@ mod rows;
 mod schema;
 mod values;
 
-use crate::Context;
+use crate::cells::shown_text;
+use crate::context::Context;
 use crate::datum;
 use crate::export::{EventFormat, Exporter, Format};
 use crate::json::{cell, end, gap, object, type_name};
 use crate::print::unescaped;
 use crate::rows::{NamedFrame, NamedStack, Part, Row, named, rows as rows_of};
-use crate::shown_text;
 use serde_json::{Map, Value as Json, json};
 use std::io::{self, Write};
 use xputrace_model::object::{Datum, Dump};

@@ -1,6 +1,6 @@
 //! What a script prints: texts whose stacks are named here.
 
-use crate::human;
+use crate::human::human;
 use crate::rows::named;
 use xputrace_model::output::{Member, Piece, StackNames};
 use xputrace_model::stack::StackKey;

@@ -12,12 +12,12 @@
 
 use crate::account::write_end;
 use crate::cells::{alike, columns, filled, padded, printable, quantiles, shorten, shown_text, told_apart};
+use crate::context::Context;
 use crate::datum;
 use crate::export::{Exporter, Format};
-use crate::human::{binary, exact};
+use crate::human::{binary, exact, human};
 use crate::print::{object, printed};
 use crate::rows::{NamedStack, Part, Row, named, rows, shorten_names};
-use crate::{Context, human};
 use std::io::{self, Write};
 use xputrace_model::bucket::Bounds;
 use xputrace_model::gap::Gap;

@@ -28,7 +28,6 @@ use xputrace_render::{AboutRecording, EventExporter, EventNames, Exported, Expor
 use xputrace_tracer::recording::{Damage, Hit, Meta, Reader, every_event};
 use xputrace_tracer::replay::{Opened, Outcome, open};
 use xputrace_tracer::{Pipeline, Sink, State};
-use xputrace_wire::cuda_calls::{FunctionId, ParameterKind};
 
 const SOFTWARE_GPU: &str = "the GPU times of this recording come from the software GPU: they mean nothing";
 
@@ -147,11 +146,11 @@ fn about(meta: &Meta, hits: &HitReader, is_of_software_gpu: bool) -> AboutRecord
 
 fn exported(probe: &Probe) -> Exported {
     let function = match &probe.target {
-        Target::Api(functions) => functions.iter().next().and_then(FunctionId::function),
+        Target::Api(functions) => functions.iter().next().and_then(|it| it.function()),
         _ => None,
     };
-    let kind = |name: &str| Some(function?.parameter(name)?.kind);
-    let is_unsigned = |name: &str| matches!(kind(name), Some(ParameterKind::Unsigned(_) | ParameterKind::Pointer));
+    let parameter = |name: &str| function?.parameter(name);
+    let is_unsigned = |name: &str| parameter(name).is_some_and(|it| it.is_unsigned());
     let argument = |name: &String| ExportedArgument { name: name.clone(), is_unsigned: is_unsigned(name) };
     Exported { event: probe.event, arguments: probe.arguments.iter().map(argument).collect() }
 }
@@ -159,7 +158,7 @@ fn exported(probe: &Probe) -> Exported {
 impl Sink for Exporting {
     fn interpret(&mut self, probe: ProbeId, event: &GpuContext, state: &mut State) {
         let Exporting { exporter, out, stacks, has_python, .. } = self;
-        let mut names = Names { stacks: stacks.names(None, state), state, has_python: *has_python };
+        let mut names = RecordingNames { stacks: stacks.names(None, state), state, has_python: *has_python };
         if let Err(failure) = exporter.event(out, probe.index(), event, &mut names) {
             self.failure = Some(failure);
         }
@@ -169,7 +168,7 @@ impl Sink for Exporting {
         let Exporting { exporter, out, stacks, hits, has_python, losses, .. } = self;
         hits.count_lost_stacks(hit, losses);
         let Some(row) = hits.row(hit) else { return losses.add(Loss::Malformed, 1) };
-        let mut names = Names { stacks: stacks.names(None, state), state, has_python: *has_python };
+        let mut names = RecordingNames { stacks: stacks.names(None, state), state, has_python: *has_python };
         if let Err(failure) = exporter.hit(out, &row, &mut names) {
             self.failure = Some(failure);
         }
@@ -186,13 +185,13 @@ impl Sink for Exporting {
 }
 
 /// The names of a recording at one moment.
-struct Names<'a> {
+struct RecordingNames<'a> {
     stacks: stacks::Names<'a>,
     state: &'a State,
     has_python: bool,
 }
 
-impl StackNames for Names<'_> {
+impl StackNames for RecordingNames<'_> {
     fn frames(&mut self, stack: StackKey) -> Option<Frames> {
         let is_unknown = matches!(stack, StackKey::CollectorPython { .. }) && !self.has_python;
         if is_unknown { None } else { self.stacks.frames(stack) }
@@ -203,7 +202,7 @@ impl StackNames for Names<'_> {
     }
 }
 
-impl EventNames for Names<'_> {
+impl EventNames for RecordingNames<'_> {
     fn text(&self, id: u64) -> Option<&str> {
         self.state.names().get(id).map(|it| &**it)
     }

@@ -6,7 +6,7 @@
 //! {"event":"losses","losses":{…},"rows":{…}}  last: a file without it was cut
 //! ```
 //! A row has every field of its event ([`super::schema`]). How it is written is worked out once for each kind of event
-//! ([`Slot`]), so that a row costs little more than its bytes.
+//! ([`FieldForm`]), so that a row costs little more than its bytes.
 
 use super::schema::{self, key_of};
 use super::values::{Values, quoted};
@@ -35,7 +35,7 @@ struct Form {
     event: Event,
     /// `{"event":"kernel"`
     start: Vec<u8>,
-    slots: Vec<Slot>,
+    fields: Vec<FieldForm>,
     n_rows: u64,
 }
 
@@ -48,16 +48,16 @@ struct HitForm {
 }
 
 /// A field of a row.
-struct Slot {
+struct FieldForm {
     /// `,"time":`; `{` in place of the comma for the first of a nested object.
     key: Vec<u8>,
     /// The word that says whether there is a value.
     flag: Option<usize>,
-    value: Slotted,
+    value: ValueForm,
 }
 
 /// Where a value is, and how it is written.
-enum Slotted {
+enum ValueForm {
     Signed(usize),
     Unsigned(usize),
     Bool(usize),
@@ -65,15 +65,15 @@ enum Slotted {
     Comm(usize),
     Stack(usize),
     Dim3(usize),
-    Object(Vec<Slot>),
+    Object(Vec<FieldForm>),
     /// An object that is likely to be the same in the next row.
-    Kept(Box<Kept>),
-    Arguments(Vec<Slot>),
+    KeptObject(Box<KeptObject>),
+    Arguments(Vec<FieldForm>),
 }
 
 /// An object and the words that it was made of.
-struct Kept {
-    slots: Vec<Slot>,
+struct KeptObject {
+    fields: Vec<FieldForm>,
     words: Vec<usize>,
     values: Vec<u64>,
     json: Vec<u8>,
@@ -98,7 +98,7 @@ impl EventExporter for Rows {
         let Some(form) = forms.get_mut(exported) else { return Ok(()) };
         form.n_rows += 1;
         waiting.extend_from_slice(&form.start);
-        put_all(&mut form.slots, words, values, names, waiting);
+        put_all(&mut form.fields, words, values, names, waiting);
         waiting.extend_from_slice(b"}\n");
         self.write(out, MOST_WAITING)
     }
@@ -181,8 +181,8 @@ fn start(event: Event) -> Vec<u8> {
 impl Form {
     fn of(exported: &Exported) -> Self {
         let Exported { event, arguments } = exported;
-        let slots = event.fields().iter().filter_map(|it| Slot::of(*event, it, arguments)).collect();
-        Form { event: *event, start: start(*event), slots, n_rows: 0 }
+        let fields = event.fields().iter().filter_map(|it| FieldForm::of(*event, it, arguments)).collect();
+        Form { event: *event, start: start(*event), fields, n_rows: 0 }
     }
 }
 
@@ -194,7 +194,7 @@ impl HitForm {
     }
 }
 
-impl Slot {
+impl FieldForm {
     /// Returns how a field is written; `None` for fields that rows don't have.
     fn of(event: Event, field: &Field, arguments: &[ExportedArgument]) -> Option<Self> {
         let (flag, at) = match field.from {
@@ -203,67 +203,67 @@ impl Slot {
             From::Probe => return None,
         };
         let nested =
-            |fields: &[Field], event| object(fields.iter().filter_map(|it| Slot::of(event, it, &[])).collect());
+            |fields: &[Field], event| object(fields.iter().filter_map(|it| FieldForm::of(event, it, &[])).collect());
         let (flag, value) = match field.kind {
-            FieldType::Int if schema::is_unsigned(event.columns(), field) => (flag, Slotted::Unsigned(at)),
-            FieldType::Int => (flag, Slotted::Signed(at)),
-            FieldType::Bool => (flag, Slotted::Bool(at)),
-            FieldType::Name => (flag, Slotted::Text(at)),
-            FieldType::Comm => (flag, Slotted::Comm(at)),
-            FieldType::Stack => (flag, Slotted::Stack(at)),
-            FieldType::Dim3 => (flag, Slotted::Dim3(at)),
-            FieldType::Launch => (Some(word::JOINED), Slotted::Object(nested(LAUNCH, Event::Launch))),
-            FieldType::Parts(parts) => (flag, Slotted::Kept(Box::new(Kept::of(nested(parts, event))))),
-            FieldType::Arguments => (flag, Slotted::Arguments(object(argument_slots(arguments)))),
+            FieldType::Int if schema::is_unsigned(event.columns(), field) => (flag, ValueForm::Unsigned(at)),
+            FieldType::Int => (flag, ValueForm::Signed(at)),
+            FieldType::Bool => (flag, ValueForm::Bool(at)),
+            FieldType::Name => (flag, ValueForm::Text(at)),
+            FieldType::Comm => (flag, ValueForm::Comm(at)),
+            FieldType::Stack => (flag, ValueForm::Stack(at)),
+            FieldType::Dim3 => (flag, ValueForm::Dim3(at)),
+            FieldType::Launch => (Some(word::JOINED), ValueForm::Object(nested(LAUNCH, Event::Launch))),
+            FieldType::Parts(parts) => (flag, ValueForm::KeptObject(Box::new(KeptObject::of(nested(parts, event))))),
+            FieldType::Arguments => (flag, ValueForm::Arguments(object(argument_forms(arguments)))),
             FieldType::Entry => return None,
         };
-        Some(Slot { key: format!(",\"{}\":", key_of(field)).into_bytes(), flag, value })
+        Some(FieldForm { key: format!(",\"{}\":", key_of(field)).into_bytes(), flag, value })
     }
 
     fn words(&self, all: &mut Vec<usize>) {
         all.extend(self.flag);
         match &self.value {
-            Slotted::Signed(at)
-            | Slotted::Unsigned(at)
-            | Slotted::Bool(at)
-            | Slotted::Text(at)
-            | Slotted::Stack(at) => all.push(*at),
-            Slotted::Comm(at) => all.extend([*at, at + 1]),
-            Slotted::Dim3(at) => all.extend([*at, at + 1, at + 2]),
-            Slotted::Object(slots) | Slotted::Arguments(slots) => slots.iter().for_each(|it| it.words(all)),
-            Slotted::Kept(kept) => all.extend(&kept.words),
+            ValueForm::Signed(at)
+            | ValueForm::Unsigned(at)
+            | ValueForm::Bool(at)
+            | ValueForm::Text(at)
+            | ValueForm::Stack(at) => all.push(*at),
+            ValueForm::Comm(at) => all.extend([*at, at + 1]),
+            ValueForm::Dim3(at) => all.extend([*at, at + 1, at + 2]),
+            ValueForm::Object(fields) | ValueForm::Arguments(fields) => fields.iter().for_each(|it| it.words(all)),
+            ValueForm::KeptObject(kept) => all.extend(&kept.words),
         }
     }
 }
 
-/// Makes slots those of a nested object.
-fn object(mut slots: Vec<Slot>) -> Vec<Slot> {
-    slots.first_mut().into_iter().for_each(|it| it.key[0] = b'{');
-    slots
+/// Makes fields those of a nested object.
+fn object(mut fields: Vec<FieldForm>) -> Vec<FieldForm> {
+    fields.first_mut().into_iter().for_each(|it| it.key[0] = b'{');
+    fields
 }
 
-fn argument_slots(arguments: &[ExportedArgument]) -> Vec<Slot> {
-    let slot = |(n, it): (usize, &ExportedArgument)| {
+fn argument_forms(arguments: &[ExportedArgument]) -> Vec<FieldForm> {
+    let form = |(n, it): (usize, &ExportedArgument)| {
         let at = word::call::ARGUMENT + n;
-        let value = if it.is_unsigned { Slotted::Unsigned(at) } else { Slotted::Signed(at) };
+        let value = if it.is_unsigned { ValueForm::Unsigned(at) } else { ValueForm::Signed(at) };
         let key = format!(",{}:", quoted(&it.name)).into_bytes();
-        Slot { key, flag: Some(word::call::HAS_ARGUMENT + n), value }
+        FieldForm { key, flag: Some(word::call::HAS_ARGUMENT + n), value }
     };
-    arguments.iter().enumerate().map(slot).collect()
+    arguments.iter().enumerate().map(form).collect()
 }
 
-impl Kept {
-    fn of(slots: Vec<Slot>) -> Self {
+impl KeptObject {
+    fn of(fields: Vec<FieldForm>) -> Self {
         let mut words = Vec::new();
-        slots.iter().for_each(|it| it.words(&mut words));
-        Kept { slots, words, values: Vec::new(), json: Vec::new() }
+        fields.iter().for_each(|it| it.words(&mut words));
+        KeptObject { fields, words, values: Vec::new(), json: Vec::new() }
     }
 
     fn put(&mut self, words: &GpuContext, values: &mut Values, names: &mut dyn EventNames, out: &mut Vec<u8>) {
         let is_same = !self.json.is_empty() && self.words.iter().zip(&self.values).all(|(at, it)| words[*at] == *it);
         if !is_same {
             self.json.clear();
-            put_object(&mut self.slots, words, values, names, &mut self.json);
+            put_object(&mut self.fields, words, values, names, &mut self.json);
             self.values.clear();
             self.values.extend(self.words.iter().map(|at| words[*at]));
         }
@@ -272,21 +272,27 @@ impl Kept {
 }
 
 fn put_object(
-    slots: &mut [Slot],
+    fields: &mut [FieldForm],
     words: &GpuContext,
     values: &mut Values,
     names: &mut dyn EventNames,
     out: &mut Vec<u8>,
 ) {
-    if slots.is_empty() {
+    if fields.is_empty() {
         out.push(b'{');
     }
-    put_all(slots, words, values, names, out);
+    put_all(fields, words, values, names, out);
     out.push(b'}');
 }
 
-fn put_all(slots: &mut [Slot], words: &GpuContext, values: &mut Values, names: &mut dyn EventNames, out: &mut Vec<u8>) {
-    for Slot { key, flag, value } in slots {
+fn put_all(
+    fields: &mut [FieldForm],
+    words: &GpuContext,
+    values: &mut Values,
+    names: &mut dyn EventNames,
+    out: &mut Vec<u8>,
+) {
+    for FieldForm { key, flag, value } in fields {
         out.extend_from_slice(key);
         match flag {
             Some(flag) if words[*flag] == 0 => out.extend_from_slice(b"null"),
@@ -295,23 +301,23 @@ fn put_all(slots: &mut [Slot], words: &GpuContext, values: &mut Values, names: &
     }
 }
 
-fn put(value: &mut Slotted, words: &GpuContext, values: &mut Values, names: &mut dyn EventNames, out: &mut Vec<u8>) {
+fn put(value: &mut ValueForm, words: &GpuContext, values: &mut Values, names: &mut dyn EventNames, out: &mut Vec<u8>) {
     match value {
-        Slotted::Signed(at) => values.signed(out, words[*at] as i64),
-        Slotted::Unsigned(at) => values.unsigned(out, words[*at]),
-        Slotted::Bool(at) => out.extend_from_slice(if words[*at] != 0 { b"true" } else { b"false" }),
-        Slotted::Text(at) => values.text(out, words[*at], names),
-        Slotted::Comm(at) => values.comm(out, [words[*at], words[*at + 1]]),
-        Slotted::Stack(at) => values.stack(out, words[*at], names),
-        Slotted::Dim3(at) => {
+        ValueForm::Signed(at) => values.signed(out, words[*at] as i64),
+        ValueForm::Unsigned(at) => values.unsigned(out, words[*at]),
+        ValueForm::Bool(at) => out.extend_from_slice(if words[*at] != 0 { b"true" } else { b"false" }),
+        ValueForm::Text(at) => values.text(out, words[*at], names),
+        ValueForm::Comm(at) => values.comm(out, [words[*at], words[*at + 1]]),
+        ValueForm::Stack(at) => values.stack(out, words[*at], names),
+        ValueForm::Dim3(at) => {
             for (n, before) in b"[,,".iter().enumerate() {
                 out.push(*before);
                 values.signed(out, words[*at + n] as i64);
             }
             out.push(b']');
         }
-        Slotted::Object(slots) | Slotted::Arguments(slots) => put_object(slots, words, values, names, out),
-        Slotted::Kept(kept) => kept.put(words, values, names, out),
+        ValueForm::Object(fields) | ValueForm::Arguments(fields) => put_object(fields, words, values, names, out),
+        ValueForm::KeptObject(kept) => kept.put(words, values, names, out),
     }
 }
 

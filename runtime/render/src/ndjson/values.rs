@@ -1,8 +1,8 @@
 //! Values as JSON text, for very many rows: each text and each stack is escaped once.
 
+use crate::cells::shown_text;
 use crate::export::EventNames;
 use crate::rows::{NamedFrame, named};
-use crate::shown_text;
 use rustc_hash::FxHashMap;
 use std::fmt::Write as _;
 use xputrace_model::stack::StackKey;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use xputrace_model::loss::Losses;
 use xputrace_model::plan::{ContextWord, Demand, Detail, HostEvent, HostEvents};
 use xputrace_model::stack::{Frame, StackKey};
-use xputrace_wire::cuda_calls::{Function, FunctionId};
+use xputrace_wire::cuda_calls::{Function, FunctionId, Functions, functions};
 
 /// The file's header.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -74,6 +74,15 @@ impl Meta {
             call_ranges: demand.has(Detail::CallRanges),
             ..self
         }
+    }
+
+    /// Returns the functions whose calls were recorded as `api` events.
+    pub(crate) fn functions(&self) -> Functions {
+        let recorded = functions().iter().filter(|it| self.api.iter().any(|name| name == it.name()));
+        recorded.fold(Functions::NONE, |mut all, it| {
+            all.add(it.id);
+            all
+        })
     }
 
     /// Names the host events and functions that a script asks for and that were not recorded.

@@ -6,7 +6,6 @@ use xputrace_model::plan::{
     Activities, Activity, Calls, Demand, Detail, Details, Functions, HostEvent, HostEvents, Place, Plan, Probe, Target,
 };
 use xputrace_model::schema::Event;
-use xputrace_wire::cuda_calls::{Function, functions};
 
 /// Returns a plan with a probe for each kind of event that a recording may have, and for each function whose calls are in
 /// it. Their handlers are the sink's: [`crate::Sink::interpret`] gets every event with all that is known of it. What was
@@ -19,7 +18,7 @@ pub fn every_event(meta: &Meta) -> Plan {
     probes.push(of(Event::Launch, Target::Calls(Calls::ALL)));
     let hosts = demand.host_events.iter().filter(|it| *it != HostEvent::Api);
     probes.extend(hosts.map(|it| of(Event::Host(it), Target::None)));
-    probes.extend(recorded_functions(meta).map(of_function));
+    probes.extend(of_functions(&demand.api));
     Plan { probes, demand, strings: vec![String::new()], ..Plan::default() }
 }
 
@@ -27,30 +26,26 @@ fn of(event: Event, target: Target) -> Probe {
     Probe { target, sees_unjoined: true, ..Probe::of(event, Place::Tracer) }
 }
 
-/// Each function has a probe of its own, since each has its own parameters.
-fn of_function(it: &Function) -> Probe {
-    let mut only = Functions::NONE;
-    only.add(it.id);
-    let readable = it.parameters.iter().filter(|it| it.is_integer()).take(MOST_ARGUMENTS);
-    let arguments = readable.map(|it| it.name.to_owned()).collect();
-    Probe { arguments, ..of(Event::Host(HostEvent::Api), Target::Api(Box::new(only))) }
-}
-
-fn recorded_functions(meta: &Meta) -> impl Iterator<Item = &'static Function> {
-    functions().iter().filter(|it| meta.api.iter().any(|name| name == it.name()))
+/// Returns a probe for each function, since each has its own parameters.
+fn of_functions(functions: &Functions) -> impl Iterator<Item = Probe> {
+    functions.iter().filter_map(|id| {
+        let mut only = Functions::NONE;
+        only.add(id);
+        let readable = id.function()?.parameters.iter().filter(|it| it.is_integer()).take(MOST_ARGUMENTS);
+        let arguments = readable.map(|it| it.name.to_owned()).collect();
+        Some(Probe { arguments, ..of(Event::Host(HostEvent::Api), Target::Api(Box::new(only))) })
+    })
 }
 
 fn demand(meta: &Meta) -> Demand {
     let is_recorded = |it: &HostEvent| meta.host_events.iter().any(|name| name == it.name());
     let host_events: Vec<HostEvent> = HostEvent::ALL.iter().copied().filter(is_recorded).collect();
-    let mut api = Functions::NONE;
-    recorded_functions(meta).for_each(|it| api.add(it.id));
     Demand {
         calls: Calls::ALL,
         activities: Activities::ALL,
         host_events: HostEvents::of(&host_events),
         required: HostEvents::NONE,
-        api,
+        api: meta.functions(),
         details: details(meta),
     }
 }

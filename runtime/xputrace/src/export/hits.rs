@@ -219,7 +219,7 @@ mod tests {
         let reader = reader("tracepoint:a:b", &fields, None);
         let mut context = vec![0; 32];
         context[..2].copy_from_slice(&(-3i16).to_le_bytes());
-        context[4..8].copy_from_slice(&(24 | 5 << 16u32).to_le_bytes());
+        context[4..8].copy_from_slice(&(24u32 | 5 << 16).to_le_bytes());
         context[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
         context[16..20].copy_from_slice(b"abcd");
         context[24..28].copy_from_slice(b"/dev");
