@@ -4,7 +4,7 @@ use crate::cli::{self, CompletionsOptions, Shell};
 use crate::console;
 use anyhow::Result;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Arg, Command};
+use clap::{Arg, Command, ValueHint};
 use clap_complete::aot;
 use std::process::ExitCode;
 use xputrace_model::schema::Event;
@@ -102,16 +102,21 @@ fn fish() -> String {
     // An option whose value is being typed is none that can be parsed: no verb has come yet.
     let mut text = generated(aot::Fish, table.clone()).replacen("    or return\n", "    or return 0\n", 1);
     let first = format!("__fish_{NAME}_needs_command");
-    table.get_positionals().for_each(|it| text += &fish_names(&first, it));
+    text += &fish_words(&first, &table);
     for verb in table.get_subcommands() {
-        let when = format!("__fish_{NAME}_using_subcommand {}", verb.get_name());
-        verb.get_positionals().for_each(|it| text += &fish_names(&when, it));
+        text += &fish_words(&format!("__fish_{NAME}_using_subcommand {}", verb.get_name()), verb);
     }
     text
 }
 
-fn fish_names(when: &str, argument: &Arg) -> String {
-    let files = if argument.get_id() == SCRIPT { "" } else { " -f" };
+/// Completes a verb's words. fish offers files beside them, unless it is told not to.
+fn fish_words(when: &str, verb: &Command) -> String {
+    let takes_files = verb.get_positionals().any(|it| it.get_value_hint() == ValueHint::FilePath);
+    verb.get_positionals().map(|it| fish_names(when, it, takes_files)).collect()
+}
+
+fn fish_names(when: &str, argument: &Arg, takes_files: bool) -> String {
+    let files = if takes_files { "" } else { " -f" };
     let line = |Candidate { name, meaning }: Candidate| {
         let meaning = meaning.replace('\\', "\\\\").replace('\'', "\\'");
         format!("complete -c {NAME} -n \"{when}\"{files} -a \"{name}\" -d '{meaning}'\n")

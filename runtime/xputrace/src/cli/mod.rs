@@ -209,7 +209,7 @@ fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocati
     if let (Some(word), false) =
         (command.first(), matches!(verb, Verb::Run(_) | Verb::Record(_) | Verb::List(_) | Verb::Explain(_)))
     {
-        let (verb, word) = (words.verb.as_deref().unwrap_or_default(), word.to_string_lossy());
+        let (verb, word) = (words.intended_verb().unwrap_or_default(), word.to_string_lossy());
         return Err(usage(format!("`{verb}` takes no command: leave out `-- {word}`")));
     }
     let run = |script: ScriptOptions, options| script.meaning(words, command, options);
@@ -397,6 +397,7 @@ mod tests {
                 &["xputrace", "check", "x", "--comm", "train"],
                 "`check` has no option `--comm`; `xputrace check --help` lists those it has",
             ),
+            (&["xputrace", "export", "ndjson", "x", "--", "./t"], "`export` takes no command: leave out `-- ./t`"),
             (&["xputrace", "demo", "-q"], "unexpected argument '-q' found"),
             (&["xputrace", "demo", "--ms=5"], "unexpected argument '--ms' found"),
             (&["xputrace", "over100ms", "check"], "a verb comes before the script: put `over100ms` after it"),
