@@ -45,7 +45,7 @@ struct TypedLines;
 
 impl Exporter for TypedLines {
     fn output(&mut self, out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> io::Result<()> {
-        lines(output, context).into_iter().try_for_each(|it| writeln!(out, "{it}"))
+        lines(output, context).iter().try_for_each(|it| writeln!(out, "{}", values::escaped(it.to_string())))
     }
 }
 

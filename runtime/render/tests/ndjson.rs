@@ -42,7 +42,7 @@ fn each_element_of_a_map_has_its_typed_key() {
     let key = |n: i64, name: Value, on: bool, at: u32| vec![Value::Int(n), name, Value::Bool(on), stack(at)];
     let counted = vec![
         (key(0, string("sample"), true, 1), Cell::Number(3)),
-        (key(-1, string("a,b\n\x1b"), false, 9), Cell::Number(4)),
+        (key(-1, string("a,b\n\x1b\u{9b}"), false, 9), Cell::Number(4)),
         (key(2, Value::Missing, false, 3), Cell::Number(5)),
     ];
     let plain =
@@ -128,7 +128,7 @@ fn lines(
 ) -> String {
     let (mut exporter, mut out) = (exporter(), Vec::new());
     let about = AboutRecording {
-        command: vec!["./train".into(), "a b".into()],
+        command: vec!["./train".into(), "a\u{9b} b".into()],
         machine: "Linux".into(),
         recorder: "xputrace 0".into(),
         unix_seconds: 1,

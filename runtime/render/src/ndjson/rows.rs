@@ -9,7 +9,7 @@
 //! ([`FieldForm`]), so that a row costs little more than its bytes.
 
 use super::schema::{self, key_of};
-use super::values::{Values, quoted};
+use super::values::{Values, escaped, quoted};
 use crate::export::{AboutRecording, EventExporter, EventNames, Exported, ExportedArgument};
 use crate::hits::{HIT_EVENTS, HitRow, HitValue, hit_fields};
 use serde_json::{Map, Value as Json, json};
@@ -128,7 +128,7 @@ impl EventExporter for Rows {
 
 impl Rows {
     fn line(&mut self, it: &Json) {
-        self.waiting.extend_from_slice(it.to_string().as_bytes());
+        self.waiting.extend_from_slice(escaped(it.to_string()).as_bytes());
         self.waiting.push(b'\n');
     }
 

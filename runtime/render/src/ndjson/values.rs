@@ -88,16 +88,19 @@ impl Values {
     }
 }
 
-/// Returns a text of the target as a string of JSON. All control characters are escaped, not only those that JSON asks for:
-/// a line may be shown on a terminal.
+/// Returns a text of the target as a string of JSON.
 pub(super) fn quoted(text: &str) -> String {
-    let json = serde_json::Value::from(shown_text(text)).to_string();
+    escaped(serde_json::Value::from(shown_text(text)).to_string())
+}
+
+/// Escapes the control characters that JSON leaves as they are too: a line may be shown on a terminal.
+pub(super) fn escaped(json: String) -> String {
     if !json.chars().any(char::is_control) {
         return json;
     }
     json.chars().fold(String::with_capacity(json.len() + 8), |mut all, it| {
         match it.is_control() {
-            // Those of two bytes that JSON leaves as they are. Writing to a string can't fail.
+            // Writing to a string can't fail.
             true => drop(write!(all, "\\u{:04x}", u32::from(it))),
             false => all.push(it),
         }
