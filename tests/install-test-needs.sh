@@ -2,8 +2,24 @@
 # Installs what some tests need: bpftool, which loads objects; Go, whose programs move their stacks; musl, another C
 # library; gdb, whose stacks ours are compared with; bpftrace, whose results are compared with those of its translated
 # programs; clang and libbpf's headers, for objects made of C; zsh, fish and groff, which are given completions and manual
-# pages; and the versions of Python whose frames are read. Without them those tests are skipped by name, so a failure here is
-# not an error.
+# pages; the versions of Python whose frames are read; and NVIDIA's assembler, which compiles what handlers become. Without them
+# those tests are skipped by name, so a failure here is not an error.
+
+# It is in a wheel of the CUDA compiler, which needs neither root nor a GPU.
+has_ptxas() { [ -n "${PTXAS:-}" ] || command -v ptxas >/dev/null || [ -e "$ptxas" ]; }
+ptxas=${CARGO_TARGET_DIR:-target}/ptxas/ptxas
+bring_ptxas() {
+    local wheels
+    wheels=$(mktemp -d) || return
+    echo "fetching, for the tests: ptxas (the wheel nvidia-cuda-nvcc)"
+    python3 -m pip download -qqq --disable-pip-version-check --no-deps -d "$wheels" nvidia-cuda-nvcc &&
+        python3 -m zipfile -e "$wheels"/*.whl "$wheels/all" && mkdir -p "$(dirname "$ptxas")" &&
+        install -m 755 "$wheels"/all/nvidia/*/bin/ptxas "$ptxas"
+    rm -rf "$wheels"
+}
+cd "$(dirname "$0")/.." || exit 0
+has_ptxas || bring_ptxas || echo "no ptxas here: the tests that assemble PTX are skipped"
+
 [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || exit 0
 
 install() { # package

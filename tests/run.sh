@@ -12,6 +12,8 @@ if [ "$(id -u)" -eq 0 ]; then
     mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing
 fi
 export PATH=$PATH:/usr/sbin
+ptxas=${CARGO_TARGET_DIR:-target}/ptxas/ptxas
+[ ! -x "$ptxas" ] || export PTXAS=${PTXAS:-$(realpath "$ptxas")}
 
 echo "building (the first time this takes some minutes)"
 cargo build --release -p xputrace || exit 1
