@@ -13,8 +13,14 @@ bring_ptxas() {
     wheels=$(mktemp -d) || return
     echo "fetching, for the tests: ptxas (the wheel nvidia-cuda-nvcc)"
     python3 -m pip download -qqq --disable-pip-version-check --no-deps -d "$wheels" nvidia-cuda-nvcc &&
-        python3 -m zipfile -e "$wheels"/*.whl "$wheels/all" && mkdir -p "$(dirname "$ptxas")" &&
-        install -m 755 "$wheels"/all/nvidia/*/bin/ptxas "$ptxas"
+        mkdir -p "$(dirname "$ptxas")" && python3 - "$wheels"/*.whl "$ptxas" <<'END'
+import os, sys, zipfile
+wheel, to = zipfile.ZipFile(sys.argv[1]), sys.argv[2]
+[name] = [it for it in wheel.namelist() if it.endswith("/bin/ptxas")]
+open(to + ".part", "wb").write(wheel.read(name))
+os.chmod(to + ".part", 0o755)
+os.rename(to + ".part", to)
+END
     rm -rf "$wheels"
 }
 cd "$(dirname "$0")/.." || exit 0
