@@ -69,7 +69,8 @@ unsafe fn deliver_record(
     delivery: &mut Delivery<'_>,
 ) {
     let is_ours = |context, stream| twins.is_some_and(|it| it.has_stream(context, stream));
-    let convert = |time| scale.map_or(time, |it| it.realtime(time));
+    // 0 is a time that CUPTI doesn't tell.
+    let convert = |time: Realtime| scale.filter(|_| time.0 != 0).map_or(time, |it| it.realtime(time));
     // SAFETY: the caller promises a record that CUPTI stepped to, of this extent; each is read as its own kind.
     unsafe {
         match records::read(record, extent) {
@@ -78,8 +79,7 @@ unsafe fn deliver_record(
             Record::Kernel(it, _) if is_ours(it.context, it.stream) => {}
             Record::Kernel(mut it, name) => {
                 (it.start, it.end) = (convert(it.start), convert(it.end));
-                let known = |it: Realtime| if it.0 == 0 { it } else { convert(it) };
-                (it.queued, it.submitted) = (known(it.queued), known(it.submitted));
+                (it.queued, it.submitted) = (convert(it.queued), convert(it.submitted));
                 delivery.kernel(it, name);
             }
             Record::Memset(mut it) => {

@@ -59,6 +59,16 @@ pub const EVENT_RECORDS: &[EventRecords] = &[
     },
 ];
 
+const _: () = {
+    // Each such event is in the list above.
+    let (mut listed, mut at) = (HostEvents::NONE, 0);
+    while at < EVENT_RECORDS.len() {
+        listed = listed.with(HostEvents::of(&[EVENT_RECORDS[at].event]));
+        at += 1;
+    }
+    assert!(listed.contains_all(HostEvents::OF_RECORDS));
+};
+
 /// `CUPTI_ACTIVITY_KIND_COMPUTE_ENGINE_CTX_SWITCH`.
 pub const KIND_CONTEXT_SWITCH: u32 = 57;
 

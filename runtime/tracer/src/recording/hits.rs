@@ -45,8 +45,8 @@ mod slot {
 }
 
 /// What a recording always requests from the collector. Of CUDA's calls it has the waits, allocations and frees, those that
-/// record events, create or destroy streams, and the `api` events that the script asks for; and it has CUPTI's overhead and
-/// unified memory only if the script asks.
+/// record events, create or destroy streams, and the `api` events that the script asks for; and it has what CUPTI
+/// makes records of only if the script asks.
 const EVERYTHING: Demand = Demand {
     calls: Calls::ALL,
     // A graph as a whole follows from its nodes.
