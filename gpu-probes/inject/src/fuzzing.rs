@@ -10,7 +10,7 @@ const MAPPED_AT: u64 = 0x7f00_0000_0000;
 /// Addresses in the file that are looked up.
 const LOOKED_UP: u64 = 64;
 
-/// Reads all that is ever read of a file that this process has under a path, which has this inode and so many bytes.
+/// Reads everything that inspection ever reads of a file of this process, given its path, inode and size in bytes.
 pub fn file(path: &Path, inode: u64, bytes: u64) {
     let mapping = |file_offset: u64| Mapping {
         start: MAPPED_AT,

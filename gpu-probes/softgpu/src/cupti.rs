@@ -43,7 +43,7 @@ const TIMESTAMP_CALLBACK: u32 = 22;
 const KIND_GRAPH_TRACE: u32 = 51;
 const FLUSH_FORCED: u32 = 1;
 
-/// The name of this library's file, whatever link it was loaded by: by this the collector knows that the GPU is none.
+/// The name of this library's file, whatever link it was loaded by. The collector recognizes the software GPU by this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn xputrace_softgpu_file() -> *const std::ffi::c_char {
     c"libxputrace_softgpu.so".as_ptr()

@@ -107,7 +107,7 @@ fn with_a_link_followed(path: &Path) -> io::Result<Option<PathBuf>> {
         let directory = so_far.clone();
         so_far.push(part);
         if so_far.symlink_metadata()?.is_symlink() {
-            // `join` with nothing would add a slash, behind which a file is none.
+            // `join` with an empty path would add a slash, and a file's path must not end in one.
             let (to, rest) = (directory.join(so_far.read_link()?), parts.as_path());
             return Ok(Some(if rest.as_os_str().is_empty() { to } else { to.join(rest) }));
         }

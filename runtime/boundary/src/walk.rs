@@ -29,7 +29,7 @@ pub(crate) enum End {
     Nameless(Nameless),
 }
 
-/// A name in a directory that is held open, so that nothing above it can be exchanged any more.
+/// A name in a directory that is held open, so that nothing above it can be swapped.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) directory: File,

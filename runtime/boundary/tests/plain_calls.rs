@@ -90,7 +90,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     ("gpu-probes/cubins/src/cache.rs", "DirBuilder::new(", "root's own directory, or the user's own: checked at once"),
     ("gpu-probes/cubins/src/cache.rs", "fs::symlink_metadata(", "the check of that directory"),
     ("gpu-probes/cubins/src/cache.rs", "fs::read_dir(", "that directory: nobody else can write there"),
-    ("gpu-probes/cubins/src/cache.rs", "fs::remove_file(", "likewise"),
+    ("gpu-probes/cubins/src/cache.rs", "fs::remove_file(", "root's own directory, or the user's own: checked at once"),
     (
         "gpu-probes/wire/src/cupti.rs",
         "fs::read_dir(",

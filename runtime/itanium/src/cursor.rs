@@ -19,7 +19,7 @@ impl<'a> Cursor<'a> {
         self.peek_at(0)
     }
 
-    /// Returns the byte so many after the next one; 0 beyond the end.
+    /// Returns the byte `ahead` bytes after the next one; 0 beyond the end.
     pub(crate) fn peek_at(&self, ahead: usize) -> u8 {
         self.text.as_bytes().get(self.at + ahead).copied().unwrap_or(0)
     }
@@ -51,7 +51,7 @@ impl<'a> Cursor<'a> {
         self.take(byte).then_some(())
     }
 
-    /// Takes so many bytes, which must be whole characters.
+    /// Takes the next `bytes` bytes, which must be whole characters.
     pub(crate) fn slice(&mut self, bytes: usize) -> Option<&'a str> {
         let end = self.at.checked_add(bytes)?;
         let slice = self.text.get(self.at..end)?;

@@ -41,6 +41,17 @@ pub fn to_bytes(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
+/// Returns the text up to the first NUL, or to the end: the inverse of [`padded`].
+pub fn until_nul(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|it| *it == 0).unwrap_or(bytes.len());
+    from_bytes(&bytes[..end])
+}
+
+/// Returns the text in two words of a context, padded with NULs: the name of a thread.
+pub fn of_words(low: u64, high: u64) -> String {
+    until_nul([low, high].map(u64::to_le_bytes).as_flattened())
+}
+
 /// Returns the bytes that `text` stands for, as many as fit, with a NUL behind them and zeros to the end.
 pub fn padded<const N: usize>(text: &str) -> [u8; N] {
     let bytes = to_bytes(text);

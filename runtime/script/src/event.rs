@@ -15,6 +15,7 @@ use xputrace_model::diagnostic::nearest;
 use xputrace_model::schema::{Event, Field, FieldType, From};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::Value;
+use xputrace_model::text;
 
 /// An event or its launch. Cheap to copy.
 #[derive(Clone)]
@@ -101,7 +102,7 @@ impl EventValue {
                 Some(text) => self.tagged(field, Dynamic::from(ImmutableString::from(&**text))),
                 None => Dynamic::UNIT,
             },
-            FieldType::Comm => Dynamic::from(comm(words[at], words[at + 1])),
+            FieldType::Comm => Dynamic::from(text::of_words(words[at], words[at + 1])),
             FieldType::Stack => Dynamic::from(Stack(StackKey::from_word(words[at]))),
             FieldType::Dim3 => Dynamic::from(Dim3([words[at] as i64, words[at + 1] as i64, words[at + 2] as i64])),
             FieldType::Launch if words[word::JOINED] != 0 => {
@@ -159,12 +160,6 @@ fn field_of_missing(value: &Dynamic, field: &str) -> Result<(), Box<EvalAltResul
     // Rhai's own words, which `errors` reads.
     let text = format!("Unknown property '{field}' - a getter is not registered for type '()'");
     Err(EvalAltResult::ErrorDotExpr(text, Position::NONE).into())
-}
-
-/// Decodes 16 bytes padded with NULs.
-fn comm(low: u64, high: u64) -> String {
-    let bytes: Vec<u8> = [low, high].iter().flat_map(|it| it.to_le_bytes()).take_while(|b| *b != 0).collect();
-    xputrace_model::text::from_bytes(&bytes)
 }
 
 pub(crate) fn register(engine: &mut Engine) {

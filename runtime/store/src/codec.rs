@@ -210,9 +210,7 @@ fn end_of_text(bytes: &[u8], capacity: usize) -> usize {
 }
 
 fn text(bytes: &[u8], capacity: usize) -> Arc<str> {
-    let bytes = &bytes[..bytes.len().min(capacity)];
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    xputrace_model::text::from_bytes(&bytes[..end]).into()
+    xputrace_model::text::until_nul(&bytes[..bytes.len().min(capacity)]).into()
 }
 
 /// Returns the word at a byte offset; missing bytes are 0.

@@ -91,8 +91,8 @@ pub struct Outcome {
     pub totals: Vec<CollectorTotals>,
     /// From the start of the recording to its last event.
     pub span_nanos: u64,
-    /// What CPU probes lost during the recording, except stacks: handlers count the stacks that
-    /// they use.
+    /// What CPU probes lost during the recording, except stacks (handlers count the stacks that they use), and what of it
+    /// is unreadable.
     pub losses: Losses,
     /// The unreadable parts of the recording.
     pub damage: Option<Damage>,
@@ -229,7 +229,10 @@ impl Playing {
     pub fn finish(mut self, pipeline: &mut Pipeline, sink: &mut dyn Sink) -> Outcome {
         self.run_causes(u64::MAX, pipeline, sink);
         pipeline.finish(sink);
-        let Playing { tape, clock, totals, began, .. } = self;
+        let Playing { mut tape, clock, totals, began, .. } = self;
+        if let Some(damage) = &tape.damage {
+            tape.losses.add(Loss::RecordingDamaged, u64::from(damage.blocks).max(1));
+        }
         Outcome {
             span_nanos: clock.now.saturating_sub(began),
             totals,

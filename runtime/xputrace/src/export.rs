@@ -125,9 +125,6 @@ impl Exporting {
         losses.merge(&outcome.losses);
         losses.merge(&self.losses);
         losses.add(Loss::UnnamedStack, self.stacks.n_unnamed());
-        if let Some(damage) = &outcome.damage {
-            losses.add(Loss::RecordingDamaged, u64::from(damage.blocks).max(1));
-        }
         self.exporter.finish(&mut self.out, &losses).context("cannot write the events")
     }
 }

@@ -22,7 +22,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use xputrace_boundary::create::{Access, Draft};
-use xputrace_model::loss::Loss;
 use xputrace_model::plan::Plan;
 use xputrace_model::plan::cookie;
 use xputrace_model::schema::Event;
@@ -256,7 +255,6 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     running.state().losses.merge(&outcome.losses);
     if let Some(damage) = &outcome.damage {
         running.report().fail(&describe(damage));
-        running.state().losses.add(Loss::RecordingDamaged, u64::from(damage.blocks).max(1));
     }
     running.settle(queue);
     running.report().collectors = Collectors::Recorded(outcome.processes);

@@ -59,8 +59,7 @@ impl Values {
         if let Some(known) = self.comms.get(&words) {
             return out.extend_from_slice(known);
         }
-        let bytes: Vec<u8> = words.iter().flat_map(|it| it.to_le_bytes()).take_while(|it| *it != 0).collect();
-        let json = quoted(&text::from_bytes(&bytes)).into_bytes();
+        let json = quoted(&text::of_words(words[0], words[1])).into_bytes();
         out.extend_from_slice(&json);
         if self.comms.len() >= MOST_COMMS {
             self.comms.clear();

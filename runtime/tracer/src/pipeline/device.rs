@@ -22,8 +22,10 @@ pub(super) struct DeviceHandlers {
     of_kernel: FxHashMap<u64, Vec<usize>>,
     launches: Launches,
     /// Threads that handlers may still run in, by process of the software GPU.
-    threads_left: FxHashMap<ProcessIndex, u64>,
+    threads_left: ThreadsLeft,
 }
+
+type ThreadsLeft = FxHashMap<ProcessIndex, u64>;
 
 struct DeviceHandler {
     handler: Handler,
@@ -128,16 +130,14 @@ impl DeviceHandlers {
         self.all.iter().filter(move |it| had_kernels && !it.is_matched).map(|it| it.handler.probe)
     }
 
-    /// Returns the handlers of a kernel, what chooses launches, and the threads that they may still run in.
+    /// Returns the handlers of a kernel, what chooses launches, and the threads that are left of processes.
     fn of_kernel<'a>(
         &'a mut self,
-        process: ProcessIndex,
         ctx: &GpuContext,
         names: &Names,
-    ) -> (impl Iterator<Item = &'a DeviceHandler> + use<'a>, &'a mut Launches, &'a mut u64) {
+    ) -> (impl Iterator<Item = &'a DeviceHandler> + use<'a>, &'a mut Launches, &'a mut ThreadsLeft) {
         let DeviceHandlers { all, of_kernel, launches, threads_left } = self;
         let running = of_kernel.entry(ctx[word::SYMBOL]).or_insert_with(|| meet(all, ctx, names));
-        let threads_left = threads_left.entry(process).or_insert(MOST_THREADS_OF_PROCESS);
         (running.iter().map(|it| &all[*it]), launches, threads_left)
     }
 }
@@ -221,7 +221,7 @@ impl Pipeline {
         let is_software = state.process(process).is_some_and(|it| it.gpu == GpuKind::Software);
         // What each condition says of this launch, once it was asked.
         let mut said = [None; MOST_CONDITIONS];
-        let (of_kernel, launches, threads_left) = handlers.device.of_kernel(process, kernel, &state.names);
+        let (of_kernel, launches, threads_left) = handlers.device.of_kernel(kernel, &state.names);
         for it in of_kernel {
             let Handler { probe, switch, .. } = it.handler;
             if switch.is_some_and(|switch| !state.lets_run(probe, switch.id, switch.needs, origin)) {
@@ -238,11 +238,9 @@ impl Pipeline {
             }
             match (is_software, is_twin) {
                 (true, _) if it.place.is_of_threads() => {
-                    let threads = Threads::of(kernel);
-                    let n_run = threads.count().min(MOST_THREADS).min(*threads_left);
-                    *threads_left -= n_run;
-                    it.run(kernel, threads, n_run, state, &mut ended, sink);
-                    ledger.losses.add_at(Loss::DeviceThreadSkipped, it.site, threads.count() - n_run);
+                    let left = threads_left.entry(process).or_insert(MOST_THREADS_OF_PROCESS);
+                    let skipped = it.run(kernel, left, state, &mut ended, sink);
+                    ledger.losses.add_at(Loss::DeviceThreadSkipped, it.site, skipped);
                 }
                 // Elsewhere, there is no code that it could run in.
                 (true, _) | (false, false) => ledger.losses.add_at(Loss::DeviceUnprobed, it.site, 1),
@@ -253,17 +251,20 @@ impl Pipeline {
 }
 
 impl DeviceHandler {
-    /// Runs it in the first threads of a kernel's launch, in the order of their numbers.
+    /// Runs it in the first threads of a kernel's launch, in the order of their numbers: as many as are left of its process.
+    /// Returns how many it did not run in.
     fn run(
         &self,
         kernel: &GpuContext,
-        threads: Threads,
-        n_run: u64,
+        left: &mut u64,
         state: &mut State,
         ended: &mut FxHashSet<u64>,
         sink: &mut dyn Sink,
-    ) {
-        let Some(program) = self.handler.program else { return };
+    ) -> u64 {
+        let Some(program) = self.handler.program else { return 0 };
+        let threads = Threads::of(kernel);
+        let n_run = threads.count().min(MOST_THREADS).min(*left);
+        *left -= n_run;
         let mut ctx = launch_words(kernel, self.place);
         for n in 0..n_run {
             if !ended.is_empty() && ended.contains(&n) {
@@ -271,7 +272,7 @@ impl DeviceHandler {
             }
             // The thread before may have ended the run.
             if sink.is_over() {
-                return;
+                return 0;
             }
             // Threads of the software GPU end in their order.
             if self.place == DeviceEvent::BlockEnd && !threads.is_last_of_block(n) {
@@ -282,6 +283,7 @@ impl DeviceHandler {
                 ended.insert(n);
             }
         }
+        threads.count() - n_run
     }
 }
 
@@ -301,7 +303,6 @@ fn launch_words(kernel: &GpuContext, place: DeviceEvent) -> DeviceContext {
 }
 
 /// The threads of a launch: all of a block before those of the next one, each with `x` first.
-#[derive(Clone, Copy)]
 struct Threads {
     grid: [u64; 3],
     block: [u64; 3],

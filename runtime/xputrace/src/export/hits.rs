@@ -173,8 +173,7 @@ fn located(record: &[u8], at: usize) -> Option<&[u8]> {
 }
 
 fn until_nul(bytes: &[u8]) -> HitValue<'_> {
-    let end = bytes.iter().position(|it| *it == 0).unwrap_or(bytes.len());
-    HitValue::Text(text::from_bytes(&bytes[..end]).into())
+    HitValue::Text(text::until_nul(bytes).into())
 }
 
 #[cfg(test)]
