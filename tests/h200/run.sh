@@ -74,7 +74,7 @@ case $part in
         ls "$OUT/tools"
         ;;
     twins)
-        # TWINS is the example of the crate xputrace-collector, COLLECTOR its library.
+        # TWINS is the example of the crate xputrace-nvidia, COLLECTOR its library.
         for way in "" leave silent; do
             "${TWINS:-../../target/release/examples/twins}" $way "${COLLECTOR:-../../target/release/libxputrace_collector.so}" "$BIN/twins" "$BIN/twins.ptx" || exit 1
         done

@@ -12,7 +12,7 @@ strip --strip-all linked.so
 objcopy --add-gnu-debuglink=dwarf5.so linked.so
 
 # Code for GPUs: in a program, and machine code of its own with a kernel's parameters.
-objcopy --add-section .nv_fatbin=../../../gpu-probes/collector/tests/images/exact.fatbin linked.so gpu.so
+objcopy --add-section .nv_fatbin=../../../gpu-probes/nvidia/tests/images/exact.fatbin linked.so gpu.so
 parameters=$(mktemp)
 trap 'rm -f "$parameters"' EXIT
 # Two parameters of 8 bytes, as `ptxas` describes them, and their size.

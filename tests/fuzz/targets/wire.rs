@@ -198,5 +198,5 @@ fn fatbin(input: &[u8]) {
 }
 
 fn fatbins() -> Vec<Vec<u8>> {
-    files_in("gpu-probes/collector/tests/images", ".fatbin")
+    files_in("gpu-probes/nvidia/tests/images", ".fatbin")
 }

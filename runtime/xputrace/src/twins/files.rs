@@ -213,9 +213,9 @@ pub mod tests {
     use std::os::fd::AsRawFd;
     use std::ptr::null_mut;
 
-    /// What `nvcc` of CUDA 13.0 makes of `gpu-probes/collector/tests/images/scale.cu`: a cubin for `sm_90`, and PTX for it and
+    /// What `nvcc` of CUDA 13.0 makes of `gpu-probes/nvidia/tests/images/scale.cu`: a cubin for `sm_90`, and PTX for it and
     /// `sm_75`.
-    pub const SCALE: &[u8] = include_bytes!("../../../../gpu-probes/collector/tests/images/zstd.fatbin");
+    pub const SCALE: &[u8] = include_bytes!("../../../../gpu-probes/nvidia/tests/images/zstd.fatbin");
     const SYMBOL: &str = "scale";
 
     /// Returns an ELF file with a section for each of these contents.
