@@ -6,14 +6,12 @@ use quote::ToTokens;
 use std::collections::BTreeMap;
 
 /// The vendor's own folders: all in them is for its GPUs.
-pub const VENDOR_FOLDERS: [&str; 10] = [
-    "gpu-probes/collector/src/cupti",
-    "gpu-probes/collector/src/nvtx",
-    "gpu-probes/collector/src/sanitizer",
+pub const VENDOR_FOLDERS: [&str; 8] = [
     "gpu-probes/cubins",
     "gpu-probes/cuda-calls",
     "gpu-probes/device",
     "gpu-probes/layouts",
+    "gpu-probes/nvidia",
     "gpu-probes/ptx",
     "gpu-probes/softgpu",
     "gpu-probes/twins",

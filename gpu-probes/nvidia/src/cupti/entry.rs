@@ -3,12 +3,13 @@
 use super::delivery::drop_buffer;
 use super::leaving::on_other_call;
 use super::others::{OTHER, OURS, TWINS, WantedBy};
-use super::pool::Origin;
+use super::pool::{Origin, Pool};
+use super::run::{POOL, RUN, Run, current_run};
 use super::{
-    CallbackData, CallbackFunction, CallbackId, GraphData, Handle, ModuleData, POOL, RESOURCE_CONTEXT_CREATED,
+    CallbackData, CallbackFunction, CallbackId, GraphData, Handle, ModuleData, RESOURCE_CONTEXT_CREATED,
     RESOURCE_CONTEXT_DESTROYING, RESOURCE_CUDA_STARTED, RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED,
     RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED,
-    RESOURCE_STREAM_CREATED, RUN, ResourceData, Run, SITE_ENTER, current_run, domain,
+    RESOURCE_STREAM_CREATED, ResourceData, SITE_ENTER, domain,
 };
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -221,7 +222,7 @@ pub(super) unsafe extern "C" fn request_buffer(buffer: *mut *mut u8, size: *mut 
 /// # Safety
 /// The pointers are CUPTI's out-parameters, which may be written.
 unsafe fn lend(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize) {
-    let Some((memory, bytes)) = POOL.get().map(super::Pool::request) else { return };
+    let Some((memory, bytes)) = POOL.get().map(Pool::request) else { return };
     // SAFETY: the caller promises CUPTI's out-parameters, which may be written.
     unsafe {
         *buffer = memory;

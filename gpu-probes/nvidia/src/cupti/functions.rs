@@ -5,6 +5,7 @@
 //! `layouts/cupti-13.0/layouts.txt`, printed by a program compiled against the real headers.
 
 use std::ffi::{CStr, c_char, c_void};
+use xputrace_agent::Context;
 
 /// `CUptiResult`.
 pub type CuptiResult = u32;
@@ -331,4 +332,23 @@ fn advice(result: CuptiResult) -> Option<&'static str> {
         ERROR_VIRTUALIZED_DEVICE => "the virtual GPU does not allow profiling; enable it in the vGPU's settings",
         _ => return None,
     })
+}
+
+/// `CUpti_TimestampCallbackFunc`.
+pub(super) type TimestampFunction = unsafe extern "C" fn() -> u64;
+
+/// Returns the context that a call is made in.
+#[inline]
+pub(super) fn context(data: &CallbackData) -> Option<Context> {
+    (!data.context.is_null()).then_some(Context { id: data.context_uid, handle: data.context })
+}
+
+/// Returns the call's result; `CUresult` and `cudaError_t` are both 32 bits, 0 is success.
+#[inline]
+pub(super) fn result(data: &CallbackData) -> i32 {
+    if data.return_value.is_null() {
+        return 0;
+    }
+    // SAFETY: at EXIT it points at the result.
+    unsafe { data.return_value.cast::<i32>().read_unaligned() }
 }

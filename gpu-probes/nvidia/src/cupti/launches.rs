@@ -1,11 +1,12 @@
 //! Translates CUPTI's callbacks for API calls into launches of the agent.
 
 use super::calls::{self, Call, IDS};
-use super::{CallbackData, CallbackId, CuptiBackend, Run, SITE_ENTER, SITE_EXIT, domain};
+use super::functions::{CallbackData, CallbackId, SITE_ENTER, SITE_EXIT, context, domain, result};
+use super::run::{CuptiBackend, Run};
 use std::sync::atomic::Ordering;
+use xputrace_agent::Layer;
 use xputrace_agent::ThisThread;
 use xputrace_agent::launch::{self, Entered, Records, Returned, Submission};
-use xputrace_agent::{Context, Layer};
 use xputrace_unwind::Pushed;
 
 impl Run {
@@ -143,19 +144,4 @@ impl Run {
             _ => {}
         }
     }
-}
-
-#[inline]
-pub(super) fn context(data: &CallbackData) -> Option<Context> {
-    (!data.context.is_null()).then_some(Context { id: data.context_uid, handle: data.context })
-}
-
-/// Returns the call's result; `CUresult` and `cudaError_t` are both 32 bits, 0 is success.
-#[inline]
-pub(super) fn result(data: &CallbackData) -> i32 {
-    if data.return_value.is_null() {
-        return 0;
-    }
-    // SAFETY: at EXIT it points at the result.
-    unsafe { data.return_value.cast::<i32>().read_unaligned() }
 }

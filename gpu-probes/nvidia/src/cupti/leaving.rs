@@ -3,11 +3,13 @@
 //! CUPTI may be unloaded where a CUDA call returns: of the program, or of ours if the program makes none.
 
 use super::calls::IDS;
+use super::functions::{CallbackData, FINALIZE_TESTED, SITE_EXIT, SUCCESS};
 use super::others::{OTHER, OURS, TWINS};
 use super::records::Recorded;
-use super::{CallbackData, CuptiBackend, FINALIZE_TESTED, POOL, SITE_EXIT, SUCCESS};
+use super::run::{CuptiBackend, POOL};
+use super::teardown::{DONE, NOT_WANTED, RUNNING, WANTED};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use xputrace_agent::Agent;
 use xputrace_wire::cuda_calls::functions;
@@ -34,34 +36,6 @@ pub(super) unsafe fn on_other_call(data: *const CallbackData) {
     // SAFETY: the caller promises that `data` is CUPTI's for such a call, null or valid while the callback runs.
     if let (Some((backend, agent)), Some(SITE_EXIT)) = (CALLER.get(), unsafe { data.as_ref() }.map(|it| it.site)) {
         agent.guarded(|| backend.finalize_here(agent));
-    }
-}
-
-/// Who unloads CUPTI, and whether that is done.
-#[derive(Debug, Default)]
-pub(super) struct Teardown(AtomicU32);
-
-/// Steps of unloading.
-const NOT_WANTED: u32 = 0;
-/// The next callback that returns may do it.
-const WANTED: u32 = 1;
-/// A callback is doing it.
-const RUNNING: u32 = 2;
-const DONE: u32 = 3;
-
-impl Teardown {
-    #[inline]
-    fn is(&self, step: u32) -> bool {
-        self.0.load(Ordering::Acquire) == step
-    }
-
-    fn set(&self, step: u32) {
-        self.0.store(step, Ordering::Release);
-    }
-
-    /// Whether the caller made this step.
-    fn step(&self, from: u32, to: u32) -> bool {
-        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 

@@ -8,18 +8,18 @@
 //! Callbacks stay ours meanwhile, since both share one subscription ([`others`]): so launches are
 //! still seen.
 
+use super::functions::{ATTRIBUTE_ZEROED_BUFFERS, Handle};
 use super::others::{self, OTHER, OURS, TWINS};
 use super::records::Recorded;
-use super::{ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CuptiBackend, Handle, POOL};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use super::run::{CuptiBackend, POOL};
+use super::sharing::{ATTRIBUTES, UNREAD};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_agent::clock::now;
 use xputrace_agent::{Agent, Flushing, Order, Refusal};
 use xputrace_wire::events::{Activity, Calls, HostEvent};
 use xputrace_wire::message::demand;
 
-/// How long a thread waits for another one that hands the records over or takes them back.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// The first version with `cuptiActivityEnable_v2` and the like.
 const SUBSCRIBER_FUNCTIONS_SINCE: u32 = 130_200;
 
@@ -32,70 +32,6 @@ const PREPARES_WITHIN: u64 = 1_000_000_000;
 
 /// How long it may take from its last kind that it disables to its flush; in nanoseconds.
 const FLUSHES_WITHIN: u64 = 10_000_000_000;
-
-/// The attributes that we set, with our values.
-const ATTRIBUTES: [(u32, u8); 2] = [(ATTRIBUTE_ZEROED_BUFFERS, 1), (ATTRIBUTE_PER_THREAD_BUFFER, 0)];
-/// An attribute that could not be read.
-const UNREAD: u8 = u8::MAX;
-
-/// Who has the records.
-#[derive(Debug)]
-pub(super) struct Sharing {
-    /// No lock: who finds it taken waits a while, then leaves the matter as it is.
-    is_changing: AtomicBool,
-    /// Whether the run wants records now.
-    is_wanted: AtomicBool,
-    /// [`Recorded`] as bits: what it wants, and what is enabled.
-    wanted: AtomicU32,
-    enabled: AtomicU32,
-    is_yielding: AtomicBool,
-    /// CLOCK_MONOTONIC nanoseconds.
-    yielded_at: AtomicU64,
-    /// When it was first seen that the other user has disabled its kinds and not flushed; 0 if that is not so.
-    done_since: AtomicU64,
-    /// Calls of the other user during which nothing is taken back.
-    busy: AtomicU32,
-    /// Values that our attributes had before; [`UNREAD`] while they are not ours.
-    attributes: [AtomicU8; ATTRIBUTES.len()],
-}
-
-impl Default for Sharing {
-    fn default() -> Self {
-        Sharing {
-            is_changing: AtomicBool::new(false),
-            is_wanted: AtomicBool::new(false),
-            wanted: AtomicU32::new(0),
-            enabled: AtomicU32::new(0),
-            is_yielding: AtomicBool::new(false),
-            yielded_at: AtomicU64::new(0),
-            done_since: AtomicU64::new(0),
-            busy: AtomicU32::new(0),
-            attributes: [const { AtomicU8::new(UNREAD) }; ATTRIBUTES.len()],
-        }
-    }
-}
-
-/// The right to switch records.
-pub(super) struct Change<'a>(&'a AtomicBool);
-
-impl Drop for Change<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-impl Sharing {
-    fn change(&self) -> Option<Change<'_>> {
-        let until = Instant::now() + PATIENCE;
-        while self.is_changing.swap(true, Ordering::AcqRel) {
-            if Instant::now() >= until {
-                return None;
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        Some(Change(&self.is_changing))
-    }
-}
 
 impl CuptiBackend {
     /// Whether records are part of the demand.

@@ -1,15 +1,14 @@
 //! What runs in place of NVTX's functions: the other tool's function, if there is one, and ours. What a call returns is
 //! the other tool's answer.
 
+use super::catching::caught;
 use super::handles::{Handle, Handles};
 use super::texts::{Attributes, Name, Text, Wide, name_handle, path_of};
-use super::{NEXT, thread, window};
+use super::{thread, window};
 use std::ffi::{c_char, c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use xputrace_agent::clock::now;
-use xputrace_agent::ranges::{self, Range};
-use xputrace_agent::ranges::{Payload, RangeDetails};
+use xputrace_agent::ranges::{self, Payload, Range, RangeDetails};
 use xputrace_agent::this_thread;
 use xputrace_wire::events::{PayloadFloat, RangeKind};
 
@@ -65,6 +64,9 @@ macro_rules! hooks {
     };
 }
 
+/// The other tool's functions, by index in [`HOOKS`]. NVTX never unloads a tool.
+pub(super) static NEXT: [AtomicPtr<c_void>; N_HOOKS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; N_HOOKS];
+
 hooks! {
     MarkEx: CORE 1 fn mark_ex(attributes: *const Attributes) { otherwise (); |()| mark(0, Name::Attributes(attributes)) }
     MarkAscii: CORE 2 fn mark_ascii(text: *const c_char) { otherwise (); |()| mark(0, Name::Ascii(text)) }
@@ -112,11 +114,6 @@ hooks! {
     CreateWide: CORE2 13 fn create_wide(name: *const Wide) -> Handle {
         otherwise new_handle(); |handle| named(handle, Name::Wide(name))
     }
-}
-
-/// Runs the work behind a call of the program; a panic must not reach it.
-pub(super) fn caught<R>(otherwise: R, run: impl FnOnce() -> R) -> R {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or(otherwise)
 }
 
 /// Returns a handle or id for the program, which is never 0.

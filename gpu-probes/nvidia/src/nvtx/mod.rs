@@ -12,18 +12,21 @@
 //! same in all of version 3.
 
 mod calls;
+mod catching;
+mod chained;
 mod handles;
 mod schemas;
 mod texts;
 mod thread;
 mod window;
 
-use calls::{HOOKS, N_HOOKS, Slot, caught};
+use calls::{HOOKS, N_HOOKS, NEXT, Slot};
+use catching::caught;
+pub use chained::GetExportTable;
+use chained::chained;
 use std::ffi::{CStr, c_int, c_uint, c_void};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use xputrace_agent::Ranges;
-use xputrace_wire::CHAINED_NVTX_VARIABLE;
 
 /// The ranges that a program marks by NVTX.
 #[derive(Debug)]
@@ -43,13 +46,6 @@ impl Ranges for NvtxRanges {
     }
 }
 
-/// `NvtxGetExportTableFunc_t`.
-pub type GetExportTable = unsafe extern "C" fn(u32) -> *const c_void;
-/// What NVTX calls in a tool's library.
-type Initialize = unsafe extern "C" fn(Option<GetExportTable>) -> c_int;
-/// The same for an extension.
-type InitializeExtension = unsafe extern "C" fn(*mut schemas::Module) -> c_int;
-
 /// `NvtxExportTableID`: the table of callbacks.
 const CALLBACKS: u32 = 1;
 
@@ -60,9 +56,6 @@ struct ExportedCallbacks {
     /// Returns an array of pointers to slots, and its highest index.
     table_of: Option<unsafe extern "C" fn(module: u32, table: *mut *mut *mut Slot, last: *mut c_uint) -> c_int>,
 }
-
-/// The other tool's functions, by index in [`HOOKS`]. NVTX never unloads a tool.
-static NEXT: [AtomicPtr<c_void>; N_HOOKS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; N_HOOKS];
 
 /// Called by NVTX at the first NVTX call of a library. Returns 1 if a tool follows its calls; with 0, they do nothing.
 ///
@@ -80,36 +73,6 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(get_export_table: Option<GetEx
     let is_chained = chained().is_some_and(|it| unsafe { it(get_export_table) } != 0);
     let is_attached = caught(false, || found.is_some_and(|(slots, before)| attach(&slots, &before)));
     c_int::from(is_chained || is_attached)
-}
-
-/// Returns the initialization of the tool that follows NVTX too, which stays loaded for ever.
-fn chained() -> Option<Initialize> {
-    static CHAINED: OnceLock<Option<Initialize>> = OnceLock::new();
-    // SAFETY: what NVTX itself would do; the function has this type.
-    *CHAINED.get_or_init(|| unsafe {
-        Some(std::mem::transmute::<*mut c_void, Initialize>(of_chained(c"InitializeInjectionNvtx2")?))
-    })
-}
-
-/// The same for NVTX's extensions.
-fn chained_extension() -> Option<InitializeExtension> {
-    static CHAINED: OnceLock<Option<InitializeExtension>> = OnceLock::new();
-    // SAFETY: as above.
-    *CHAINED.get_or_init(|| unsafe {
-        Some(std::mem::transmute::<*mut c_void, InitializeExtension>(of_chained(c"InitializeInjectionNvtxExtension")?))
-    })
-}
-
-/// Returns a function of the tool that follows NVTX too.
-fn of_chained(name: &CStr) -> Option<*mut c_void> {
-    let path = std::env::var(CHAINED_NVTX_VARIABLE).ok().filter(|it| !it.is_empty())?;
-    let path = std::ffi::CString::new(path).ok()?;
-    // SAFETY: C strings.
-    unsafe {
-        let library = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY);
-        let function = if library.is_null() { library } else { libc::dlsym(library, name.as_ptr()) };
-        (!function.is_null()).then_some(function)
-    }
 }
 
 /// The slots of one library, by index in [`HOOKS`]: null where its NVTX has none.

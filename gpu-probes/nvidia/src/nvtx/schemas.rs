@@ -4,7 +4,7 @@
 //! Of a schema only its first member of the type `size` is kept. Structures, ids and types are those of NVTX's public
 //! headers (`nvtxExtTypes.h`, `nvToolsExtPayload.h`), the same in all of version 3.
 
-use super::calls::caught;
+use super::catching::caught;
 use super::handles::Handle;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Mutex;
@@ -106,7 +106,7 @@ static KNOWN_COUNT: AtomicUsize = AtomicUsize::new(0);
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn InitializeInjectionNvtxExtension(module: *mut Module) -> c_int {
     // SAFETY: the caller promises that `module` is null or NVTX's: what the other tool is to be given, too.
-    let is_chained = super::chained_extension().is_some_and(|it| unsafe { it(module) } != 0);
+    let is_chained = super::chained::chained_extension().is_some_and(|it| unsafe { it(module) } != 0);
     // SAFETY: the same.
     let is_attached = caught(false, || unsafe { attach(module) });
     c_int::from(is_chained || is_attached)

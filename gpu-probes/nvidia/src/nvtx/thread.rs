@@ -151,7 +151,7 @@ struct Guard;
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        super::calls::caught((), || match THREAD.with(|it| it.try_borrow_mut().map_or(0, |mut it| it.clear())) {
+        super::catching::caught((), || match THREAD.with(|it| it.try_borrow_mut().map_or(0, |mut it| it.clear())) {
             0 => {}
             n => window::leave(n),
         });

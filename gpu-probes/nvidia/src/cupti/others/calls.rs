@@ -4,13 +4,15 @@
 //! to a call that claims what we use. A caller is known by the library that contains its return
 //! address.
 
+use super::other::{DOMAINS, MOST_IDS, OTHER, OURS};
 use super::redirect::{Redirected, redirected};
-use super::{OTHER, OURS, scoped};
+use super::scoped;
+use crate::cupti::run::{Run, current_run};
 use crate::cupti::{
     ATTRIBUTE_ALL_SYNCHRONIZATIONS, ATTRIBUTE_ALLOCATION_SOURCE, ATTRIBUTE_DEVICE_GRAPHS, ATTRIBUTE_EVENT_TIMESTAMPS,
     ATTRIBUTE_LATENCY_TIMESTAMPS, ATTRIBUTE_LAUNCH_ATTRIBUTES, ATTRIBUTE_THREAD_ID_TYPE, ATTRIBUTE_TIMESTAMP_CALLBACK,
     CallbackFunction, CompleteFunction, CuptiResult, ERROR_MULTIPLE_SUBSCRIBERS, ERROR_NOT_SUPPORTED, FLUSH_FORCED,
-    Handle, RequestFunction, Run, SUCCESS, SubscriberParameters, current_run, domain, entry,
+    Handle, RequestFunction, SUCCESS, SubscriberParameters, TimestampFunction, domain, entry,
 };
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,9 +20,6 @@ use xputrace_agent::Conflict;
 use xputrace_agent::Inside;
 use xputrace_agent::external;
 use xputrace_agent::this_thread;
-
-/// `CUpti_TimestampCallbackFunc`.
-pub(super) type TimestampFunction = unsafe extern "C" fn() -> u64;
 
 /// A function that is redirected.
 pub(super) struct Entry {
@@ -284,7 +283,7 @@ fn holder(caller: u64) -> String {
     }
 }
 
-const ALL_DOMAINS: std::ops::Range<u32> = 1..super::DOMAINS as u32;
+const ALL_DOMAINS: std::ops::Range<u32> = 1..DOMAINS as u32;
 
 /// The functions behind the entries. Each is CUPTI's of that name, with the caller as one more
 /// argument.
@@ -477,7 +476,7 @@ mod handlers {
             return real!(call.enable_domain(enable, subscriber, domain));
         }
         // Ids are consecutive, from 1 on.
-        for id in (1..super::super::MOST_IDS).filter(|it| !OURS.has(domain, *it)) {
+        for id in (1..MOST_IDS).filter(|it| !OURS.has(domain, *it)) {
             if real!(call.enable_callback(0, subscriber, domain, id)) != SUCCESS {
                 break;
             }
@@ -564,7 +563,7 @@ mod handlers {
         }
         let answer = real!(call.register_timestamp(function));
         if let (SUCCESS, Some(function)) = (answer, function) {
-            let _ = guarded(|| super::super::clock::CLOCK.changed(function));
+            let _ = guarded(|| crate::cupti::others::clock::CLOCK.changed(function));
         }
         answer
     }
@@ -781,7 +780,7 @@ mod handlers {
             let _ = guarded(|| run.backend.unsubscribe());
         }
         OTHER.forget();
-        super::super::clock::CLOCK.forget();
+        crate::cupti::others::clock::CLOCK.forget();
         let answer = real!(call.finalize());
         if let Some((run, _)) = shared {
             run.backend.was_finalized(run.agent);
@@ -867,4 +866,4 @@ mod handlers {
     }
 }
 
-const _: () = assert!(domain::RESOURCE < super::DOMAINS as u32);
+const _: () = assert!(domain::RESOURCE < DOMAINS as u32);

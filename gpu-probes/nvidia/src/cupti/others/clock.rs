@@ -6,7 +6,7 @@
 //! together when it is registered and with each buffer, and times in between lie on a line. The line
 //! begins at a recent reading, since the wall clock's rate is adjusted now and then.
 
-use super::calls::TimestampFunction;
+use crate::cupti::functions::TimestampFunction;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use xputrace_wire::events::Realtime;
 

@@ -14,8 +14,8 @@
 //! Tools that allow others themselves call CUPTI without us in between. Nothing here refers to a run: a tool's
 //! subscriptions may outlive ours.
 
-use super::calls::TimestampFunction;
 use super::clock::{Replaceable, Scale};
+use crate::cupti::functions::TimestampFunction;
 use crate::cupti::records::{kind, time_offsets};
 use crate::cupti::{
     CallbackData, CallbackFunction, CompleteFunction, Cupti, CuptiResult, EARLIER_NAME_BYTES,

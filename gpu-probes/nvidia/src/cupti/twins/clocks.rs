@@ -1,11 +1,10 @@
 //! The GPU's timer in each context: measured where that is prepared, and as its block is copied.
 
-use super::super::CuptiBackend;
-use super::Twins;
-use super::code::Answer;
+use super::code::{Answer, INVALID};
 use super::lease::Lease;
+use super::state::Twins;
 use super::timer::Calls;
-use super::work::INVALID;
+use crate::cupti::run::CuptiBackend;
 use std::sync::atomic::Ordering;
 use xputrace_agent::Agent;
 use xputrace_wire::record::UNKNOWN;

@@ -9,6 +9,12 @@ use std::ptr::{null, null_mut};
 
 /// `CUresult` other than success; `NOT_FOUND` too where the driver lacks the function.
 pub(super) type Failure = u32;
+
+/// `CUDA_ERROR_CONTEXT_IS_DESTROYED`: the program has ended what the call needs, or the run is over.
+pub(super) const GONE: Failure = 709;
+
+/// `CUDA_ERROR_INVALID_VALUE`: what the tracer sent does not fit together.
+pub(super) const INVALID: Failure = 1;
 pub(super) type Answer<T> = Result<T, Failure>;
 
 const SUCCESS: u32 = 0;

@@ -8,22 +8,12 @@
 //! ```
 //! So no call begins with what is gone; one that is stuck with it may return later, and its result is dropped.
 
-use super::super::{CuptiBackend, Handle};
-use super::code::{Answer, Failure};
-use super::{Images, Twins};
+use super::code::{Answer, GONE};
+use super::loaded::{Images, InUse};
+use super::state::Twins;
+use crate::cupti::functions::Handle;
+use crate::cupti::run::CuptiBackend;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// `CUDA_ERROR_CONTEXT_IS_DESTROYED`: the program has ended what the call needs, or the run is over.
-pub(super) const GONE: Failure = 709;
-
-/// What the worker is just using in a call of the driver.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct InUse {
-    /// The slot of a context.
-    pub(super) slot: Option<usize>,
-    /// `CUmodule` or `CUlibrary` of the program.
-    pub(super) code: Option<usize>,
-}
 
 /// Until when the program's code stays.
 #[derive(Clone, Copy)]

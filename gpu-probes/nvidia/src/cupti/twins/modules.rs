@@ -1,19 +1,9 @@
 //! Modules that CUPTI reports: the driver loads the program's code when it is first needed, which may be in a call of ours. It
 //! reports our own, too.
 
-use super::super::{ModuleData, Run};
-use std::sync::{Mutex, PoisonError};
+use crate::cupti::functions::ModuleData;
+use crate::cupti::run::Run;
 use xputrace_wire::device::BLOCK_VARIABLE;
-
-/// CUPTI's numbers of the modules that are twins'.
-#[derive(Debug, Default)]
-pub(super) struct OwnModules(Mutex<Vec<u32>>);
-
-impl OwnModules {
-    fn with<T>(&self, run: impl FnOnce(&mut Vec<u32>) -> T) -> T {
-        run(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
 
 impl Run {
     /// Whether a module that was loaded is a twin's: it has the variable that each twin has.

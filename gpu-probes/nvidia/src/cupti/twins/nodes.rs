@@ -2,12 +2,13 @@
 //!
 //! A node may get its clusters after its kernel. So where its attributes change, a twin that does not fit any more goes again.
 
+use super::callbacks::Found;
 use super::calls::{self, Extents, Kernel, MOST_NODE_BYTES, NodeLayout};
 use super::choosing::CHOICES;
+use super::state::Twins;
 use super::table::Key;
-use super::{Found, Twins};
-use crate::cupti::launches::context;
-use crate::cupti::{CallbackData, Run};
+use crate::cupti::functions::{CallbackData, context};
+use crate::cupti::run::Run;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;

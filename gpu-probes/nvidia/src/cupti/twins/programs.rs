@@ -10,14 +10,15 @@
 //! Nobody waits for them but the end of the context and of the program, for a while, and who asks for it
 //! ([`Agent::wait_for_programs`]).
 
-use super::super::{CuptiBackend, Handle, Run};
-use super::Twins;
-use super::code::{Answer, Failure, GridShape};
-use super::lease::{GONE, Lease};
-use super::work::INVALID;
+use super::code::{Answer, GONE, GridShape, INVALID};
+use super::lease::Lease;
+use super::own::{Ending, Launched, Phase};
+use super::state::Twins;
+use crate::cupti::functions::Handle;
+use crate::cupti::run::{CuptiBackend, Run};
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use xputrace_agent::{Agent, Context};
@@ -31,63 +32,6 @@ const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 /// How often contexts are tried that could not be prepared: they may just be created.
 const MOST_ATTEMPTS: u32 = 50;
-
-/// The programs of a run in this process.
-#[derive(Debug, Default)]
-pub(super) struct OwnPrograms {
-    phase: Mutex<Phase>,
-    /// How often no context could be prepared.
-    attempts: AtomicU32,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Phase {
-    /// There was no context so far that they could run in.
-    #[default]
-    Unasked,
-    /// The tracer was told of one.
-    Asked,
-    /// The tracer has sent them. None was launched so far.
-    Sent(Arc<Programs>),
-    /// They were launched in the context of this slot.
-    Running(Launched),
-    /// They have run, or do so elsewhere.
-    Over,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Launched {
-    slot: usize,
-    stream: Handle,
-    /// What is told once they have ended: a launch may have been refused.
-    ending: Ending,
-}
-
-// SAFETY: the stream's handle is a name, which the driver checks.
-unsafe impl Send for Launched {}
-
-/// What has become of programs, and what CUDA answered if they failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ending {
-    state: ProgramsState,
-    failure: Failure,
-}
-
-impl Ending {
-    const DONE: Ending = Ending { state: ProgramsState::Done, failure: 0 };
-    const CUT_OFF: Ending = Ending { state: ProgramsState::CutOff, failure: 0 };
-
-    /// Of what has failed so after a launch, unless its context is gone.
-    fn of(state: ProgramsState, failure: Failure) -> Self {
-        if failure == GONE { Ending::CUT_OFF } else { Ending { state, failure } }
-    }
-}
-
-impl OwnPrograms {
-    fn phase(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Run {
     /// Has programs run in a context that the program has just created, if the tracer has any.

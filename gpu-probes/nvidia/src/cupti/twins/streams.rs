@@ -1,9 +1,10 @@
 //! In which context a launch runs: that of its stream, or of its node, which need not be the calling thread's.
 
-use super::super::{Handle, Run, STREAM_PER_THREAD};
 use super::Twins;
 use super::calls::Kernel;
 use super::choosing::AskLaunch;
+use crate::cupti::functions::{Handle, STREAM_PER_THREAD};
+use crate::cupti::run::Run;
 use std::cell::Cell;
 use std::ptr::{null, null_mut};
 use xputrace_agent::untraced;

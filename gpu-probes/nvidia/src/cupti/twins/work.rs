@@ -1,131 +1,34 @@
 //! What the worker does for twins: it loads them, prepares contexts, and copies blocks. It holds no lock in a call of the
 //! driver.
 
-use super::super::driver::function_attribute as attribute;
-use super::super::others::{OTHER, OURS, TWINS};
-use super::super::{CuptiBackend, Handle, RESOURCE_CONTEXT_CREATED, Run, SUCCESS, domain};
-use super::Twins;
 use super::calls::{Origin, watched};
 use super::choosing::{KernelNumber, Off};
-use super::code::{Answer, Failure, KernelHandle};
+use super::code::{Answer, Failure, GONE, INVALID, KernelHandle};
 use super::contexts::ContextState;
-use super::lease::{GONE, Lease};
+use super::lease::Lease;
+use super::loaded::{Contents, EarlyTwins, Fingerprint, Image, ImageEntry, Loaded, Pair, Switch};
+use super::state::Twins;
 use super::table::{Key, New};
+use crate::cupti::driver::function_attribute as attribute;
+use crate::cupti::functions::{Handle, RESOURCE_CONTEXT_CREATED, SUCCESS, domain};
+use crate::cupti::others::{OTHER, OURS, TWINS};
+use crate::cupti::run::{CuptiBackend, Run};
 use std::ffi::CString;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use xputrace_agent::device::{CodeAt, TWIN_WITHIN};
 use xputrace_agent::{Agent, Context, Library, Refusal, Stream};
 use xputrace_wire::device::{
-    BLOCK_VARIABLE, Choice, Extent, GLOBALS_VARIABLE, ImageOutcome, MOST_CONTEXTS, NAMES_VARIABLE, Twin, twin_symbol,
+    BLOCK_VARIABLE, Extent, GLOBALS_VARIABLE, ImageOutcome, MOST_CONTEXTS, NAMES_VARIABLE, Twin, twin_symbol,
 };
 use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
 
-/// `CUDA_ERROR_INVALID_VALUE`: what the tracer sent does not fit together.
-pub(super) const INVALID: Failure = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`: of our tables.
 const TABLE_FULL: Failure = 2;
 /// `CUDA_ERROR_INVALID_HANDLE`: the kernel is not the one that the twin was made of.
 const UNLIKE: Failure = 400;
-
-/// Code that the program has loaded.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Loaded {
-    pub(super) origin: Origin,
-    /// `CUmodule` or `CUlibrary`.
-    pub(super) code: usize,
-    /// In which it was loaded.
-    pub(super) context: Option<Context>,
-    /// Of code that was loaded before we came: its only kernel that is to have a twin.
-    pub(super) kernel: Option<u64>,
-}
-
-// SAFETY: the context's handle is a name, which the driver checks.
-unsafe impl Send for Loaded {}
-
-/// Code that has a twin.
-#[derive(Debug)]
-pub(super) struct Image {
-    pub(super) number: u32,
-    pub(super) origin: Origin,
-    pub(super) code: usize,
-    /// The context of a module.
-    pub(super) context: Option<Context>,
-    /// Whether it was loaded before we came: all that is known of it is a kernel.
-    pub(super) is_early: bool,
-    /// Of each of its twins.
-    contents: Arc<[Contents]>,
-    /// Its entries; those of any context are beyond the slots.
-    pub(super) entries: Vec<ImageEntry>,
-}
-
-// SAFETY: as for `Loaded`.
-unsafe impl Send for Image {}
-
-/// Where an image's kernel is in the tables.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ImageEntry {
-    pub(super) slot: usize,
-    /// From the original to its twin.
-    pub(super) key: Key,
-    /// From the twin to its original, where the twin is of this context alone.
-    pub(super) back: Option<Key>,
-}
-
-/// Twins, and the only kernel that runs them, of code that was loaded before we came. Twins have the addresses of its code's
-/// variables, so they are of no use to the same kernel of other code, which may run at that moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Fingerprint {
-    kernel: u64,
-    code: usize,
-    /// Two hashes.
-    twins: [u64; 2],
-}
-
-impl Fingerprint {
-    /// `None` of code that was loaded since we came.
-    fn of(loaded: Loaded, twins: &[Twin]) -> Option<Self> {
-        let hash = |salt: u64| {
-            let mut hasher = DefaultHasher::new();
-            salt.hash(&mut hasher);
-            for Twin { code, kernels, choices, variables, names } in twins {
-                (code, kernels, variables, names).hash(&mut hasher);
-                choices.iter().for_each(|it| it.word().hash(&mut hasher));
-            }
-            hasher.finish()
-        };
-        loaded.kernel.map(|kernel| Fingerprint { kernel, code: loaded.code, twins: [hash(0), hash(1)] })
-    }
-}
-
-/// Twins that stay loaded for a kernel: it may be forgotten where its code is not unloaded, and asked for again.
-#[derive(Debug)]
-pub(super) struct EarlyTwins {
-    of: Fingerprint,
-    contents: Arc<[Contents]>,
-}
-
-/// What does not change of one of its twins.
-#[derive(Debug)]
-struct Contents {
-    /// `CUlibrary` of the twin.
-    library: usize,
-    kernels: Vec<Pair>,
-    variables: Vec<CString>,
-    /// String ids of its kernels' names, if it has a variable for them.
-    names: Vec<u64>,
-}
-
-/// A twin's variable for the block, which switches its handlers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Switch {
-    pub(super) slot: usize,
-    pub(super) address: u64,
-    bytes: usize,
-}
 
 /// An image that is being prepared.
 struct Woven {
@@ -133,18 +36,6 @@ struct Woven {
     /// `CUmodule` or `CUlibrary` of the program.
     code: usize,
     contents: Arc<[Contents]>,
-}
-
-/// A kernel, and its twin as `CUkernel`.
-#[derive(Clone, Copy, Debug)]
-struct Pair {
-    /// `CUkernel` or, of a module, `CUfunction`.
-    original: u64,
-    twin: u64,
-    /// At which launches it runs.
-    choice: Choice,
-    /// What counts the launches of the original.
-    kernel: KernelNumber,
 }
 
 /// An entry to be.
