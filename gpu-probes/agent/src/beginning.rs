@@ -13,7 +13,7 @@ use xputrace_wire::record::{Gpu, Thread, UNKNOWN, kind};
 pub(crate) fn recordable(backend: &dyn Backend) -> u64 {
     let of_launches = demand::STACKS | demand::PYTHON | demand::RANGES | demand::ENDS | demand::OUTERMOST;
     let of_calls = demand::HOST_STACKS | demand::HOST_PYTHON;
-    let ranges = demand::host_events(HostEvents::of(&[HostEvent::Nvtx]));
+    let ranges = demand::host_events(HostEvents::of(&[HostEvent::Range]));
     demand::SWITCHED | of_launches | of_calls | ranges | demand::MARKER | demand::MAPPINGS | backend.capabilities()
 }
 

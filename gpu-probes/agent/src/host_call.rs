@@ -171,7 +171,7 @@ impl HostCallState {
         let layers_added = agent.switching.layers_added();
         let is_surely_known = layer == Layer::Runtime || self.layers_added == layers_added;
         self.layers_added = layers_added;
-        demand::told(if is_surely_known { demand } else { demand & !demand::HOST_NESTED })
+        demand::recorded_under(if is_surely_known { demand } else { demand & !demand::HOST_NESTED })
     }
 
     #[inline(never)]

@@ -244,7 +244,7 @@ impl LaunchState {
         let layers_added = agent.switching.layers_added();
         let is_surely_outermost = layer == Layer::Runtime || self.layers_added == layers_added;
         self.layers_added = layers_added;
-        demand::told(if is_surely_outermost { self.demand } else { self.demand & !demand::OUTERMOST })
+        demand::recorded_under(if is_surely_outermost { self.demand } else { self.demand & !demand::OUTERMOST })
     }
 
     /// Takes what the thread is doing: its stack, its NVTX ranges, and the id that it has pushed.

@@ -7,7 +7,7 @@ use super::surroundings::range_name;
 use super::{Agent, current};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use xputrace_wire::events::host::Nvtx;
+use xputrace_wire::events::host;
 use xputrace_wire::events::{HostEvent, HostEvents, PayloadFloat, RangeKind};
 use xputrace_wire::message::demand;
 use xputrace_wire::region::Lost;
@@ -74,7 +74,7 @@ pub(crate) fn publish(agent: &Agent) {
 }
 
 fn wants(demand: u64) -> bool {
-    demand::host_events_of(demand).contains(HostEvent::Nvtx)
+    demand::host_events_of(demand).contains(HostEvent::Range)
 }
 
 /// Records a range in the armed run, if that wants it.
@@ -88,12 +88,12 @@ pub fn record(range: &Range<'_>) {
     let Some(_inside) = agent.enter(this_thread()) else { return };
     // Not before: see `Agent::settled_until`.
     let end = now();
-    output::record_host_events(agent, HostEvents::of(&[HostEvent::Nvtx]), |event, out| {
+    output::record_host_events(agent, HostEvents::of(&[HostEvent::Range]), |event, out| {
         // SAFETY: C strings that stay for ever.
         let mut id = |text: &CStr| unsafe { if text.is_empty() { 0 } else { range_name(agent, out, text) } };
         let (path, domain) = (id(range.path), id(range.domain));
         let details = range.details;
-        let record = Nvtx {
+        let record = host::Range {
             start: range.start.unwrap_or(end),
             end,
             payload: details.payload.map_or(0, |it| it.bits),

@@ -126,7 +126,7 @@ impl Agent {
             tid: this_thread().id(),
             stack: taken.id().unwrap_or(0),
             ranges: if demand & demand::HOST_RANGES != 0 { current_ranges(self) } else { 0 },
-            flags: lost | demand::told(demand) << Common::DEMANDED_AT,
+            flags: lost | demand::recorded_under(demand) << Common::DEMANDED_AT,
         })
     }
 

@@ -7,7 +7,7 @@
 //! ```
 //! The backend is widened before the first launch is recorded under the new order, and narrowed after a flush period:
 //! so every launch of either order has what it asks for, and calls under way are seen to return. Each launch is
-//! recorded under one order as a whole, and says which ([`xputrace_wire::message::demand::told`]).
+//! recorded under one order as a whole, and says which ([`xputrace_wire::message::demand::recorded_under`]).
 
 use super::clock::now;
 use super::{Agent, Order, Refusal};

@@ -76,7 +76,7 @@ details! {
     }
     /// The NVTX ranges that the launching thread is in.
     Ranges {
-        of: Launches, bit: Some(9), words: &[word::LAUNCH_NVTX, word::LAUNCH_NVTX_PATH], is_kept: true,
+        of: Launches, bit: Some(9), words: &[word::LAUNCH_RANGE, word::LAUNCH_RANGE_PATH], is_kept: true,
         text: "the NVTX ranges around each launch",
     }
     /// The id that the program, or a tool in it, has pushed.
@@ -152,7 +152,7 @@ details! {
     }
     /// The NVTX ranges that the calling thread is in.
     CallRanges {
-        of: Calls, bit: Some(1), words: &[word::LAUNCH_NVTX, word::LAUNCH_NVTX_PATH], is_kept: true,
+        of: Calls, bit: Some(1), words: &[word::LAUNCH_RANGE, word::LAUNCH_RANGE_PATH], is_kept: true,
         text: "the NVTX ranges around each of these calls",
     }
     /// Which call of the runtime makes a call of the driver, so all of the runtime's are watched.

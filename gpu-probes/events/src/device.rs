@@ -87,8 +87,8 @@ pub const LAUNCH_WORDS: [usize; 11] = [
     word::LAUNCH_STREAM,
     word::LAUNCH_TAGGED,
     word::LAUNCH_TAG,
-    word::LAUNCH_NVTX,
-    word::LAUNCH_NVTX_PATH,
+    word::LAUNCH_RANGE,
+    word::LAUNCH_RANGE_PATH,
 ];
 
 /// Returns the word of a kernel's event that a device event's word stands for, if that is one of the launch.
@@ -450,8 +450,8 @@ const LAUNCH_PARTS: &[Field] = &[
     of_launch(word::LAUNCH_API),
     of_launch(word::LAUNCH_STREAM),
     of_launch(word::LAUNCH_TAG),
-    of_launch(word::LAUNCH_NVTX),
-    of_launch(word::LAUNCH_NVTX_PATH),
+    of_launch(word::LAUNCH_RANGE),
+    of_launch(word::LAUNCH_RANGE_PATH),
 ];
 
 /// Returns the field of a launch that is in this word of a kernel's event, as device events have it: absent where the launch

@@ -327,7 +327,7 @@ macro_rules! host_events {
                 context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id; `()` before there is one").unless_0(call::HAS_CONTEXT);
                 has_context: u32, Previous, hidden(call::HAS_CONTEXT);
                 /// [`Common::NO_STACK`], [`Common::EVENTS_MISSING`] and, from [`Common::DEMANDED_AT`] on, the options
-                /// of the demand when the call began: the lower half of `message::demand::told`.
+                /// of the demand when the call began: the lower half of `message::demand::recorded_under`.
                 flags: u32, Previous;
                 $($narrow)*
             } }
@@ -559,7 +559,7 @@ host_events! {
 
     @beside
     /// An NVTX range that was closed, or a mark that was set.
-    Nvtx "nvtx" {
+    Range "nvtx" {
         record: 36, source: EventSource::Range, also: OF_NVTX,
         about: About {
             usage: "nvtx(|n| …)",
@@ -807,13 +807,13 @@ macro_rules! of_records {
 
 of_records! { Overhead Migration ContextSwitch }
 
-impl Beside for Nvtx {
+impl Beside for Range {
     fn common(&self) -> Common {
         Common { start: self.start, end: self.end, tid: self.tid, ..Common::NO_CALL }
     }
 }
 
-impl Nvtx {
+impl Range {
     /// Returns the payload, if it is a floating-point number, as text from which it can be read again.
     pub fn payload_text(&self) -> Option<String> {
         const DOUBLE: u32 = PayloadFloat::Double as u32;
@@ -1025,12 +1025,12 @@ mod tests {
 
     #[test]
     fn a_payload_can_be_read_from_its_text() {
-        let double = |it: f64| Nvtx { payload: it.to_bits() as i64, payload_float: 1, ..Nvtx::default() };
-        let single = |it: f32| Nvtx { payload: it.to_bits().into(), payload_float: 2, ..Nvtx::default() };
+        let double = |it: f64| Range { payload: it.to_bits() as i64, payload_float: 1, ..Range::default() };
+        let single = |it: f32| Range { payload: it.to_bits().into(), payload_float: 2, ..Range::default() };
         let texts = [double(0.1), single(0.1), double(-2.0), single(1e-30), double(f64::NAN), double(f64::INFINITY)];
         let texts = texts.map(|it| it.payload_text().unwrap());
         assert_eq!(texts, ["0.1", "0.1", "-2.0", "1e-30", "NaN", "inf"]);
-        assert_eq!(Nvtx { payload: 7, has_payload: 1, ..Nvtx::default() }.payload_text(), None);
+        assert_eq!(Range { payload: 7, has_payload: 1, ..Range::default() }.payload_text(), None);
         for it in [f64::MAX, f64::MIN_POSITIVE, 1.0 / 3.0, -0.0] {
             assert_eq!(double(it).payload_text().unwrap().parse::<f64>().unwrap().to_bits(), it.to_bits());
         }

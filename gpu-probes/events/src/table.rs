@@ -134,14 +134,14 @@ pub(crate) const RANGES: [Field; 2] = [
         "nvtx",
         FieldType::Name,
         Unit::None,
-        (word::LAUNCH_NVTX, word::LAUNCH_NVTX),
+        (word::LAUNCH_RANGE, word::LAUNCH_RANGE),
         "name of the innermost NVTX range that the calling thread is in; `()` outside ranges",
     ),
     optional(
         "nvtx_path",
         FieldType::Name,
         Unit::None,
-        (word::LAUNCH_NVTX, word::LAUNCH_NVTX_PATH),
+        (word::LAUNCH_RANGE, word::LAUNCH_RANGE_PATH),
         "names of all NVTX ranges that the calling thread is in, such as \"epoch/step\"; `()` outside ranges",
     ),
 ];
@@ -392,7 +392,7 @@ record! {
         symbol: u32, Kept;
         /// Name id of the path of NVTX ranges that the thread is in; 0 outside ranges.
         ranges: u32, Kept;
-        /// What the demand asked for when the call began: `message::demand::told`. 0 if that is not known.
+        /// What the demand asked for when the call began: `message::demand::recorded_under`. 0 if that is not known.
         demanded: u32, Previous;
         /// Return value of the outermost call, 0 is success.
         result: i32, Previous, int(word::LAUNCH_RESULT, "the call's result, 0 on success");

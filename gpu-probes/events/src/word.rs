@@ -117,10 +117,10 @@ pub const LAUNCH_GPU_UUID: usize = LAUNCH_GPU + 1;
 pub const LAUNCH_GPU_SMS: usize = LAUNCH_GPU + 2;
 pub const LAUNCH_GPU_MEMORY: usize = LAUNCH_GPU + 3;
 /// Of the thread that launches; 0 outside NVTX ranges.
-pub const LAUNCH_NVTX: usize = LAUNCH_GPU + 4;
-pub const LAUNCH_NVTX_PATH: usize = LAUNCH_NVTX + 1;
+pub const LAUNCH_RANGE: usize = LAUNCH_GPU + 4;
+pub const LAUNCH_RANGE_PATH: usize = LAUNCH_RANGE + 1;
 /// As [`STREAM_KIND`].
-pub const LAUNCH_STREAM_KIND: usize = LAUNCH_NVTX_PATH + 1;
+pub const LAUNCH_STREAM_KIND: usize = LAUNCH_RANGE_PATH + 1;
 /// As [`STREAM_HAS_PRIORITY`].
 pub const LAUNCH_STREAM_HAS_PRIORITY: usize = LAUNCH_STREAM_KIND + 1;
 pub const LAUNCH_STREAM_PRIORITY: usize = LAUNCH_STREAM_KIND + 2;

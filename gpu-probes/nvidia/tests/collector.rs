@@ -372,7 +372,7 @@ fn what_cupti_lost_is_counted() {
     cupti::DROPPED.store(17, SeqCst);
     cupti::launch(c"_Z1fv", 7, 0);
     cupti::spoil_last_kernel();
-    tracer.until("the kernel", |it| !it.kernels().is_empty() && it.lost(Lost::CuptiDropped) == 17);
+    tracer.until("the kernel", |it| !it.kernels().is_empty() && it.lost(Lost::LibraryDropped) == 17);
     assert_eq!(tracer.lost(Lost::NoTimestamps), 1);
     assert_eq!((tracer.kernels()[0].start.0, tracer.kernels()[0].end.0), (0, 0));
     disarm::<OverCupti>(&mut tracer);

@@ -976,6 +976,131 @@ fn symbol_of(bytes: &[u8]) -> Option<String> {
     Some(std::str::from_utf8(bytes).ok()?.to_owned()).filter(|it| !it.is_empty())
 }
 
+/// What a program has loaded, or launched.
+#[derive(Debug)]
+pub enum LoadedCode<'a> {
+    Ptx(Vec<Ptx<'a>>),
+    Cubin(Cubin<'a>),
+    /// A kernel that was loaded before the collector came, by its symbol.
+    Kernel(&'a str),
+    /// Nothing: it has a context in which programs can run.
+    Context,
+}
+
+impl<'a> LoadedCode<'a> {
+    /// Decodes what an IMAGE of this [`image_kind`] comes with, and its text; `None` if that is malformed.
+    pub fn decode(kind: u64, bytes: &'a [u8], text: &'a str) -> Option<Self> {
+        match kind {
+            image_kind::PTX => decode_image(bytes).map(LoadedCode::Ptx),
+            image_kind::CUBIN => Some(LoadedCode::Cubin(Cubin::new(bytes, text))),
+            image_kind::KERNEL => std::str::from_utf8(bytes).ok().map(LoadedCode::Kernel),
+            image_kind::PROGRAMS => Some(LoadedCode::Context),
+            _ => None,
+        }
+    }
+}
+
+/// Machine code without its PTX, and what its process says of where that may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cubin<'a> {
+    pub bytes: &'a [u8],
+    /// The values of [`CACHE_VARIABLES`] in the process.
+    pub variables: [Option<&'a str>; CACHE_VARIABLES.len()],
+    /// The file that it was loaded from.
+    pub file: Option<&'a str>,
+}
+
+impl<'a> Cubin<'a> {
+    fn new(bytes: &'a [u8], text: &'a str) -> Self {
+        let mut lines = text.split('\n').map(|it| Some(it).filter(|it| !it.is_empty()));
+        let mut next = || lines.next().flatten();
+        Cubin { bytes, variables: std::array::from_fn(|_| next()), file: next() }
+    }
+}
+
+/// What becomes of an image.
+#[derive(Clone, Debug)]
+pub enum Woven {
+    /// Nothing in it is probed.
+    Nothing,
+    /// One at least.
+    Twins(Vec<Twin>),
+    Patches(Patches),
+    /// What the process runs in kernels of their own.
+    Programs(Programs),
+    /// It should have a twin, but has none.
+    Failed,
+    /// As many of its process are worked on as may be.
+    TooMany,
+    /// Its PTX was not found.
+    NoPtx,
+    /// The kernel's PTX in the program's files is not that of its code.
+    OlderPtx,
+    /// The program's files have different kernels of this name.
+    Ambiguous,
+    /// No file of the program has a kernel of this name.
+    NotInFiles,
+}
+
+impl Woven {
+    /// Returns the [`twin_status`], and what its memory has, if it comes with any.
+    pub fn encode(&self) -> (u64, Option<Vec<u8>>) {
+        match self {
+            Woven::Nothing => (twin_status::NOTHING, None),
+            Woven::Failed => (twin_status::FAILED, None),
+            Woven::TooMany => (twin_status::TOO_MANY, None),
+            Woven::NoPtx => (twin_status::NO_PTX, None),
+            Woven::OlderPtx => (twin_status::OLDER_PTX, None),
+            Woven::Ambiguous => (twin_status::AMBIGUOUS, None),
+            Woven::NotInFiles => (twin_status::NOT_IN_FILES, None),
+            Woven::Twins(twins) => (twin_status::WOVEN, Some(encode_twins(twins))),
+            Woven::Patches(patches) => (twin_status::PATCHES, Some(patches.encode())),
+            Woven::Programs(programs) => (twin_status::PROGRAMS, Some(programs.encode())),
+        }
+    }
+}
+
+/// How many launches a condition has chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sampled {
+    /// Launches that meet it, but for its `every`.
+    pub met: u64,
+    /// Those at which its handlers were to run.
+    pub chosen: u64,
+}
+
+impl Sampled {
+    /// Adds counts, which may be from memory that the program can write.
+    pub fn add(&mut self, other: Sampled) {
+        self.met = self.met.saturating_add(other.met);
+        self.chosen = self.chosen.saturating_add(other.chosen);
+    }
+}
+
+/// A copy of what one context has of a process's device memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceCopy {
+    /// The context's place among those of its process.
+    pub slot: usize,
+    /// The vendor's id of the context.
+    pub context: u32,
+    /// Whether the context, or the run in its process, had ended.
+    pub is_last: bool,
+    /// All of the block, or what its ring needs.
+    pub block: Vec<u8>,
+}
+
+/// How much of a context's ring was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingRead {
+    /// The context's place among those of its process.
+    pub slot: usize,
+    /// Slots of the ring that twins may use again, of all that were ever taken.
+    pub position: u64,
+    /// Whether there was anything to read: more may follow soon.
+    pub found_any: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -26,8 +26,12 @@ pub mod region;
 pub mod ring;
 pub mod status;
 pub mod times;
+pub mod totals;
+pub mod vendor;
 
 pub use answer::Answer;
+/// The functions of the GPU's API, by number.
+pub use xputrace_cuda_calls as api;
 pub use xputrace_cuda_calls as cuda_calls;
 pub use xputrace_events as events;
 

@@ -34,7 +34,8 @@ pub struct Message {
 }
 
 /// Words: [`crate::VERSION`], the target's own pid, version of the GPU's tracing library (0 if not
-/// found), the bits of [`demand`] that the collector supports with it, 1 if it can patch machine code. Text: two lines: that
+/// found), the bits of [`demand`] that the collector supports with it, 1 if it can patch machine code,
+/// the number of its [`Vendor`](crate::vendor::Vendor). Text: two lines: that
 /// library's path, whose last name is the file's own if it stands in for a vendor's, or why it was not found; why it can't patch machine code, if it can't.
 pub const HELLO: u32 = 1;
 /// Words: the demand ([`demand`]) with everything that may be asked for during the run, number of rings, bytes per ring, milliseconds between flushes,
@@ -173,10 +174,15 @@ pub mod demand {
     const ACTIVITIES_AT: u32 = 32;
     const HOST_EVENTS_AT: u32 = 48;
 
+    /// Returns the bits that record all of these.
+    pub const fn of(details: Details, kinds: Calls, of_gpu: Activities, of_host: HostEvents) -> u64 {
+        details.bits() | calls(kinds) | activities(of_gpu) | host_events(of_host)
+    }
+
     /// Returns what the record of a launch or of a host event says of the demand that it was recorded under: the
     /// options in the lower half, the activities in the upper one.
     #[inline]
-    pub const fn told(demand: u64) -> u32 {
+    pub const fn recorded_under(demand: u64) -> u32 {
         ((demand & OPTIONS | TOLD) | (demand >> ACTIVITIES_AT & 0xffff) << 16) as u32
     }
 

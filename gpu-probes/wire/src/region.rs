@@ -112,7 +112,7 @@ lost! {
     /// A thread found no ring.
     NoRing,
     ActivityRingFull,
-    CuptiDropped,
+    LibraryDropped,
     NoTimestamps,
     StackTableFull,
     NameTableFull,

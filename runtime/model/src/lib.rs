@@ -13,6 +13,7 @@ pub mod catalog;
 pub mod context;
 pub mod diagnostic;
 pub mod gap;
+pub mod gpu;
 mod id;
 pub mod listing;
 pub mod loss;

@@ -234,7 +234,7 @@ impl Demand {
     /// Whether the program's NVTX ranges are followed.
     pub fn ranges(&self) -> bool {
         self.details.intersects(Details::of(&[Detail::Ranges, Detail::CallRanges]))
-            || self.host_events.contains(HostEvent::Nvtx)
+            || self.host_events.contains(HostEvent::Range)
     }
 
     /// Whether an activity is recorded together with every call that may have caused it.

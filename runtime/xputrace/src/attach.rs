@@ -16,7 +16,7 @@ use xputrace_boundary::user::Account;
 use xputrace_inject::{Request, inject};
 use xputrace_linux::is_over;
 use xputrace_render::one_line;
-use xputrace_tracer::rendezvous::{call_dormant, comm_of};
+use xputrace_rendezvous::{call_dormant, comm_of};
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::status::field;
 use xputrace_wire::{Answer, COLLECTORS_THREAD};

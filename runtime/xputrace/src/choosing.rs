@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use xputrace_boundary::user::Account;
 use xputrace_cubins::Cache;
 use xputrace_model::plan::{Detail, KernelPattern, Plan};
-use xputrace_tracer::rendezvous::{ChooseWay, Chosen, Newcomer};
+use xputrace_rendezvous::{ChooseWay, Chosen, Newcomer};
 
 /// How long a process waits for the choice. It waits for 10 s in all, with what else arming takes.
 const CHOSEN_WITHIN: Duration = Duration::from_secs(8);
@@ -154,7 +154,7 @@ impl Shared {
 impl ChooseWay for Chooser {
     fn at_once(&self, process: &Newcomer) -> Option<Chosen> {
         // There the tracer runs the handlers.
-        is_software_gpu(&process.cupti_file).then(Chosen::default)
+        is_software_gpu(&process.library_file).then(Chosen::default)
     }
 
     fn by_files(&self, Newcomer { peer, no_patches, .. }: &Newcomer) -> Chosen {

@@ -26,19 +26,21 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xputrace_linux::{Linux, monotonic_nanos, parent_of};
+use xputrace_model::gpu::GpuKind;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Demand, Detail, DeviceWay, DeviceWays, Plan};
+use xputrace_pipeline::{ProcessIndex, ProcessInfo, SeenGpu, Turned};
 use xputrace_render::one_line;
-use xputrace_tracer::recording::GpuKind;
-use xputrace_tracer::rendezvous::{
-    Acceptor, Armed, Arrival, Chosen as ChosenWay, DEFAULT_SHAPE, DeviceRegion, Image, Listener, Missed, Notice, Order,
-    Peer, Region, Shared, TagArrays, Target, Ways, Why, Window, Woven,
+use xputrace_rendezvous::{
+    Acceptor, Armed, Arrival, Chosen as ChosenWay, Collector, DEFAULT_SHAPE, DeviceRegion, Listener, LoadedImage,
+    Missed, Notice, Order, Peer, Region, SharedMemory, TagArrays, Ways, Why, Window,
 };
-use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, SeenGpu, Turned};
 use xputrace_wire::device::Extent;
+use xputrace_wire::device::Woven;
 use xputrace_wire::marker;
-use xputrace_wire::message::conflict;
+use xputrace_wire::message::{conflict, window};
 use xputrace_wire::record::{Frame, Thread, framed, kind};
+use xputrace_wire::totals::CollectorTotals;
 /// Images of a process that are worked on or wait for it: each takes a descriptor. A process loads one with each thread, and one
 /// after another once it waits no more.
 const MOST_IMAGES: usize = 256;
@@ -99,7 +101,7 @@ pub struct Collectors {
 
 /// A process whose collector connected and was sent its order.
 struct Traced {
-    target: Target,
+    target: Collector,
     region: Region,
     device: Option<DeviceRegion>,
     /// How device handlers get into its kernels.
@@ -315,7 +317,7 @@ impl Collectors {
         running.report().collector_connected();
         connected(armed.target.peer, running);
         let info = self.describe(&armed);
-        let Armed { mut target, shared: Shared { region, device }, comm, thread_ids, index, chosen, .. } = armed;
+        let Armed { mut target, shared: SharedMemory { region, device }, comm, thread_ids, index, chosen, .. } = armed;
         let ChosenWay { way, note } = chosen;
         note.iter().for_each(|it| running.report().note(it));
         if way == DeviceWay::Patch {
@@ -358,7 +360,7 @@ impl Collectors {
         });
     }
 
-    fn describe(&mut self, Armed { target, comm, cupti_file, .. }: &Armed) -> ProcessInfo {
+    fn describe(&mut self, Armed { target, comm, library_file, .. }: &Armed) -> ProcessInfo {
         let seen = self.generations.entry(target.peer.pid).or_default();
         let generation = std::mem::replace(seen, *seen + 1);
         ProcessInfo {
@@ -367,7 +369,7 @@ impl Collectors {
             comm: comm.clone(),
             generation,
             is_attached: self.attaching.is_some(),
-            gpu: if is_software_gpu(cupti_file) { GpuKind::Software } else { GpuKind::Real },
+            gpu: if is_software_gpu(library_file) { GpuKind::Software } else { GpuKind::Real },
         }
     }
 
@@ -375,7 +377,7 @@ impl Collectors {
     fn drain(&mut self, at: usize, running: &mut Running) -> bool {
         let traced = &mut self.targets[at];
         let marks = traced.region.marks();
-        traced.region.take_into(&marks, &mut self.rings);
+        traced.region.drain_into(&marks, &mut self.rings);
         if self.rings.iter().all(Vec::is_empty) {
             return false;
         }
@@ -639,7 +641,7 @@ fn take_notes(notes: &[String], traced: &mut Traced, running: &mut Running) {
 }
 
 /// Has made what an image gets, or answers that it gets nothing.
-fn take_image(image: Image, traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) {
+fn take_image(image: LoadedImage, traced: &mut Traced, twins: Option<&Twins>, running: &mut Running) {
     let Some(twins) = twins else { return traced.target.answer(image.number, &Woven::Nothing) };
     let is_context = image.is_context();
     if is_context && !running.give_programs(traced.process) {
@@ -662,10 +664,10 @@ fn sends_mappings(plan: &Plan) -> bool {
 fn conditions(WindowOptions { after, range }: &WindowOptions) -> u64 {
     let of_range = match range {
         None => 0,
-        Some(Range::Profiler) => Window::PROFILER,
-        Some(Range::Nvtx(_)) => Window::NVTX,
+        Some(Range::Profiler) => window::PROFILER,
+        Some(Range::Nvtx(_)) => window::NVTX,
     };
-    of_range | if after.is_some() { Window::LATER } else { 0 }
+    of_range | if after.is_some() { window::LATER } else { 0 }
 }
 
 /// Returns what collectors do when another tool uses CUPTI.

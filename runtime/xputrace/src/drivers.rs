@@ -22,7 +22,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::Path;
 use xputrace_linux::{ProcessEvent, ProcessWatch, monotonic_nanos};
-use xputrace_tracer::rendezvous::comm_of;
+use xputrace_rendezvous::comm_of;
 pub use xputrace_wire::INJECTION_VARIABLE;
 use xputrace_wire::calls;
 

@@ -24,10 +24,10 @@ use xputrace_model::output::{Output, StackNames};
 use xputrace_model::plan::{MapAction, Plan, Probe, ProbeId, Target};
 use xputrace_model::stack::{Frame, Frames, StackKey};
 use xputrace_model::table::TableId;
+use xputrace_pipeline::{HandlerState, Outputs, Pipeline, Sink};
+use xputrace_recording::{Damage, Hit, Meta, RecordingReader};
 use xputrace_render::{AboutRecording, EventExporter, EventNames, Exported, ExportedArgument};
-use xputrace_tracer::recording::{Damage, Hit, Meta, Reader, every_event};
-use xputrace_tracer::replay::{Opened, Outcome, open};
-use xputrace_tracer::{Pipeline, Sink, State};
+use xputrace_replay::{Opened, ReplayOutcome, ReplaySink, every_event, open};
 
 const SOFTWARE_GPU: &str = "the GPU times of this recording come from the software GPU: they mean nothing";
 
@@ -41,7 +41,7 @@ pub fn export(options: &ExportOptions) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let path = options.recording.as_deref().context("no recording was given")?;
-    let reader = Reader::open(path).with_context(|| format!("{} cannot be exported", path.display()))?;
+    let reader = RecordingReader::open(path).with_context(|| format!("{} cannot be exported", path.display()))?;
     let damage = export_all(reader, options)?;
     Ok(damage.map_or(ExitCode::SUCCESS, |it| {
         say(describe(&it));
@@ -50,7 +50,7 @@ pub fn export(options: &ExportOptions) -> Result<ExitCode> {
 }
 
 /// Returns the unreadable parts of the recording.
-fn export_all(reader: Reader, options: &ExportOptions) -> Result<Option<Damage>> {
+fn export_all(reader: RecordingReader, options: &ExportOptions) -> Result<Option<Damage>> {
     let plan = Arc::new(every_event(reader.meta()));
     let (mut pipeline, mut opened) = open(plan.clone(), reader, stacks::demangle)?;
     if opened.is_of_software_gpu() {
@@ -97,7 +97,7 @@ struct Exporting {
 impl Exporting {
     fn begin(options: &ExportOptions, plan: &Plan, opened: &mut Opened) -> Result<Self> {
         let mut stacks = Stacks::of(plan, Naming { whole_names: true, ..Naming::default() });
-        for (key, frames) in opened.take_frames() {
+        for (key, frames) in opened.drain_frames() {
             stacks.know(key, frames.into_iter().map(Frame::from).collect());
         }
         let meta = opened.meta();
@@ -117,7 +117,7 @@ impl Exporting {
         Ok(exporting)
     }
 
-    fn finish(mut self, pipeline: &Pipeline, outcome: &Outcome) -> Result<()> {
+    fn finish(mut self, pipeline: &Pipeline, outcome: &ReplayOutcome) -> Result<()> {
         if let Some(failure) = self.failure {
             return Err(failure).context("cannot write the events");
         }
@@ -152,25 +152,7 @@ fn exported(probe: &Probe) -> Exported {
     Exported { event: probe.event, arguments: probe.arguments.iter().map(argument).collect() }
 }
 
-impl Sink for Exporting {
-    fn interpret(&mut self, probe: ProbeId, event: &GpuContext, state: &mut State) {
-        let Exporting { exporter, out, stacks, has_python, .. } = self;
-        let mut names = RecordingNames { stacks: stacks.names(None, state), state, has_python: *has_python };
-        if let Err(failure) = exporter.event(out, probe.index(), event, &mut names) {
-            self.failure = Some(failure);
-        }
-    }
-
-    fn hit(&mut self, hit: &Hit, state: &mut State) {
-        let Exporting { exporter, out, stacks, hits, has_python, losses, .. } = self;
-        hits.count_lost_stacks(hit, losses);
-        let Some(row) = hits.row(hit) else { return losses.add(Loss::Malformed, 1) };
-        let mut names = RecordingNames { stacks: stacks.names(None, state), state, has_python: *has_python };
-        if let Err(failure) = exporter.hit(out, &row, &mut names) {
-            self.failure = Some(failure);
-        }
-    }
-
+impl Outputs for Exporting {
     fn is_over(&self) -> bool {
         self.failure.is_some()
     }
@@ -181,10 +163,32 @@ impl Sink for Exporting {
     fn exit(&mut self, _: i64) {}
 }
 
+impl Sink for Exporting {
+    fn interpret(&mut self, probe: ProbeId, event: &GpuContext, state: &mut HandlerState) {
+        let Exporting { exporter, out, stacks, has_python, .. } = self;
+        let mut names = RecordingNames { stacks: stacks.names(None, state), state, has_python: *has_python };
+        if let Err(failure) = exporter.event(out, probe.index(), event, &mut names) {
+            self.failure = Some(failure);
+        }
+    }
+}
+
+impl ReplaySink for Exporting {
+    fn hit(&mut self, hit: &Hit, state: &mut HandlerState) {
+        let Exporting { exporter, out, stacks, hits, has_python, losses, .. } = self;
+        hits.count_lost_stacks(hit, losses);
+        let Some(row) = hits.row(hit) else { return losses.add(Loss::Malformed, 1) };
+        let mut names = RecordingNames { stacks: stacks.names(None, state), state, has_python: *has_python };
+        if let Err(failure) = exporter.hit(out, &row, &mut names) {
+            self.failure = Some(failure);
+        }
+    }
+}
+
 /// The names of a recording at one moment.
 struct RecordingNames<'a> {
     stacks: stacks::Names<'a>,
-    state: &'a State,
+    state: &'a HandlerState,
     has_python: bool,
 }
 

@@ -22,15 +22,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use xputrace_boundary::create::{Access, Draft};
+use xputrace_model::gpu::GpuKind;
 use xputrace_model::plan::Plan;
 use xputrace_model::plan::cookie;
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frame, StackKey};
-use xputrace_tracer::recording::{
-    BackgroundWriter, Damage, Entry, Error, FrameInfo, GpuKind, Meta, Reader, RecordedMachine, UserString, hits,
+use xputrace_pipeline::{ProcessIndex, ProcessInfo};
+use xputrace_recording::{
+    BackgroundWriter, Damage, FrameInfo, Meta, RecordedMachine, RecordingEntry, RecordingError, RecordingReader,
+    UserString, hits,
 };
-use xputrace_tracer::replay::open;
-use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
+use xputrace_replay::open;
+use xputrace_wire::totals::CollectorTotals;
 
 /// `xputrace record [SCRIPT] -o T.xpt -- CMD`: records the whole GPU side, and the hits of the
 /// script's CPU probes.
@@ -74,7 +77,7 @@ pub struct Tape {
 }
 
 /// Says where a recording is as far as it was written.
-fn wrote<T>(draft: &Draft, result: Result<T, Error>) -> Result<T> {
+fn wrote<T>(draft: &Draft, result: Result<T, RecordingError>) -> Result<T> {
     result.with_context(|| format!("what could be written until then is in {}", draft.path().display()))
 }
 
@@ -112,7 +115,7 @@ impl Tape {
         }
     }
 
-    fn write(&mut self, entry: Entry) -> Result<()> {
+    fn write(&mut self, entry: RecordingEntry) -> Result<()> {
         self.draft.keep();
         wrote(&self.draft, self.writer.write(entry))
     }
@@ -120,7 +123,7 @@ impl Tape {
 
 impl Observer for Tape {
     fn process(&mut self, process: ProcessIndex, info: &ProcessInfo) -> Result<()> {
-        let entry = Entry::ProcessStart {
+        let entry = RecordingEntry::ProcessStart {
             process: process.0,
             pid: info.pid,
             pid_in_target: info.pid_in_target,
@@ -143,7 +146,7 @@ impl Observer for Tape {
     }
 
     fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()> {
-        let entry = Entry::ProcessEnd {
+        let entry = RecordingEntry::ProcessEnd {
             process: process.0,
             time_nanos: xputrace_linux::monotonic_nanos(),
             totals: (*totals).into(),
@@ -161,7 +164,7 @@ impl Observer for Tape {
                 text: xputrace_model::text::to_bytes(name).into_owned(),
             });
         }
-        self.write(Entry::Hit(hit))
+        self.write(RecordingEntry::Hit(hit))
     }
 
     fn stacks(&self) -> &BTreeSet<StackKey> {
@@ -177,12 +180,12 @@ impl Observer for Tape {
                 symbols.push((stack, frames.iter().map(FrameInfo::from).collect()));
             }
         }
-        self.write(Entry::Symbols(symbols))?;
-        self.write(Entry::Losses(state.cpu_losses()))?;
+        self.write(RecordingEntry::Symbols(symbols))?;
+        self.write(RecordingEntry::Losses(state.cpu_losses()))?;
         let Tape { writer, draft, is_quiet, .. } = *self;
         let path = draft.target().to_owned();
         let flushed = |it: BufWriter<File>| {
-            it.into_inner().map_err(|it| Error::Io { attempted: "write", answer: it.into_error() })
+            it.into_inner().map_err(|it| RecordingError::Io { attempted: "write", answer: it.into_error() })
         };
         let file = wrote(&draft, writer.finish().and_then(flushed))?;
         let size = file.metadata().map_or(0, |it| it.len());
@@ -207,7 +210,7 @@ pub fn replay(run: &Run) -> Result<ExitCode> {
     if !run.command.is_empty() {
         bail!("--replay runs over {}; a command would not be run", path.display());
     }
-    let reader = Reader::open(path).with_context(|| format!("{} cannot be replayed", path.display()))?;
+    let reader = RecordingReader::open(path).with_context(|| format!("{} cannot be replayed", path.display()))?;
     let catalog = RecordedMachine::new(reader.meta());
     if let Some(file) = objects::named(run) {
         return replay_compiled(run, Compiled::of_object(objects::plan_of_replay(run, file)?), reader);
@@ -220,7 +223,7 @@ pub fn replay(run: &Run) -> Result<ExitCode> {
     replay_compiled(run, compiled, reader)
 }
 
-fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<ExitCode> {
+fn replay_compiled(run: &Run, compiled: Compiled, reader: RecordingReader) -> Result<ExitCode> {
     let mut plan = compiled.plan;
     plan.reads_lines |= run.options.naming.lines;
     let plan = Arc::new(plan);
@@ -237,7 +240,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     if opened.is_of_software_gpu() {
         running.say_of_gpu(GpuKind::Software, true);
     }
-    for (key, frames) in opened.take_frames() {
+    for (key, frames) in opened.drain_frames() {
         running.state().stacks.know(key, frames.into_iter().map(Frame::from).collect());
     }
     running.begin();

@@ -10,8 +10,8 @@ use xputrace_linux::{Linux, ProcessEvent};
 use xputrace_model::output::StackNames;
 use xputrace_model::plan::Plan;
 use xputrace_model::stack::{Frame, Frames, LINUX_FRAMES, PythonFrames, StackKey};
+use xputrace_pipeline::{HandlerState, ObjectInfo, ProcessIndex, TakenStack};
 use xputrace_symbols::{Detail, Images, Mapping, Object, Omission, ProcessKey, Processes, Proof, python_frame};
-use xputrace_tracer::{ObjectInfo, ProcessIndex, State, TakenStack};
 
 /// First generation of processes that collectors describe, separate from those that perf's records
 /// describe.
@@ -176,7 +176,7 @@ impl Stacks {
     }
 
     /// Handles a collector's leaving: no more stacks of its process will come.
-    pub fn left(&mut self, state: &State, process: ProcessIndex) {
+    pub fn left(&mut self, state: &HandlerState, process: ProcessIndex) {
         if state.has_stacks(process) {
             self.processes.ended(key_of(state, process));
             self.left.kept.insert(process);
@@ -199,7 +199,7 @@ impl Stacks {
     /// Forgets the ended programs. First names those of their stacks that are in `used`; no others
     /// are needed any more. All records that Linux had at [`Stacks::begin_to_read`] must have been
     /// handled.
-    pub fn forget_over(&mut self, used: &HashSet<StackKey>, linux: Option<&Linux>, state: &mut State) {
+    pub fn forget_over(&mut self, used: &HashSet<StackKey>, linux: Option<&Linux>, state: &mut HandlerState) {
         let used: HashSet<StackKey> = used.iter().map(|it| self.naming.source_of(*it)).collect();
         self.known.retain(|it, _| matches!(it, StackKey::LinuxKernel { .. }) || used.contains(it));
         self.lists.retain(|it| Arc::strong_count(it) > 1);
@@ -220,7 +220,7 @@ impl Stacks {
 
     /// Returns the frames of a stack whose program has ended, so that later events cannot improve
     /// its names.
-    fn last_frames(&mut self, stack: StackKey, linux: Option<&Linux>, state: &State) -> Option<Frames> {
+    fn last_frames(&mut self, stack: StackKey, linux: Option<&Linux>, state: &HandlerState) -> Option<Frames> {
         match stack.whole() {
             StackKey::LinuxUser { pid, exec, .. } => {
                 let addresses = linux?.stack_addresses(stack)?;
@@ -253,7 +253,7 @@ impl Stacks {
     }
 
     /// Returns the named frames, and whether they are final.
-    fn collector_frames(&mut self, stack: StackKey, state: &State) -> Option<(Frames, bool)> {
+    fn collector_frames(&mut self, stack: StackKey, state: &HandlerState) -> Option<(Frames, bool)> {
         let (process, TakenStack { words, objects }) = state.stack(stack)?;
         let key = self.take_mappings(state, process);
         let python = |code, offset| python_frame(state.code(process, code), offset);
@@ -273,7 +273,7 @@ impl Stacks {
         }
     }
 
-    fn forget_left(&mut self, state: &State, process: ProcessIndex) {
+    fn forget_left(&mut self, state: &HandlerState, process: ProcessIndex) {
         self.processes.forget(key_of(state, process));
         self.taken.remove(&process);
     }
@@ -294,7 +294,7 @@ impl Stacks {
     }
 
     /// Opens the files that a collector has reported, while they exist.
-    pub fn take_mappings(&mut self, state: &State, process: ProcessIndex) -> ProcessKey {
+    pub fn take_mappings(&mut self, state: &HandlerState, process: ProcessIndex) -> ProcessKey {
         let key = key_of(state, process);
         let mappings = state.mappings(process);
         let taken = self.taken.entry(process).or_default();
@@ -329,13 +329,13 @@ impl Stacks {
     }
 
     /// Returns names over these engines.
-    pub fn names<'a>(&'a mut self, linux: Option<&'a Linux>, state: &'a State) -> Names<'a> {
+    pub fn names<'a>(&'a mut self, linux: Option<&'a Linux>, state: &'a HandlerState) -> Names<'a> {
         Names { stacks: self, linux, state }
     }
 }
 
 /// Returns the process that a collector describes.
-fn key_of(state: &State, process: ProcessIndex) -> ProcessKey {
+fn key_of(state: &HandlerState, process: ProcessIndex) -> ProcessKey {
     let pid = state.process(process).map_or(0, |it| it.pid);
     ProcessKey { pid, generation: COLLECTOR_GENERATIONS + process.0 }
 }
@@ -344,7 +344,7 @@ fn key_of(state: &State, process: ProcessIndex) -> ProcessKey {
 pub struct Names<'a> {
     stacks: &'a mut Stacks,
     linux: Option<&'a Linux>,
-    state: &'a State,
+    state: &'a HandlerState,
 }
 
 impl StackNames for Names<'_> {

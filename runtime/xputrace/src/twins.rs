@@ -36,8 +36,9 @@ use xputrace_linux::Linux;
 use xputrace_model::loss::Loss;
 use xputrace_model::object::Object;
 use xputrace_model::plan::{Condition, DeviceWay, DeviceWays, Plan};
-use xputrace_tracer::rendezvous::{Clocks, ConditionCounts, DeviceBlock, DeviceCounts, DeviceRegion, Image, Woven};
-use xputrace_tracer::{DeviceLayout, ProcessIndex, Turned};
+use xputrace_pipeline::{DeviceLayout, ProcessIndex, Turned};
+use xputrace_rendezvous::{Clocks, ConditionCounts, DeviceBlock, DeviceCounts, DeviceRegion, LoadedImage};
+use xputrace_wire::device::Woven;
 use xputrace_wire::device::{ArrayPlace, Extent, ImageOutcome, MOST_PATCH_HANDLERS, PatchedKernel, Patches, Unprobed};
 
 /// Kernels of an image of which a note says why they have no twin.
@@ -122,7 +123,7 @@ impl Twins {
     }
 
     /// Has the twin of an image made that a process has loaded.
-    pub fn begin(&self, image: Image, asker: Asker) {
+    pub fn begin(&self, image: LoadedImage, asker: Asker) {
         let is_long = image.is_kernel();
         let task = Task { image, asker };
         // Nobody waits for it, but for the others.
@@ -287,7 +288,7 @@ fn take(region: &DeviceRegion, extent: Extent, process: ProcessIndex, running: &
     let copies = region.copies(extent)?;
     let (mut has_records, mut queue) = (false, running.queue());
     if region.has_ring() {
-        let read = running.state().pipeline.state_mut().take_device_records(process, &copies, &mut queue);
+        let read = running.state().pipeline.state_mut().ingest_device_records(process, &copies, &mut queue);
         read.iter().try_for_each(|it| region.set_read(*it))?;
         has_records = read.iter().any(|it| it.found_any);
     }

@@ -12,7 +12,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use xputrace_model::plan::{DeviceWay, DeviceWays, KernelPattern, Plan};
-use xputrace_tracer::rendezvous::Chosen;
+use xputrace_rendezvous::Chosen;
 
 /// Describes the way; empty for a script without device handlers.
 ///

@@ -7,8 +7,8 @@ use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, MapKind, MapSpec, Program, ProgramKind, helper, object};
 use xputrace_events::{DeviceEvent, device};
 use xputrace_objects::Wishes;
+use xputrace_pipeline::Pipeline;
 use xputrace_ptx::{Module, parse_statements};
-use xputrace_tracer::Pipeline;
 use xputrace_twins::{Gpu, GpuMap, Handler, Maker, Origin, Wanted, entries_of};
 use xputrace_wire::device::{Codec, Portability, Ptx};
 

@@ -3,8 +3,7 @@
 use super::tracer::{Nobody, demangle, plans};
 use super::{files_in, joined, parts};
 use crate::harness::{Bound, Target};
-use xputrace_tracer::recording::{Entry, Meta, Reader, Writer};
-use xputrace_tracer::replay;
+use xputrace_recording::{Meta, RecordingEntry, RecordingReader, RecordingWriter};
 
 /// What a reader may take (docs/RECORDING.md), and the pipeline behind it.
 const BOUND: Bound = Bound { bytes: 320 << 20, per_byte: 4000 };
@@ -73,8 +72,8 @@ fn blocks(input: &[u8]) {
 /// Reads a file, writes what was read, and runs a script over it.
 fn replayed(file: Vec<u8>) {
     let n_bytes = file.len();
-    let Ok(mut reader) = Reader::new(file.clone()) else { return };
-    let entries: Vec<Entry> = reader.by_ref().collect();
+    let Ok(mut reader) = RecordingReader::new(file.clone()) else { return };
+    let entries: Vec<RecordingEntry> = reader.by_ref().collect();
     assert!(reader.damage().is_none_or(|it| it.offset <= n_bytes));
     let meta = reader.meta().clone();
     drop(reader);
@@ -82,30 +81,30 @@ fn replayed(file: Vec<u8>) {
     drop(entries);
     let plans = plans();
     let plan = plans[n_bytes % plans.len()].clone();
-    let reader = Reader::new(file).expect("it was just read");
-    if let Ok((mut pipeline, opened)) = replay::open(plan, reader, demangle) {
+    let reader = RecordingReader::new(file).expect("it was just read");
+    if let Ok((mut pipeline, opened)) = xputrace_replay::open(plan, reader, demangle) {
         let _ = (opened.notes(), opened.is_of_software_gpu());
         opened.run(&mut pipeline, &mut Nobody::default());
     }
 }
 
 /// What is written is read again.
-fn written(meta: &Meta, entries: &[Entry]) {
-    let Ok(mut writer) = Writer::new(Vec::new(), meta) else { return };
+fn written(meta: &Meta, entries: &[RecordingEntry]) {
+    let Ok(mut writer) = RecordingWriter::new(Vec::new(), meta) else { return };
     if !entries.iter().all(|it| writer.write(it).is_ok()) {
         return;
     }
     let Ok(file) = writer.finish() else { return };
-    let mut reader = Reader::new(file).expect("what was written is a recording");
-    let again: Vec<Entry> = reader.by_ref().collect();
+    let mut reader = RecordingReader::new(file).expect("what was written is a recording");
+    let again: Vec<RecordingEntry> = reader.by_ref().collect();
     // Drains without a byte are not written, and blocks of different kinds come in another order.
-    let is_drain = |it: &&Entry| matches!(it, Entry::Wire { rings, .. } if rings.iter().any(|it| !it.is_empty()));
-    let is_hit = |it: &&Entry| matches!(it, Entry::Hit(_));
+    let is_drain = |it: &&RecordingEntry| matches!(it, RecordingEntry::Wire { rings, .. } if rings.iter().any(|it| !it.is_empty()));
+    let is_hit = |it: &&RecordingEntry| matches!(it, RecordingEntry::Hit(_));
     if reader.damage().is_none() {
         assert!(again.iter().filter(is_hit).eq(entries.iter().filter(is_hit)));
-        let by_process = |all: &[Entry]| {
-            let mut drains: Vec<Entry> = all.iter().filter(is_drain).cloned().collect();
-            drains.sort_by_key(|it| if let Entry::Wire { process, .. } = it { *process } else { 0 });
+        let by_process = |all: &[RecordingEntry]| {
+            let mut drains: Vec<RecordingEntry> = all.iter().filter(is_drain).cloned().collect();
+            drains.sort_by_key(|it| if let RecordingEntry::Wire { process, .. } = it { *process } else { 0 });
             drains
         };
         assert!(by_process(&again) == by_process(entries));
@@ -124,7 +123,7 @@ fn files() -> Vec<Vec<u8>> {
 
 /// A recording with what those of the repository lack: hits of CPU probes.
 fn own() -> Vec<u8> {
-    use xputrace_tracer::recording::{FrameInfo, Hit, ProbeInfo, UserString};
+    use xputrace_recording::{FrameInfo, Hit, ProbeInfo, UserString};
     let probe = ProbeInfo { name: "uprobe:./server:handle_request".into(), ..ProbeInfo::default() };
     let meta = Meta { command: vec!["./server".into()], tells_losses: true, probes: vec![probe], ..Meta::default() };
     let text = UserString { address: 0x1000, text: b"text".to_vec() };
@@ -139,8 +138,12 @@ fn own() -> Vec<u8> {
     };
     let frame = FrameInfo { function: "main".into(), module: "server".into(), offset: 4 };
     let stack = xputrace_model::stack::StackKey::from_word(5);
-    let entries = [Entry::Hit(hit.clone()), Entry::Hit(hit), Entry::Symbols(vec![(stack, vec![frame])])];
-    let mut writer = Writer::new(Vec::new(), &meta).expect("memory is written");
+    let entries = [
+        RecordingEntry::Hit(hit.clone()),
+        RecordingEntry::Hit(hit),
+        RecordingEntry::Symbols(vec![(stack, vec![frame])]),
+    ];
+    let mut writer = RecordingWriter::new(Vec::new(), &meta).expect("memory is written");
     entries.iter().for_each(|it| writer.write(it).expect("memory is written"));
     writer.finish().expect("memory is written")
 }
@@ -158,8 +161,8 @@ fn unpacked() -> Vec<Vec<u8>> {
 
 /// Returns rings that recordings have.
 pub(super) fn rings() -> Vec<Vec<u8>> {
-    let entries = files().into_iter().filter_map(|it| Reader::new(it).ok()).flatten();
-    let rings = entries.flat_map(|it| if let Entry::Wire { rings, .. } = it { rings } else { Vec::new() });
+    let entries = files().into_iter().filter_map(|it| RecordingReader::new(it).ok()).flatten();
+    let rings = entries.flat_map(|it| if let RecordingEntry::Wire { rings, .. } = it { rings } else { Vec::new() });
     let mut rings: Vec<_> = rings.filter(|it| (1..MOST_BYTES).contains(&it.len())).collect();
     rings.sort_by_key(Vec::len);
     // Of many that are alike, a few of each size.

@@ -11,18 +11,20 @@ use xputrace_device::{DeviceMap, Kind, RecordKind, Scope};
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::context::GpuContext;
 use xputrace_model::diagnostic::{Severity, Site, SourceFile};
+use xputrace_model::gpu::GpuKind;
 use xputrace_model::loss::Loss;
 use xputrace_model::output::{Output, StackNames, View};
 use xputrace_model::plan::{MapAction, Plan, ProbeId};
 use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::table::TableId;
+use xputrace_pipeline::{
+    DeviceLayout, DeviceSite, EngineMaps, HandlerState, Limits, Outputs, Pipeline, ProcessIndex, ProcessInfo, Sink,
+};
 use xputrace_render::{Context, json, text};
+use xputrace_replay::ReplaySink;
 use xputrace_script::compile::{Wishes, compile};
 use xputrace_script::{BundledLoader, load, scripts};
-use xputrace_tracer::recording::GpuKind;
-use xputrace_tracer::{
-    DeviceCopy, DeviceLayout, DeviceSite, EngineMaps, Limits, Pipeline, ProcessIndex, ProcessInfo, Sink, State,
-};
+use xputrace_wire::device::DeviceCopy;
 
 /// The pipeline keeps a bounded number of everything; its engine has its maps from the start.
 const BOUND: Bound = Bound { bytes: 256 << 20, per_byte: 256 };
@@ -81,9 +83,8 @@ pub(super) struct Nobody {
     exited: bool,
 }
 
-impl Sink for Nobody {
+impl Outputs for Nobody {
     fn output(&mut self, _: Output) {}
-    fn interpret(&mut self, _: ProbeId, _: &GpuContext, _: &mut State) {}
     fn map(&mut self, _: TableId, _: MapAction) {}
     fn exit(&mut self, _: i64) {
         self.exited = true;
@@ -92,6 +93,12 @@ impl Sink for Nobody {
         self.exited
     }
 }
+
+impl Sink for Nobody {
+    fn interpret(&mut self, _: ProbeId, _: &GpuContext, _: &mut HandlerState) {}
+}
+
+impl ReplaySink for Nobody {}
 
 /// Feeds parts: the first chooses a plan and whether limits are small; an empty one ends a drain, others are rings.
 fn pipeline(input: &[u8]) {
@@ -184,7 +191,7 @@ fn device_memory(input: &[u8]) {
                 is_last: choice & 4 != 0,
                 block: block.to_vec(),
             };
-            let read = state.take_device_records(process, std::slice::from_ref(&copy), &mut Nobody::default());
+            let read = state.ingest_device_records(process, std::slice::from_ref(&copy), &mut Nobody::default());
             assert!(read.iter().all(|it| it.slot == copy.slot));
             state.set_device_memory(ProcessIndex(u32::from(choice >> 7)), vec![copy]);
             let _ = state.handler_losses();

@@ -175,7 +175,7 @@ pub fn arm_at_first<M: Machine>(first: u64, demand: u64) -> Tracer {
 
 pub fn asks_for(launch: &Launch, demand: u64) -> bool {
     assert!(launch.demanded & demand::TOLD as u32 != 0, "each launch says what it was recorded under");
-    demand::has_all(launch.demanded, demand::told(demand))
+    demand::has_all(launch.demanded, demand::recorded_under(demand))
 }
 
 /// Launches until one is recorded under another demand.

@@ -215,7 +215,7 @@ impl CuptiBackend {
 
     fn count_dropped(&self, agent: &Agent) {
         if let Some(dropped) = self.dropped().filter(|it| *it > 0) {
-            agent.count_lost(Lost::CuptiDropped, dropped as u64);
+            agent.count_lost(Lost::LibraryDropped, dropped as u64);
         }
     }
 }

@@ -59,7 +59,7 @@ impl Library for CuptiBackend {
         let host = demand::HOST_STREAMS
             | demand::HOST_RANGES
             | demand::HOST_NESTED
-            | demand::host_events(HostEvents::ALL.without(HostEvents::of(&[HostEvent::Nvtx])));
+            | demand::host_events(HostEvents::ALL.without(HostEvents::of(&[HostEvent::Range])));
         let twins = if self.driver.code.is_complete() { demand::DEVICE } else { 0 };
         captures
             | latencies

@@ -96,7 +96,7 @@ losses! {
         meaning: "GPU activity records discarded unread (a lower bound): all buffers for CUPTI were in use",
         help: "give the tracer a CPU of its own",
     }
-    CuptiDropped {
+    LibraryDropped {
         name: "cupti_dropped",
         meaning: "GPU activity records that CUPTI dropped",
         help: "have fewer launches in flight, or trace for less time",

@@ -74,7 +74,7 @@ fn allocation(demand: &Demand) -> Option<&'static Cost> {
 }
 
 fn range(demand: &Demand) -> Option<&'static Cost> {
-    has(demand, HostEvent::Nvtx).then_some(&RANGE)
+    has(demand, HostEvent::Range).then_some(&RANGE)
 }
 
 fn call(demand: &Demand) -> Option<&'static Cost> {

@@ -261,8 +261,8 @@ impl<'a> MapUses<'a> {
             word::LAUNCH_PYSTACK,
             word::LAUNCH_START,
             word::LAUNCH_TID,
-            word::LAUNCH_NVTX,
-            word::LAUNCH_NVTX_PATH,
+            word::LAUNCH_RANGE,
+            word::LAUNCH_RANGE_PATH,
         ];
         let is_unknown = |it: &LaunchWords| launch_word(it.value).is_none_or(|it| !KNOWN.contains(&it));
         let has_unknown = self.shapes.launch_parts(self.map).iter().flatten().any(is_unknown);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use xputrace_model::plan::{DeviceWay, KernelPattern};
-use xputrace_tracer::rendezvous::Chosen;
+use xputrace_rendezvous::Chosen;
 
 /// Patterns that a text names.
 const MOST_PATTERNS: usize = 3;

@@ -17,7 +17,7 @@ use xputrace_linux::{all_processes, is_over, with_descendants};
 use xputrace_model::plan::Detail;
 use xputrace_model::process_name::ProcessName;
 use xputrace_render::one_line;
-use xputrace_tracer::rendezvous::comm_of;
+use xputrace_rendezvous::comm_of;
 use xputrace_wire::marker;
 
 /// How long the run waits for the processes that `-p` names; longer than an attempt can take.

@@ -7,8 +7,8 @@ use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::text;
+use xputrace_recording::{Hit, Meta, ProbeInfo, RecordedMachine, hits};
 use xputrace_render::{HIT_EVENTS, HitField, HitRow, HitValue, hit_fields};
-use xputrace_tracer::recording::{Hit, Meta, ProbeInfo, RecordedMachine, hits};
 
 /// Reads the hits of a recording.
 pub struct HitReader {
@@ -179,7 +179,7 @@ fn until_nul(bytes: &[u8]) -> HitValue<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xputrace_tracer::recording::TracepointFieldInfo;
+    use xputrace_recording::TracepointFieldInfo;
 
     fn reader(name: &str, fields: &[(&str, u32, &str)], returns: Option<&str>) -> HitReader {
         let field = |(name, offset, kind): &(&str, u32, &str)| TracepointFieldInfo {

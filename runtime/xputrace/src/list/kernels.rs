@@ -21,9 +21,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use xputrace_model::plan::{Activities, Activity, KernelPattern};
 use xputrace_model::stack::StackKey;
+use xputrace_pipeline::{ProcessIndex, ProcessInfo};
 use xputrace_symbols::demangle;
-use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
 use xputrace_wire::record::{ActivityRecord, Record, records};
+use xputrace_wire::totals::CollectorTotals;
 
 /// How often it is looked at what a program has mapped while it runs.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);

@@ -2,7 +2,7 @@
 
 use super::State;
 use std::time::Duration;
-use xputrace_tracer::CollectorTotals;
+use xputrace_wire::totals::CollectorTotals;
 
 /// Minimum number of launches for a cost estimate: the collector times one in 64.
 const LEAST_LAUNCHES: i64 = 1024;

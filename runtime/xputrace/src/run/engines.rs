@@ -7,7 +7,7 @@ use xputrace_bytecode::vm::RemoteMap;
 use xputrace_bytecode::{BpfMapId, MapSpec};
 use xputrace_linux::Linux;
 use xputrace_model::plan::{Place, Plan};
-use xputrace_tracer::Pipeline;
+use xputrace_pipeline::Pipeline;
 
 /// Loads the plan's programs and maps into Linux; returns `None` if no handler runs there.
 pub fn linux(plan: &Plan) -> Result<Option<Linux>> {

@@ -4,8 +4,8 @@ use super::State;
 use xputrace_linux::{Error, Linux, MapHandle};
 use xputrace_model::plan::BpfMapId;
 use xputrace_model::table::TableId;
+use xputrace_pipeline::EngineMaps;
 use xputrace_store::{Access, Backing, OnValue, Refusal};
-use xputrace_tracer::EngineMaps;
 
 /// Maps that are loaded into Linux.
 pub struct LinuxMaps<'a>(&'a mut Linux);

@@ -14,7 +14,7 @@ use xputrace_model::output::Output;
 use xputrace_model::plan::{DeviceWays, Place, Plan, ProbeId, ReturnWay};
 use xputrace_model::schema::Event;
 use xputrace_objects::Wishes;
-use xputrace_tracer::Sink;
+use xputrace_pipeline::Outputs;
 
 /// Objects are some hundred KiB, with debug information some MiB.
 const MOST_OBJECT_BYTES: u64 = 256 << 20;
@@ -128,7 +128,7 @@ impl State {
     ///
     /// # Errors
     /// They can't be read.
-    pub(super) fn take_object_records(&mut self, sink: &mut dyn Sink) -> Result<bool> {
+    pub(super) fn take_object_records(&mut self, sink: &mut dyn Outputs) -> Result<bool> {
         let (Some(object), Some(linux)) = (&self.plan.object, &mut self.linux) else { return Ok(true) };
         let on_record = &mut |map: BpfMapId, record: &[u8]| {
             if let Some(record) = object.maps.get(map.index()).and_then(|it| it.record(record)) {

@@ -4,7 +4,8 @@ use super::State;
 use anyhow::Result;
 use std::collections::BTreeSet;
 use xputrace_model::stack::StackKey;
-use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
+use xputrace_pipeline::{ProcessIndex, ProcessInfo};
+use xputrace_wire::totals::CollectorTotals;
 
 /// Observes a run. An error is reported once; the run continues.
 pub trait Observer {

@@ -16,8 +16,8 @@ use xputrace_model::loss::Loss;
 use xputrace_model::object::{DirectLaunch, Object};
 use xputrace_model::output::Output;
 use xputrace_model::plan::Plan;
-use xputrace_tracer::ProcessIndex;
-use xputrace_tracer::rendezvous::ProgramsOutcome;
+use xputrace_pipeline::ProcessIndex;
+use xputrace_rendezvous::ProgramsOutcome;
 use xputrace_wire::device::ProgramsState;
 
 /// Who runs them.

@@ -24,15 +24,18 @@ use std::time::Duration;
 use xputrace_linux::monotonic_nanos;
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::gpu::GpuKind;
 use xputrace_model::loss::{Account, Loss};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{ClosureId, Condition, Detail, MapAction, Plan, ProbeId};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::TableId;
+use xputrace_pipeline::{HandlerState, Outputs, ProcessIndex, ProcessInfo, Sink};
+use xputrace_replay::ReplaySink;
 use xputrace_script::{EventView, Host, Interpreter};
-use xputrace_tracer::recording::GpuKind;
-use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, Sampled, Sink};
+use xputrace_wire::device::Sampled;
+use xputrace_wire::totals::CollectorTotals;
 
 /// A running script.
 ///
@@ -503,13 +506,9 @@ fn account(state: &State) -> Option<Account> {
     demand.gpu().then_some(account)
 }
 
-impl Sink for Queue {
+impl Outputs for Queue {
     fn output(&mut self, output: Output) {
         self.wishes.push(Wish::Output(output));
-    }
-
-    fn interpret(&mut self, probe: ProbeId, event: &GpuContext, _state: &mut xputrace_tracer::State) {
-        self.wishes.push(Wish::Interpret(probe, Box::new(*event)));
     }
 
     fn map(&mut self, map: TableId, action: MapAction) {
@@ -525,3 +524,11 @@ impl Sink for Queue {
         self.is_over || (self.is_interruptible && interrupts::are_unhandled())
     }
 }
+
+impl Sink for Queue {
+    fn interpret(&mut self, probe: ProbeId, event: &GpuContext, _state: &mut HandlerState) {
+        self.wishes.push(Wish::Interpret(probe, Box::new(*event)));
+    }
+}
+
+impl ReplaySink for Queue {}

@@ -19,10 +19,10 @@ use xputrace_model::plan::{Place, Plan, Probe, ProbeId, SwitchId, Target};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::table::{Table, TableDef, TableId};
+use xputrace_pipeline::Pipeline;
 use xputrace_render::{Exporter, Maps, StackFile};
 use xputrace_store::Store;
 use xputrace_symbols::Omission;
-use xputrace_tracer::Pipeline;
 
 /// The state of a run. [`super::Running`] owns it.
 pub struct State {
@@ -88,7 +88,7 @@ impl State {
     /// # Errors
     /// Linux refuses to change the map that says so.
     pub fn tell_linux_switches(&mut self) -> Result<(), xputrace_linux::Error> {
-        for (switch, on) in self.pipeline.state_mut().switches_mut().take_turned() {
+        for (switch, on) in self.pipeline.state_mut().switches_mut().drain_turned() {
             if self.plan.switches.get(switch.index()).is_some_and(|it| it.is_turned_elsewhere) {
                 self.write_linux_switch(switch, on)?;
             } else {

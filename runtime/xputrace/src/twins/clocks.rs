@@ -3,7 +3,7 @@
 use crate::run::report::counted;
 use xputrace_model::schema::Unit;
 use xputrace_render::human;
-use xputrace_tracer::rendezvous::Clocks;
+use xputrace_rendezvous::Clocks;
 
 /// Says how right times were, where handlers have read any. Of a compiled object also what the GPU's timer is ahead: that has helpers
 /// for the timer itself.

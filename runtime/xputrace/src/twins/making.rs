@@ -15,11 +15,12 @@ use xputrace_boundary::user::Account;
 use xputrace_cubins::{Compiler, Cubin, Frames, NoCubin, Order, Purpose};
 use xputrace_model::object::Shape;
 use xputrace_model::plan::{Detail, DeviceWay, PatternOfHandler, Plan};
-use xputrace_tracer::ProcessIndex;
-use xputrace_tracer::rendezvous::{Image, Loaded, Peer};
+use xputrace_pipeline::ProcessIndex;
+use xputrace_rendezvous::{LoadedImage, Peer};
 use xputrace_twins::{
     Gpu, ImageTwins, Maker, NoTwin, ProgramKernel, ProgramsText, TwinText, Wanted, kernels_of, parameters_of,
 };
+use xputrace_wire::device::LoadedCode;
 use xputrace_wire::device::{
     CHOICES, Choice, Codec, ComputeCapabilities, Parameter, Parameters, PatchPoint, PatchedKernel, Portability,
     ProgramLaunch, Programs, Ptx, original_symbol,
@@ -47,7 +48,7 @@ impl Asker {
 
 /// An image whose twin is to be made.
 pub struct Task {
-    pub image: Image,
+    pub image: LoadedImage,
     pub asker: Asker,
 }
 
@@ -198,18 +199,18 @@ impl Making {
         Done { asker, number, made: made.unwrap_or_else(|_| Err(anyhow!("making a twin of its kernels failed"))) }
     }
 
-    fn twin(&self, image: Image, asker: Asker) -> Result<Outcome> {
+    fn twin(&self, image: LoadedImage, asker: Asker) -> Result<Outcome> {
         let capabilities = image.capabilities;
         let gpu = Gpu { capability: capabilities.least };
         let woven = image.read(|loaded| match loaded {
-            Loaded::Ptx(modules) => Ok(Ok(self.weave(modules, gpu)?)),
-            Loaded::Cubin(cubin) => match self.triton.ptx_of(asker.pid, cubin) {
+            LoadedCode::Ptx(modules) => Ok(Ok(self.weave(modules, gpu)?)),
+            LoadedCode::Cubin(cubin) => match self.triton.ptx_of(asker.pid, cubin) {
                 Some(ptx) => Ok(Ok(self.weave(&[plain(&ptx)], gpu)?)),
                 None => Ok(Err(Outcome::NoPtx)),
             },
-            Loaded::Kernel(symbol) => self.weave_early(symbol, asker.pid, gpu),
+            LoadedCode::Kernel(symbol) => self.weave_early(symbol, asker.pid, gpu),
             // Not one of the program's.
-            Loaded::Context => Ok(Err(Outcome::Nothing)),
+            LoadedCode::Context => Ok(Err(Outcome::Nothing)),
         });
         let ImageTwins { texts, refused } = match woven.context("reading what the program has loaded")?? {
             Ok(twins) => twins,
@@ -254,7 +255,7 @@ impl Making {
     }
 
     /// Makes kernels of what runs in kernels of its own.
-    fn programs(&self, image: &Image, asker: Asker) -> Outcome {
+    fn programs(&self, image: &LoadedImage, asker: Asker) -> Outcome {
         let text = match self.programs_text(image.capabilities.least) {
             Ok(text) => text,
             Err(error) => return Outcome::NoPrograms(format!("{error:#}")),
@@ -290,12 +291,12 @@ impl Making {
         Programs { code, launches: self.launches.iter().enumerate().map(launch).collect() }
     }
 
-    fn patches(&self, image: Image, asker: Asker) -> Result<Outcome> {
+    fn patches(&self, image: LoadedImage, asker: Asker) -> Result<Outcome> {
         let capabilities = image.capabilities;
         let mut refused = BTreeMap::new();
         let wanted = image.read(|loaded| match loaded {
-            Loaded::Ptx(_) | Loaded::Kernel(_) | Loaded::Context => Ok(Vec::new()),
-            Loaded::Cubin(cubin) => {
+            LoadedCode::Ptx(_) | LoadedCode::Kernel(_) | LoadedCode::Context => Ok(Vec::new()),
+            LoadedCode::Cubin(cubin) => {
                 let reads_any = self.maker.reads_arguments();
                 let parameters = if reads_any { parameters_of(cubin.bytes)? } else { HashMap::new() };
                 let patched = |symbol: &String| {

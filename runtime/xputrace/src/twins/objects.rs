@@ -5,7 +5,7 @@ use xputrace_bytecode::{BpfMapId, Insn, MapKind, Program, helper, insn};
 use xputrace_model::diagnostic::{FileId, Site};
 use xputrace_model::object::{Object, ObjectHome, ObjectMap};
 use xputrace_model::plan::{DeviceWay, DeviceWays, Plan, ProgramId};
-use xputrace_tracer::DeviceLayout;
+use xputrace_pipeline::DeviceLayout;
 
 /// Refuses what a real GPU lacks so far.
 ///

@@ -9,8 +9,8 @@ use xputrace_model::loss::Loss;
 use xputrace_model::object::{DirectLaunch, ObjectHome};
 use xputrace_model::plan::{DeviceEvent, DeviceHandler, DeviceWay, DeviceWays, PatternOfHandler, Plan, ProgramId};
 use xputrace_model::schema::Unit;
+use xputrace_pipeline::{DeviceLayout, DeviceSite};
 use xputrace_render::human;
-use xputrace_tracer::{DeviceLayout, DeviceSite};
 use xputrace_twins::{GpuMap, Handler, HandlerSite, Maker, MakerError, Origin};
 use xputrace_wire::device::{MOST_ARRAYS, MOST_BLOCK_BYTES, MOST_PATCH_HANDLERS};
 

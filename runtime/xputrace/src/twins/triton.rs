@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 use xputrace_boundary::read::{self, Links};
-use xputrace_tracer::rendezvous::Cubin;
+use xputrace_wire::device::Cubin;
 use xputrace_wire::device::MOST_IMAGE_BYTES;
 
 /// Directories of one cache that are looked at.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use xputrace_linux::{AttachError, Linux, News, Unprobed, monotonic_nanos};
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::{ProbeId, record};
-use xputrace_tracer::Sink;
+use xputrace_pipeline::Outputs;
 
 /// Printed once, in addition to the count.
 const UNFOLLOWED: &str = "some new threads and processes are not traced, because too many run at once; they are \

@@ -25,7 +25,7 @@ use switching::Switching;
 use timers::{TimeLimit, Timers};
 use window::Window;
 use xputrace_linux::StoppedChild;
-use xputrace_tracer::CollectorTotals;
+use xputrace_wire::totals::CollectorTotals;
 
 /// Maximum time that a run sleeps while nothing happens.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use xputrace_linux::monotonic_nanos;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Place, Plan, ProbeId};
-use xputrace_tracer::Turned;
+use xputrace_pipeline::Turned;
 
 /// How long a probe stays attached that is off: switching costs Linux some 10 ms.
 const IDLE_BEFORE_DETACHED: Duration = Duration::from_millis(500);
@@ -65,7 +65,7 @@ impl Switching {
     /// # Errors
     /// Handlers in Linux cannot be told.
     pub fn step(&mut self, running: &mut Running, collectors: Option<&mut Collectors>) -> Result<()> {
-        let turned = running.state().pipeline.state_mut().switches_mut().take();
+        let turned = running.state().pipeline.state_mut().switches_mut().drain_changes();
         if let Some(turned) = turned {
             running.state().tell_linux_switches()?;
             if let Some(collectors) = collectors {

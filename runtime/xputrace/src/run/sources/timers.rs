@@ -6,7 +6,7 @@ use crate::run::running::Running;
 use anyhow::Result;
 use std::time::{Duration, Instant};
 use xputrace_model::plan::{ClosureId, Plan, Probe, SwitchId, Target};
-use xputrace_tracer::Switches;
+use xputrace_pipeline::Switches;
 
 /// Shorter intervals would leave no time for anything else.
 const SHORTEST: Duration = Duration::from_micros(1);
