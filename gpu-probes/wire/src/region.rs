@@ -32,15 +32,15 @@ pub struct Control {
 
 /// How often and how long the process was in the part of the run that is recorded.
 #[repr(C)]
-#[derive(Default, Debug)]
-pub struct WindowTotals {
-    pub openings: AtomicU64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowTotals<N = AtomicU64> {
+    pub openings: N,
     /// How long it was open in total, until it was last closed.
-    pub nanos: AtomicU64,
+    pub nanos: N,
     /// CLOCK_MONOTONIC nanoseconds of its last opening; 0 while it is closed.
-    pub open_since: AtomicU64,
+    pub open_since: N,
     /// NVTX ranges of any name that were opened.
-    pub ranges: AtomicU64,
+    pub ranges: N,
 }
 
 /// Running totals of the collector.
@@ -74,21 +74,21 @@ impl Totals {
 
 /// Totals of one kind of activity record, as CUPTI delivered them.
 #[repr(C)]
-#[derive(Default, Debug)]
-pub struct ActivityTotals {
-    pub records: AtomicU64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ActivityTotals<N = AtomicU64> {
+    pub records: N,
     /// Sum of all durations.
-    pub nanos: AtomicU64,
+    pub nanos: N,
 }
 
 /// Totals of one kind of outermost call that returned.
 #[repr(C)]
-#[derive(Default, Debug)]
-pub struct CallTotals {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallTotals<N = AtomicU64> {
     /// Includes captured calls.
-    pub made: AtomicU64,
-    pub failed: AtomicU64,
-    pub captured: AtomicU64,
+    pub made: N,
+    pub failed: N,
+    pub captured: N,
 }
 
 /// Lists the kinds once: their positions in [`Control::lost`] follow from it.

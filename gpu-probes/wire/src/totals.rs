@@ -1,6 +1,6 @@
 //! The collector's own counts, as read from a region or a recording.
 
-use crate::region::{Control, Lost, Totals};
+use crate::region::{ActivityTotals, CallTotals, Control, Lost, Totals, WindowTotals};
 use std::sync::atomic::{AtomicU64, Ordering};
 use xputrace_events::{Activity, Call, Calls, HostEvent};
 
@@ -8,12 +8,12 @@ use xputrace_events::{Activity, Call, Calls, HostEvent};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CollectorTotals {
     /// By [`Activity::index`].
-    pub activities: [ActivityCounts; Activity::COUNT],
+    pub activities: [ActivityTotals<u64>; Activity::COUNT],
     /// By [`Call::index`].
-    pub calls: [CallCounts; Call::COUNT],
+    pub calls: [CallTotals<u64>; Call::COUNT],
     /// Host events, by [`HostEvent::index`].
     pub host_events: [u64; HostEvent::COUNT],
-    pub window: WindowCounts,
+    pub window: WindowTotals<u64>,
     /// Nanoseconds spent in the collector's callbacks.
     pub callback_nanos: u64,
     /// Stacks that it took.
@@ -25,32 +25,6 @@ pub struct CollectorTotals {
     pub broken_rings: u64,
 }
 
-/// How often and how long a process was in the part of the run that is recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WindowCounts {
-    pub openings: u64,
-    pub nanos: u64,
-    /// When it was opened, in CLOCK_MONOTONIC nanoseconds; 0 while it is closed.
-    pub open_since: u64,
-    /// NVTX ranges of any name that were opened.
-    pub ranges: u64,
-}
-
-/// Number and total duration of one kind of activity records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ActivityCounts {
-    pub records: u64,
-    pub nanos: u64,
-}
-
-/// Calls of one kind that returned, including captured ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CallCounts {
-    pub made: u64,
-    pub failed: u64,
-    pub captured: u64,
-}
-
 impl CollectorTotals {
     /// Reads the current counts from the first page of a region.
     pub fn of(control: &Control, broken_rings: u64) -> Self {
@@ -59,14 +33,14 @@ impl CollectorTotals {
         CollectorTotals {
             activities: activities
                 .each_ref()
-                .map(|it| ActivityCounts { records: now(&it.records), nanos: now(&it.nanos) }),
-            calls: calls.each_ref().map(|it| CallCounts {
+                .map(|it| ActivityTotals { records: now(&it.records), nanos: now(&it.nanos) }),
+            calls: calls.each_ref().map(|it| CallTotals {
                 made: now(&it.made),
                 failed: now(&it.failed),
                 captured: now(&it.captured),
             }),
             host_events: host_events.each_ref().map(now),
-            window: WindowCounts {
+            window: WindowTotals {
                 openings: now(&control.window.openings),
                 nanos: now(&control.window.nanos),
                 open_since: now(&control.window.open_since),
@@ -81,25 +55,25 @@ impl CollectorTotals {
     }
 
     /// Returns the records of one kind.
-    pub fn activity(&self, kind: Activity) -> ActivityCounts {
+    pub fn activity(&self, kind: Activity) -> ActivityTotals<u64> {
         self.activities[kind.index()]
     }
 
     /// Returns the calls of one kind.
-    pub fn call(&self, kind: Call) -> CallCounts {
+    pub fn call(&self, kind: Call) -> CallTotals<u64> {
         self.calls[kind.index()]
     }
 
     /// Replaces the counts of one kind of activity.
     #[must_use]
     pub fn with_activity(mut self, kind: Activity, records: u64, nanos: u64) -> Self {
-        self.activities[kind.index()] = ActivityCounts { records, nanos };
+        self.activities[kind.index()] = ActivityTotals { records, nanos };
         self
     }
 
     /// Replaces the counts of one kind of call.
     #[must_use]
-    pub fn with_call(mut self, kind: Call, counts: CallCounts) -> Self {
+    pub fn with_call(mut self, kind: Call, counts: CallTotals<u64>) -> Self {
         self.calls[kind.index()] = counts;
         self
     }

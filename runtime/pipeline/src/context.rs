@@ -3,8 +3,8 @@
 use crate::clock::Span;
 use crate::gpus::GpuFacts;
 use xputrace_model::context::{GpuContext, word};
-use xputrace_wire::events::{Choice, Realtime, Texts};
-use xputrace_wire::record::{ActivityRecord, GpuLimits, HostEventRecord, Launch};
+use xputrace_wire::events::{Realtime, Texts};
+use xputrace_wire::record::{ActivityRecord, GpuLimits, HostEventRecord};
 
 /// The two halves of a 16-byte, NUL-padded name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,19 +33,6 @@ pub(crate) struct ThreadIdentity {
     pub(crate) pid: u64,
     pub(crate) tid: u64,
     pub(crate) comm: Comm,
-}
-
-/// An event's launch with resolved names.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LaunchFacts<'a> {
-    pub(crate) record: &'a Launch,
-    pub(crate) symbol: Symbol,
-    pub(crate) api: u64,
-    /// The innermost NVTX range, and the path of all.
-    pub(crate) ranges: Symbol,
-    pub(crate) kind: u64,
-    pub(crate) ustack: u64,
-    pub(crate) pystack: u64,
 }
 
 /// The words that every activity's event has filled, whatever its handlers read.
@@ -124,72 +111,6 @@ pub(crate) fn fill_gpu(ctx: &mut GpuContext, (at, limits): (usize, usize), gpu: 
 
 const GPU_LIMITS: usize = size_of::<GpuLimits>() / size_of::<u64>();
 
-/// A CUDA call that is a host event, with resolved names.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HostFacts<'a> {
-    pub(crate) record: &'a HostEventRecord,
-    /// Bytes and kind of the memory that it has freed, if known.
-    pub(crate) freed: Option<(u64, u32)>,
-    pub(crate) api: u64,
-    /// 0 if the program made the call.
-    pub(crate) nested: u64,
-    /// Meaningful if it failed.
-    pub(crate) error: u64,
-    pub(crate) ustack: u64,
-    pub(crate) pystack: u64,
-    /// The NVTX ranges around it.
-    pub(crate) ranges: Symbol,
-    pub(crate) thread: ThreadIdentity,
-}
-
-/// Fills the words of a CUDA call, of which all are 0.
-pub(crate) fn fill_host_call(ctx: &mut GpuContext, it: &HostFacts<'_>, texts: &impl Texts) {
-    fill_host_event(ctx, it.record, it.thread, texts);
-    ctx[word::LAUNCH_USTACK] = it.ustack;
-    ctx[word::LAUNCH_PYSTACK] = it.pystack;
-    ctx[word::LAUNCH_API] = it.api;
-    ctx[word::LAUNCH_RANGE] = it.ranges.name;
-    ctx[word::LAUNCH_RANGE_PATH] = it.ranges.symbol;
-    ctx[word::call::NESTED] = it.nested;
-    ctx[word::call::ERROR] = it.error;
-    if let HostEventRecord::Free(free) = it.record {
-        let (bytes, kind) = it.freed.unwrap_or((0, free.kind));
-        ctx[word::call::BYTES] = bytes;
-        ctx[word::call::HAS_BYTES] = it.freed.is_some().into();
-        ctx[word::call::KIND] = texts.choice(Choice::AllocKind, kind);
-    }
-}
-
-/// Fills the words of an NVTX range, of which all are 0.
-pub(crate) fn fill_range(
-    ctx: &mut GpuContext,
-    record: &HostEventRecord,
-    (path, domain): (Symbol, Symbol),
-    thread: ThreadIdentity,
-    texts: &impl Texts,
-) {
-    fill_host_event(ctx, record, thread, texts);
-    ctx[word::range::NAME] = path.name;
-    ctx[word::range::PATH] = path.symbol;
-    ctx[word::range::DOMAIN] = domain.name;
-}
-
-/// Fills the words of a module or a context, of which all are 0, with the native and the Python stack.
-pub(crate) fn fill_resource(
-    ctx: &mut GpuContext,
-    record: &HostEventRecord,
-    [ustack, pystack]: [u64; 2],
-    ranges: Symbol,
-    thread: ThreadIdentity,
-    texts: &impl Texts,
-) {
-    fill_host_event(ctx, record, thread, texts);
-    ctx[word::LAUNCH_USTACK] = ustack;
-    ctx[word::LAUNCH_PYSTACK] = pystack;
-    ctx[word::LAUNCH_RANGE] = ranges.name;
-    ctx[word::LAUNCH_RANGE_PATH] = ranges.symbol;
-}
-
 /// Fills the words that every host event has, and those that are in its record.
 pub(crate) fn fill_host_event(
     ctx: &mut GpuContext,
@@ -218,22 +139,4 @@ fn fill_thread(ctx: &mut GpuContext, it: ThreadIdentity) {
 pub(crate) fn fill_launch_thread(ctx: &mut GpuContext, it: ThreadIdentity) {
     ctx[word::JOINED] = 1;
     fill_thread(ctx, it);
-}
-
-/// Fills the words of the launch that are not in its record as they are, except those of its thread.
-#[inline]
-pub(crate) fn fill_launch(ctx: &mut GpuContext, it: &LaunchFacts<'_>) {
-    let launch = it.record;
-    ctx[word::LAUNCH_DURATION] = launch.end.wrapping_sub(launch.start);
-    ctx[word::LAUNCH_USTACK] = it.ustack;
-    ctx[word::LAUNCH_PYSTACK] = it.pystack;
-    ctx[word::LAUNCH_API] = it.api;
-    ctx[word::LAUNCH_RANGE] = it.ranges.name;
-    ctx[word::LAUNCH_RANGE_PATH] = it.ranges.symbol;
-    ctx[word::LAUNCH_KIND] = it.kind;
-    ctx[word::LAUNCH_NAME] = it.symbol.name;
-    ctx[word::LAUNCH_SHORT_NAME] = it.symbol.short_name;
-    ctx[word::LAUNCH_SYMBOL] = it.symbol.symbol;
-    ctx[word::LAUNCH_TAGGED] = u64::from(launch.flags & Launch::TAGGED != 0);
-    ctx[word::LAUNCH_TAG] = if launch.flags & Launch::TAGGED != 0 { launch.tag as u64 } else { 0 };
 }

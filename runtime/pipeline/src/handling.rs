@@ -57,14 +57,14 @@ impl Handling {
     pub(crate) fn handle_ready(&mut self, process: &mut TracedProcess, reach: Reach, sink: &mut dyn Sink) {
         let [calls, activities] = self.until(process, reach);
         if !self.strings.reads.has(Detail::WaitedFor) {
-            self.handle_until::<HostEventRecord>(process, calls, reach, sink);
+            self.handle_until(process, |it| &mut it.host_events, calls, reach, sink);
         }
-        self.handle_until::<Launch>(process, calls, reach, sink);
-        self.handle_until::<Joined>(process, activities, reach, sink);
+        self.handle_until(process, |it| &mut it.calls, calls, reach, sink);
+        self.handle_until(process, |it| &mut it.activities, activities, reach, sink);
         if self.strings.reads.has(Detail::WaitedFor) {
             // What a wait was for ended before it.
             let until = Until { in_order: calls.in_order.min(activities.end()), ..calls };
-            self.handle_until::<HostEventRecord>(process, until, reach, sink);
+            self.handle_until(process, |it| &mut it.host_events, until, reach, sink);
             process.waits.forget_before(until.end());
         }
     }
@@ -86,11 +86,12 @@ impl Handling {
     fn handle_until<E: Handled>(
         &mut self,
         process: &mut TracedProcess,
+        queue_of: fn(&mut TracedProcess) -> &mut EventQueue<E>,
         until: Until,
         reach: Reach,
         sink: &mut dyn Sink,
     ) {
-        let queue = E::queue_of(process);
+        let queue = queue_of(process);
         if queue.is_empty() {
             return;
         }
@@ -116,7 +117,7 @@ impl Handling {
             handled_until = end.max(handled_until);
             n_handled += 1;
         }
-        let queue = E::queue_of(process);
+        let queue = queue_of(process);
         queue.handled_until = handled_until;
         queue.put_back(batch, n_handled);
     }
@@ -144,8 +145,6 @@ impl Handling {
 
 /// An event that handlers run over.
 trait Handled: Queued {
-    fn queue_of(process: &mut TracedProcess) -> &mut EventQueue<Self>;
-
     /// Prepares for a batch; it is forced if its events are handled too early.
     fn prepare(_reads: Details, _process: &mut TracedProcess, _is_forced: bool) {}
 
@@ -153,10 +152,6 @@ trait Handled: Queued {
 }
 
 impl Handled for Joined {
-    fn queue_of(process: &mut TracedProcess) -> &mut EventQueue<Self> {
-        &mut process.activities
-    }
-
     fn prepare(reads: Details, process: &mut TracedProcess, is_forced: bool) {
         if reads.has(Detail::Previous) || reads.has(Detail::WaitedFor) || reads.has(Detail::Idle) {
             process.prepare_previous(is_forced);
@@ -198,10 +193,6 @@ impl Handled for Joined {
 }
 
 impl Handled for HostEventRecord {
-    fn queue_of(process: &mut TracedProcess) -> &mut EventQueue<Self> {
-        &mut process.host_events
-    }
-
     fn handle(&self, on: &mut Handling, process: &mut TracedProcess, ctx: &mut GpuContext, sink: &mut dyn Sink) {
         let freed = process.allocations.on_event(self);
         let Common { start, flags, .. } = self.common();
@@ -230,10 +221,6 @@ impl Handled for HostEventRecord {
 }
 
 impl Handled for Launch {
-    fn queue_of(process: &mut TracedProcess) -> &mut EventQueue<Self> {
-        &mut process.calls
-    }
-
     fn handle(&self, on: &mut Handling, process: &mut TracedProcess, ctx: &mut GpuContext, sink: &mut dyn Sink) {
         let Some(call) = self.call() else { return };
         process.facts.fill_launch_event(ctx, self, &on.strings);

@@ -20,8 +20,7 @@ use xputrace_wire::api::FunctionId;
 use xputrace_wire::events::{EventSource, HostEvent, Realtime};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{
-    self, ActivityRecord, Clock, Flush, Frame, Gpu, GpuLimits, Graph, HostEventRecord, Launch, Mapping, Record, framed,
-    kind,
+    ActivityRecord, Clock, Flush, Frame, Gpu, GpuLimits, Graph, HostEventRecord, Launch, Record, framed, kind,
 };
 
 /// Everything that a drain of one process may change.
@@ -289,11 +288,17 @@ impl Intake<'_> {
             }
             Record::Gpu { gpu, limits, name } => self.on_gpu((&gpu, limits), name),
             Record::Object { object, build_id, path, directory } => {
-                let kept = self.target.add_object(object_info(&object, [build_id, path, directory]));
+                let kept = self.target.add_object(ObjectInfo {
+                    object,
+                    build_id: build_id.into(),
+                    path: path.into(),
+                    directory: directory.into(),
+                });
                 self.ledger.losses.add(Loss::MappingTableFull, (!kept).into());
             }
             Record::Mapping { mapping, path } => {
-                let kept = self.target.add_mapping(mapping_info(&mapping, path));
+                let kept =
+                    self.target.add_mapping(MappingInfo { mapping, path: String::from_utf8_lossy(path).into_owned() });
                 self.ledger.losses.add(Loss::MappingTableFull, (!kept).into());
             }
             _ => {}
@@ -470,15 +475,4 @@ fn queue(queue: &mut EventQueue<Joined>, span: Option<Span>, activity: &Activity
     if let Some(span) = span {
         queue.push(span.end, || Joined { span, activity: *activity, launch: launch.copied() });
     }
-}
-
-fn object_info(object: &record::Object, texts: [&[u8]; 3]) -> ObjectInfo {
-    let record::Object { id, start, end, base, check, checked_bytes, .. } = *object;
-    let [build_id, path, directory] = texts.map(<[u8]>::to_vec);
-    ObjectInfo { id, start, end, base, build_id, check, checked_bytes, path, directory }
-}
-
-fn mapping_info(mapping: &Mapping, path: &[u8]) -> MappingInfo {
-    let record::Mapping { start, end, file_offset, inode, device, .. } = *mapping;
-    MappingInfo { start, end, file_offset, inode, device, path: String::from_utf8_lossy(path).into_owned() }
 }

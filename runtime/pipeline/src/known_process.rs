@@ -3,7 +3,7 @@
 use crate::id_map::IdMap;
 use crate::process_info::{ProcessIndex, ProcessInfo};
 use xputrace_model::stack::StackKey;
-use xputrace_wire::record::PythonCode;
+use xputrace_wire::record::{Mapping, Object, PythonCode};
 
 // Limits per process, so that a target cannot grow the tracer's memory further.
 
@@ -16,27 +16,16 @@ const MOST_MAPPINGS: usize = 1 << 14;
 /// An executable mapping that a collector reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingInfo {
-    pub start: u64,
-    pub end: u64,
-    pub file_offset: u64,
-    pub inode: u64,
-    pub device: u64,
+    pub mapping: Mapping,
     pub path: String,
 }
 
-/// A file that stacks were in while it was mapped, as a collector reported it (`xputrace_wire::record::Object`).
+/// A file that stacks were in while it was mapped, as a collector reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
-    pub id: u32,
-    pub start: u64,
-    pub end: u64,
-    /// What is added to the addresses in its program headers.
-    pub base: u64,
+    pub object: Object,
     /// Empty if it has none.
     pub build_id: Vec<u8>,
-    /// Of its first bytes, and how many those are.
-    pub check: u64,
-    pub checked_bytes: u32,
     /// As the program named it to the loader; empty for the program itself.
     pub path: Vec<u8>,
     /// The directory that the process was in when it was armed, if the path is relative.
@@ -142,7 +131,7 @@ impl KnownProcess {
     /// Adds a file; a known id keeps its first one. Returns false if there are too many.
     pub(crate) fn add_object(&mut self, object: ObjectInfo) -> bool {
         // Threads that meet it at once each send it.
-        if self.objects.iter().any(|it| it.id == object.id) {
+        if self.objects.iter().any(|it| it.object.id == object.object.id) {
             return true;
         }
         let room = self.objects.len() < MOST_MAPPINGS;

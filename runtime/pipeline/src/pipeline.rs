@@ -10,7 +10,7 @@ use crate::account::Ledger;
 use crate::busy::BusyGpus;
 use crate::handlers::Handlers;
 use crate::handling::{Handling, Reach};
-use crate::known_process::{KnownProcess, TakenStack};
+use crate::known_process::KnownProcess;
 use crate::process::TracedProcess;
 use crate::process_info::{Limits, ProcessIndex, ProcessInfo};
 use crate::sink::Sink;
@@ -24,7 +24,6 @@ use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::names::Names;
 use xputrace_model::plan::{Call, Condition, HostEvents, Place, Plan, ProbeId, ProgramId};
-use xputrace_model::stack::StackKey;
 use xputrace_wire::device::Sampled;
 use xputrace_wire::totals::CollectorTotals;
 
@@ -246,16 +245,6 @@ impl Pipeline {
     /// Returns the same, for handlers that change maps.
     pub fn state_mut(&mut self) -> &mut HandlerState {
         &mut self.handling.state
-    }
-
-    /// Returns the string table.
-    pub fn names(&self) -> &Names {
-        &self.handling.state.names
-    }
-
-    /// Returns a stack that a collector took.
-    pub fn stack(&self, stack: StackKey) -> Option<(ProcessIndex, TakenStack<'_>)> {
-        self.handling.state.stack(stack)
     }
 
     /// Returns the device probes whose pattern no kernel has matched, where there were kernels.

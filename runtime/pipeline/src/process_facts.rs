@@ -1,7 +1,7 @@
 //! What is known of one process, and its words of an event.
 
 use crate::allocations::Allocation;
-use crate::context::{self, Comm, HostFacts, LaunchFacts, Symbol, ThreadIdentity};
+use crate::context::{self, Comm, Symbol, ThreadIdentity};
 use crate::fields_read::FieldsRead;
 use crate::gpus::Gpus;
 use crate::id_map::IdMap;
@@ -12,8 +12,8 @@ use rustc_hash::FxHashMap;
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::plan::{Detail, Details};
 use xputrace_model::stack::StackKey;
-use xputrace_wire::events::EventSource;
 use xputrace_wire::events::host::Common;
+use xputrace_wire::events::{Choice, EventSource, Texts};
 use xputrace_wire::record::{self, ActivityRecord, HostEventRecord, Launch, Node, NodeUpdate, UNKNOWN};
 
 /// Maximum number of threads remembered per process.
@@ -234,38 +234,48 @@ impl ProcessFacts {
     ) {
         ctx.fill(0);
         let common = record.common();
-        let thread = self.thread(common.tid);
-        let (ustack, pystack) = self.stacks(common.stack, common.flags & Common::NO_STACK != 0);
+        context::fill_host_event(ctx, record, self.thread(common.tid), strings);
+        let kind = record.kind();
         match record {
             HostEventRecord::Range(it) => {
-                let (path, domain) = (self.symbol(it.path), self.symbol(it.domain));
-                context::fill_range(ctx, record, (path, domain), thread, strings);
+                ctx[word::range::NAME] = self.symbol(it.path).name;
+                ctx[word::range::PATH] = self.symbol(it.path).symbol;
+                ctx[word::range::DOMAIN] = self.symbol(it.domain).name;
                 ctx[word::range::PAYLOAD_TEXT] = strings.payload(it);
-                return;
             }
-            HostEventRecord::Module(_) | HostEventRecord::ContextChange(_) => {
-                let stacks = [ustack, pystack].map(StackKey::to_word);
-                context::fill_resource(ctx, record, stacks, self.symbol(common.ranges), thread, strings);
-                return self.fill_gpu_of_call(ctx, common.device, strings);
+            _ if kind.source() == EventSource::Record => {}
+            _ => {
+                self.fill_stacks(ctx, common.stack, common.flags & Common::NO_STACK != 0);
+                self.fill_ranges(ctx, common.ranges);
+                self.fill_gpu_of_call(ctx, common.device, strings);
             }
-            it if it.kind().source() == EventSource::Record => {
-                return context::fill_host_event(ctx, record, thread, strings);
-            }
-            _ => {}
         }
-        let facts = HostFacts {
-            record,
-            freed: freed.map(|it| (it.bytes, it.kind)),
-            api: strings.function(common.function),
-            nested: strings.function(common.nested),
-            error: strings.error(common.function, common.result),
-            ustack: ustack.to_word(),
-            pystack: pystack.to_word(),
-            ranges: self.symbol(common.ranges),
-            thread,
-        };
-        context::fill_host_call(ctx, &facts, strings);
-        self.fill_gpu_of_call(ctx, common.device, strings);
+        if kind.source() == EventSource::Call {
+            ctx[word::LAUNCH_API] = strings.function(common.function);
+            ctx[word::call::NESTED] = strings.function(common.nested);
+            ctx[word::call::ERROR] = strings.error(common.function, common.result);
+        }
+        if let HostEventRecord::Free(free) = record {
+            ctx[word::call::BYTES] = freed.map_or(0, |it| it.bytes);
+            ctx[word::call::HAS_BYTES] = freed.is_some().into();
+            ctx[word::call::KIND] = strings.choice(Choice::AllocKind, freed.map_or(free.kind, |it| it.kind));
+        }
+    }
+
+    /// Fills the stack of a launch or of a call: 0 if there is none, which may be because it was lost.
+    #[inline]
+    fn fill_stacks(&self, ctx: &mut GpuContext, id: u32, is_lost: bool) {
+        let (ustack, pystack) = self.stacks(id, is_lost);
+        ctx[word::LAUNCH_USTACK] = ustack.to_word();
+        ctx[word::LAUNCH_PYSTACK] = pystack.to_word();
+    }
+
+    /// Fills the innermost range around a launch or a call, and the path of all.
+    #[inline]
+    fn fill_ranges(&self, ctx: &mut GpuContext, id: u32) {
+        let ranges = self.symbol(id);
+        ctx[word::LAUNCH_RANGE] = ranges.name;
+        ctx[word::LAUNCH_RANGE_PATH] = ranges.symbol;
     }
 
     #[inline]
@@ -311,17 +321,18 @@ impl ProcessFacts {
 
     #[inline]
     fn fill_launch_facts(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings) {
-        let (ustack, pystack) = self.stacks(launch.stack, launch.flags & Launch::NO_STACK != 0);
-        let facts = LaunchFacts {
-            record: launch,
-            symbol: self.launch_symbol(launch),
-            api: self.symbol(launch.api).symbol,
-            ranges: self.symbol(launch.ranges),
-            kind: launch.call().map_or(0, |it| strings.call(it)),
-            ustack: ustack.to_word(),
-            pystack: pystack.to_word(),
-        };
-        context::fill_launch(ctx, &facts);
+        let symbol = self.launch_symbol(launch);
+        self.fill_stacks(ctx, launch.stack, launch.flags & Launch::NO_STACK != 0);
+        self.fill_ranges(ctx, launch.ranges);
+        ctx[word::LAUNCH_DURATION] = launch.end.wrapping_sub(launch.start);
+        ctx[word::LAUNCH_API] = self.symbol(launch.api).symbol;
+        ctx[word::LAUNCH_KIND] = launch.call().map_or(0, |it| strings.call(it));
+        ctx[word::LAUNCH_NAME] = symbol.name;
+        ctx[word::LAUNCH_SHORT_NAME] = symbol.short_name;
+        ctx[word::LAUNCH_SYMBOL] = symbol.symbol;
+        let is_tagged = launch.flags & Launch::TAGGED != 0;
+        ctx[word::LAUNCH_TAGGED] = is_tagged.into();
+        ctx[word::LAUNCH_TAG] = if is_tagged { launch.tag as u64 } else { 0 };
     }
 }
 

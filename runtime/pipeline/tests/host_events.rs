@@ -99,7 +99,7 @@ fn feed(pipeline: &mut Pipeline, sink: &mut Recorder, rings: Vec<Ring>) {
 }
 
 fn name(pipeline: &Pipeline, id: u64) -> String {
-    pipeline.names().get(id).map(|it| it.to_string()).unwrap_or_default()
+    pipeline.state().names().get(id).map(|it| it.to_string()).unwrap_or_default()
 }
 
 fn argument(event: &GpuContext, at: usize) -> Option<u64> {

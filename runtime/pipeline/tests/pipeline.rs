@@ -19,8 +19,9 @@ use xputrace_pipeline::{Limits, Pipeline, ProcessIndex, ProcessInfo};
 use xputrace_wire::events::Realtime;
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{self, Clock, Graph, Kernel, Launch, Memset, Node, kind};
+use xputrace_wire::region::CallTotals;
 use xputrace_wire::region::Lost;
-use xputrace_wire::totals::{CallCounts, CollectorTotals};
+use xputrace_wire::totals::CollectorTotals;
 
 const P: ProcessIndex = ProcessIndex(0);
 
@@ -37,8 +38,8 @@ fn row(name: &str, tid: i64, joined: i64, sum: i64) -> (Key, Cell) {
     (vec![Value::Str(name.into()), Value::Int(tid), Value::Int(joined)], Cell::Number(sum))
 }
 
-fn made(made: u64) -> CallCounts {
-    CallCounts { made, ..CallCounts::default() }
+fn made(made: u64) -> CallTotals<u64> {
+    CallTotals { made, ..CallTotals::default() }
 }
 
 /// Returns how many kernels arrived, and their total nanoseconds.
@@ -154,7 +155,7 @@ fn every_field_reaches_the_handler() {
     feed(&mut pipeline, &mut sink, &[Ring::default().names().launch(launch), Ring::default().clock(1).kernel(kernel)]);
     end(&mut pipeline, &mut sink);
     let it = sink.events[0];
-    let text = |at: usize| pipeline.names().get(it[at]).unwrap().to_string();
+    let text = |at: usize| pipeline.state().names().get(it[at]).unwrap().to_string();
     assert_eq!(
         ["a<int>", "a", "a<int>", "cudaLaunchKernel", "kernel", "a<int>", "a"].map(String::from),
         [
@@ -280,7 +281,7 @@ fn launches_are_joined_failed_captured_or_lost() {
         .launch(Launch { symbol: KERNEL_B, ..launch(4, 400) });
     feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(1).kernel(kernel(1, 150, 160)).flush(1_000)]);
     let mut totals = CollectorTotals::default()
-        .with_call(Call::Kernel, CallCounts { made: 6, captured: 1, ..CallCounts::default() })
+        .with_call(Call::Kernel, CallTotals { made: 6, captured: 1, ..CallTotals::default() })
         .with_activity(Activity::Kernel, 4, 99);
     totals.lost[Lost::LaunchRingFull as usize] = 2;
     totals.lost[Lost::ActivityRingFull as usize] = 1;
@@ -634,9 +635,9 @@ fn stacks_of_an_ended_process_are_kept_until_they_are_forgotten() {
     end(&mut pipeline, &mut sink);
     let process = ProcessIndex(0);
     let kept = |it: &Pipeline| {
-        let stack = it.stack(StackKey::Collector { process: 0, id: 1 });
+        let stack = it.state().stack(StackKey::Collector { process: 0, id: 1 });
         let stack = stack.map(|(_, stack)| (stack.words.len(), stack.objects.to_vec()));
-        let objects: Vec<_> = it.state().objects(process).iter().map(|it| (it.id, it.path.clone())).collect();
+        let objects: Vec<_> = it.state().objects(process).iter().map(|it| (it.object.id, it.path.clone())).collect();
         (stack, objects, it.state().mappings(process).len(), it.state().has_stacks(process))
     };
     assert_eq!(kept(&pipeline), (Some((2, vec![5])), vec![(5, b"/app".to_vec())], 1, true));
@@ -704,7 +705,7 @@ fn memsets_are_joined_with_their_call_and_with_their_graph() {
     assert_eq!((account.activity(Activity::Memset).records, account.activity(Activity::Memset).nanos), (2, 20));
     // The call, then the GPU's activities in order of their end.
     assert_eq!(sink.ends(), [0, 160, 215, 230, 320]);
-    let text = |it: &GpuContext, at: usize| pipeline.names().get(it[at]).map(|it| it.to_string());
+    let text = |it: &GpuContext, at: usize| pipeline.state().names().get(it[at]).map(|it| it.to_string());
     let [call, alone, _, in_graph, _] = &sink.events[..] else { panic!("{}", sink.events.len()) };
     assert_eq!(text(call, word::LAUNCH_KIND).as_deref(), Some("memset"));
     assert_eq!(text(alone, word::LAUNCH_KIND).as_deref(), Some("memset"));
@@ -731,7 +732,7 @@ fn memset_calls_have_an_account_of_their_own() {
     let activities = Ring::default().clock(1).memset(memset(1, 150, 160)).kernel(kernel(5, 510, 520)).flush(1_000);
     feed(&mut pipeline, &mut sink, &[calls, activities]);
     let totals = CollectorTotals::default()
-        .with_call(Call::Memset, CallCounts { made: 5, failed: 1, captured: 1 })
+        .with_call(Call::Memset, CallTotals { made: 5, failed: 1, captured: 1 })
         .with_call(Call::Kernel, made(1))
         .with_activity(Activity::Memset, 2, 30)
         .with_activity(Activity::Kernel, 1, 10);
@@ -808,7 +809,7 @@ fn all_parts_of_a_copy_have_its_call() {
     assert_eq!(sink.ends(), [160, 175, 220, 610]);
     let of_first = sink.events.iter().filter(|it| it[word::LAUNCH_START] == 100 && it[word::JOINED] == 1);
     assert_eq!(of_first.count(), 3);
-    let text = |at: usize| pipeline.names().get(sink.events[0][at]).map(|it| it.to_string());
+    let text = |at: usize| pipeline.state().names().get(sink.events[0][at]).map(|it| it.to_string());
     let words = [word::memcpy::DIRECTION, word::memcpy::SRC, word::memcpy::DST, word::LAUNCH_KIND].map(text);
     assert_eq!(words.each_ref().map(Option::as_deref), [Some("HtoD"), Some("pinned"), Some("device"), Some("memcpy")]);
     assert_eq!(*pipeline.account().call(Call::Memcpy), Balance { made: 2, joined: 2, ..Balance::default() });
@@ -940,7 +941,7 @@ fn events_wait_for_their_gpu_until_the_flush_that_tells_it() {
     feed(&mut pipeline, &mut sink, &[Ring::default().gpu(0, 7).flush(1_000)]);
     assert_eq!(sink.ends(), [200]);
     let words = sink.events.last().unwrap();
-    let uuid = pipeline.names().get(words[word::GPU_UUID]).map(|it| it.to_string());
+    let uuid = pipeline.state().names().get(words[word::GPU_UUID]).map(|it| it.to_string());
     assert_eq!(uuid.as_deref(), Some("GPU-07070707-0707-0707-0707-070707070707"));
     assert_eq!((words[word::GPU_SMS], words[word::GPU_MEMORY]), (4, 1 << 30));
     assert_eq!(words[word::GPU_LIMITS..][..6], [90, 0, 0, 0, 0, 1024]);

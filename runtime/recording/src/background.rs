@@ -10,16 +10,10 @@ use std::thread::JoinHandle;
 /// Entries that wait for the thread at most; then writing waits for it. A drain of rings at full rate is some 100 KB.
 const MOST_WAITING: usize = 128;
 
-/// What the thread is to write.
-enum WriteOrder {
-    RecordingEntry(RecordingEntry),
-    Drain { process: u32, time_nanos: u64, rings: Vec<Vec<u8>> },
-}
-
 /// A [`RecordingWriter`] on a thread. What goes wrong there is returned by a later call.
 #[derive(Debug)]
 pub struct BackgroundWriter<W: Write> {
-    work: Option<SyncSender<WriteOrder>>,
+    entries: Option<SyncSender<RecordingEntry>>,
     /// `None` once it was waited for.
     thread: Option<JoinHandle<Result<RecordingWriter<W>, RecordingError>>>,
 }
@@ -31,19 +25,14 @@ impl<W: Write + Send + 'static> BackgroundWriter<W> {
     /// The output cannot be written, or there is no thread.
     pub fn new(out: W, meta: &Meta) -> Result<Self, RecordingError> {
         let mut writer = RecordingWriter::new(out, meta)?;
-        let (work, works) = sync_channel(MOST_WAITING);
+        let (entries, received) = sync_channel(MOST_WAITING);
         let write = move || {
-            for work in works {
-                match work {
-                    WriteOrder::RecordingEntry(entry) => writer.write(&entry)?,
-                    WriteOrder::Drain { process, time_nanos, rings } => writer.gather(process, time_nanos, rings)?,
-                }
-            }
+            received.iter().try_for_each(|it| writer.write(it))?;
             Ok(writer)
         };
         let thread = std::thread::Builder::new().name("xputrace-tape".into()).spawn(write);
         let thread = thread.map_err(|answer| RecordingError::Io { attempted: "start a thread that writes", answer })?;
-        Ok(BackgroundWriter { work: Some(work), thread: Some(thread) })
+        Ok(BackgroundWriter { entries: Some(entries), thread: Some(thread) })
     }
 
     /// Like [`RecordingWriter::write`].
@@ -51,15 +40,11 @@ impl<W: Write + Send + 'static> BackgroundWriter<W> {
     /// # Errors
     /// Something before could not be written.
     pub fn write(&mut self, entry: RecordingEntry) -> Result<(), RecordingError> {
-        self.send(WriteOrder::RecordingEntry(entry))
-    }
-
-    /// Like [`RecordingWriter::gather`].
-    ///
-    /// # Errors
-    /// Something before could not be written.
-    pub fn gather(&mut self, process: u32, time_nanos: u64, rings: Vec<Vec<u8>>) -> Result<(), RecordingError> {
-        self.send(WriteOrder::Drain { process, time_nanos, rings })
+        // The thread ends early only if it could not write.
+        match self.entries.as_ref().is_some_and(|it| it.send(entry).is_ok()) {
+            true => Ok(()),
+            false => self.join().map(|_| ()),
+        }
     }
 
     /// Ends the recording and returns the output.
@@ -70,16 +55,8 @@ impl<W: Write + Send + 'static> BackgroundWriter<W> {
         self.join()?.finish()
     }
 
-    fn send(&mut self, work: WriteOrder) -> Result<(), RecordingError> {
-        // The thread ends early only if it could not write.
-        match self.work.as_ref().is_some_and(|it| it.send(work).is_ok()) {
-            true => Ok(()),
-            false => self.join().map(|_| ()),
-        }
-    }
-
     fn join(&mut self) -> Result<RecordingWriter<W>, RecordingError> {
-        self.work = None;
+        self.entries = None;
         let gone = || RecordingError::Io { attempted: "write", answer: io::Error::other("writing has ended before") };
         self.thread.take().ok_or_else(gone)?.join().unwrap_or_else(|_| Err(gone()))
     }
@@ -90,8 +67,9 @@ mod tests {
     use super::*;
     use xputrace_model::loss::Losses;
 
-    fn drains() -> impl Iterator<Item = (u64, Vec<Vec<u8>>)> {
-        (1..400).map(|it| (it, vec![vec![it as u8; 40], vec![]]))
+    fn drains() -> impl Iterator<Item = RecordingEntry> {
+        let rings = |it: u64| vec![vec![it as u8; 40], vec![]];
+        (1..400).map(move |it| RecordingEntry::Wire { process: 3, time_nanos: it, rings: rings(it) })
     }
 
     #[test]
@@ -99,12 +77,12 @@ mod tests {
         let meta = Meta::default();
         let mut alone = RecordingWriter::new(Vec::new(), &meta).unwrap();
         let mut background = BackgroundWriter::new(Vec::new(), &meta).unwrap();
-        for (time, rings) in drains() {
-            alone.gather(3, time, rings.clone()).unwrap();
-            background.gather(3, time, rings).unwrap();
+        for drain in drains() {
+            alone.write(drain.clone()).unwrap();
+            background.write(drain).unwrap();
         }
         let losses = RecordingEntry::Losses(Losses::default());
-        alone.write(&losses).unwrap();
+        alone.write(losses.clone()).unwrap();
         background.write(losses).unwrap();
         assert_eq!(background.finish().unwrap(), alone.finish().unwrap());
     }

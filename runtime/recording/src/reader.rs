@@ -323,7 +323,7 @@ mod tests {
             RecordingEntry::Losses(losses(vec![("linux_ring_full".into(), 3)])),
         ];
         let mut writer = RecordingWriter::new(Vec::new(), &Meta::default()).unwrap();
-        entries.iter().for_each(|it| writer.write(it).unwrap());
+        entries.into_iter().for_each(|it| writer.write(it).unwrap());
         let file = writer.finish().unwrap();
         let heads = (0..file.len()).filter_map(|at| Some((at, Head::decode(&file[at..])?)));
         let payload = |(at, head): (usize, Head)| {

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use xputrace_model::plan::{Activity, Call, HostEvent};
-use xputrace_wire::region::Lost;
-use xputrace_wire::totals::{CallCounts, CollectorTotals};
+use xputrace_wire::region::{CallTotals, Lost};
+use xputrace_wire::totals::CollectorTotals;
 
 /// What is stored of [`CollectorTotals`]: kinds by name. Older recordings have the members after `broken_rings`
 /// instead, which do not tell failed or captured graphs from kernels.
@@ -36,7 +36,7 @@ impl From<CollectorTotals> for StoredTotals {
     fn from(it: CollectorTotals) -> Self {
         let activity = |kind: &Activity| (kind.name().to_owned(), it.activity(*kind).records, it.activity(*kind).nanos);
         let call = |kind: &Call| {
-            let CallCounts { made, failed, captured } = it.call(*kind);
+            let CallTotals { made, failed, captured } = it.call(*kind);
             (kind.name().to_owned(), made, failed, captured)
         };
         StoredTotals {
@@ -70,7 +70,7 @@ impl From<StoredTotals> for CollectorTotals {
         }
         for (name, made, failed, captured) in &it.calls {
             if let Some(kind) = Call::ALL.iter().find(|kind| kind.name() == name) {
-                totals = totals.with_call(*kind, CallCounts { made: *made, failed: *failed, captured: *captured });
+                totals = totals.with_call(*kind, CallTotals { made: *made, failed: *failed, captured: *captured });
             }
         }
         for (name, made) in &it.host_events {
@@ -86,17 +86,17 @@ impl From<StoredTotals> for CollectorTotals {
 fn earlier(it: &StoredTotals) -> CollectorTotals {
     let kernels = it.launches.saturating_sub(it.graph_launches);
     let captured = it.captured_launches.min(kernels);
-    let graphs = CallCounts { made: it.graph_launches, failed: 0, captured: it.captured_launches - captured };
+    let graphs = CallTotals { made: it.graph_launches, failed: 0, captured: it.captured_launches - captured };
     CollectorTotals::default()
         .with_activity(Activity::Kernel, it.kernels, it.kernel_nanos)
-        .with_call(Call::Kernel, CallCounts { made: kernels, failed: it.failed_launches, captured })
+        .with_call(Call::Kernel, CallTotals { made: kernels, failed: it.failed_launches, captured })
         .with_call(Call::Graph, graphs)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xputrace_wire::totals::ActivityCounts;
+    use xputrace_wire::region::ActivityTotals;
 
     fn read(json: &str) -> CollectorTotals {
         serde_json::from_str::<StoredTotals>(json).unwrap().into()
@@ -107,8 +107,8 @@ mod tests {
         let json = r#"{"kernels":5,"kernel_nanos":70,"launches":9,"graph_launches":2,"failed_launches":1,
             "captured_launches":3,"callback_nanos":4,"flushes":6,"lost":[1,0,2],"broken_rings":0}"#;
         let it = read(json);
-        assert_eq!(it.activity(Activity::Kernel), ActivityCounts { records: 5, nanos: 70 });
-        assert_eq!(it.call(Call::Kernel), CallCounts { made: 7, failed: 1, captured: 3 });
+        assert_eq!(it.activity(Activity::Kernel), ActivityTotals { records: 5, nanos: 70 });
+        assert_eq!(it.call(Call::Kernel), CallTotals { made: 7, failed: 1, captured: 3 });
         assert_eq!((it.call(Call::Graph).made, it.launches(), it.lost[2], it.flushes), (2, 9, 2, 6));
     }
 
@@ -116,10 +116,10 @@ mod tests {
     fn totals_round_trip_and_kinds_of_later_versions_are_left_out() {
         let it = CollectorTotals { lost: [7; Lost::COUNT], stacks: 5, flushes: 1, ..CollectorTotals::default() }
             .with_activity(Activity::Memset, 2, 3)
-            .with_call(Call::Memset, CallCounts { made: 4, failed: 1, captured: 2 });
+            .with_call(Call::Memset, CallTotals { made: 4, failed: 1, captured: 2 });
         let json = serde_json::to_string(&StoredTotals::from(it)).unwrap();
         assert_eq!(read(&json), it);
         let later = json.replace("\"memset\"", "\"teleport\"");
-        assert_eq!(read(&later).call(Call::Memset), CallCounts::default());
+        assert_eq!(read(&later).call(Call::Memset), CallTotals::default());
     }
 }

@@ -52,21 +52,20 @@ impl<W: Write> RecordingWriter<W> {
     ///
     /// # Errors
     /// The output cannot be written.
-    pub fn write(&mut self, entry: &RecordingEntry) -> Result<(), RecordingError> {
+    pub fn write(&mut self, entry: RecordingEntry) -> Result<(), RecordingError> {
         match entry {
-            RecordingEntry::Wire { process, time_nanos, rings } => self.gather(*process, *time_nanos, rings.clone()),
+            RecordingEntry::Wire { process, time_nanos, rings } => self.gather(process, time_nanos, rings),
             RecordingEntry::Hit(hit) => {
-                encode_hit(&mut self.hits, hit);
+                encode_hit(&mut self.hits, &hit);
                 if self.hits.len() >= BLOCK_BYTES { self.flush_hits() } else { Ok(()) }
             }
             RecordingEntry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos, gpu } => {
-                let (comm, gpu) = (comm.clone(), *gpu);
-                let start = ProcessStart(*process, *pid, *pid_in_target, comm, *generation, *time_nanos, gpu);
+                let start = ProcessStart(process, pid, pid_in_target, comm, generation, time_nanos, gpu);
                 self.json(kind::PROCESS_START, &start)
             }
             RecordingEntry::ProcessEnd { process, time_nanos, totals } => {
                 self.flush()?;
-                self.json(kind::PROCESS_END, &(process, time_nanos, StoredTotals::from(**totals)))
+                self.json(kind::PROCESS_END, &(process, time_nanos, StoredTotals::from(*totals)))
             }
             RecordingEntry::Symbols(symbols) => {
                 let words: Vec<_> = symbols.iter().map(|(key, frames)| (key.to_word(), frames)).collect();
@@ -79,11 +78,7 @@ impl<W: Write> RecordingWriter<W> {
         }
     }
 
-    /// Appends a drain of a process's rings, without copying it.
-    ///
-    /// # Errors
-    /// The output cannot be written.
-    pub fn gather(&mut self, process: u32, time_nanos: u64, rings: Vec<Vec<u8>>) -> Result<(), RecordingError> {
+    fn gather(&mut self, process: u32, time_nanos: u64, rings: Vec<Vec<u8>>) -> Result<(), RecordingError> {
         let bytes: usize = rings.iter().map(Vec::len).sum();
         if bytes == 0 {
             return Ok(());

@@ -5,8 +5,7 @@
 //! channel.
 
 use super::choosing::{Choosing, Chosen, Newcomer, Ways};
-use super::collector::{Arming, Collector, SharedMemory, Window};
-use super::device::DeviceBlock;
+use super::collector::{Arming, Collector, RunOrder, SharedMemory};
 use super::error::RendezvousError;
 use super::listener::{Connection, Heard, Listener, Reach};
 use super::socket::{Peer, readable};
@@ -21,7 +20,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use xputrace_model::plan::{Demand, DeviceWay};
 use xputrace_render::one_line;
-use xputrace_wire::region::Shape;
 
 /// How long a peer may stay silent. A silent peer delays nobody else.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -44,27 +42,14 @@ const RETRY: Duration = Duration::from_millis(20);
 /// Creates the tag array of a process, given its id.
 pub type TagArrays = Box<dyn FnMut(u32) -> Result<OwnedFd, String> + Send>;
 
-/// What a run asks of every collector.
+/// What a run asks of its processes.
 pub struct Order {
-    /// Everything that may be asked for during the run.
-    pub demand: Demand,
+    /// The same for each of them.
+    pub run: RunOrder,
     /// What processes record that are armed from now on.
     pub now: Arc<Mutex<Demand>>,
-    /// Whether that may change.
-    pub is_switched: bool,
-    /// Whether the collector should send its list of executable mappings.
-    pub mappings: bool,
-    pub shape: Shape,
     /// Set if the demand has a launch marker.
     pub tags: Option<TagArrays>,
-    /// When collectors record.
-    pub window: Arc<Window>,
-    /// What collectors do when another tool uses CUPTI: one of `message::conflict`.
-    pub conflict: u64,
-    /// The GPUs whose launches are recorded, as in `message::ARM`.
-    pub gpus: String,
-    /// What device memory is like at first, if the run has device code.
-    pub device: Option<DeviceBlock>,
     /// How device code gets into kernels.
     pub ways: Ways,
     /// Whether a process is the target's, under any user.
@@ -423,25 +408,11 @@ impl Arrivals {
     }
 
     fn send_order(&mut self, target: &mut Collector, way: DeviceWay) -> Result<SharedMemory, String> {
-        let Order { demand, now, is_switched, mappings, shape, tags, window, conflict, gpus, device, .. } =
-            &mut self.order;
+        let Order { run, now, tags, .. } = &mut self.order;
         let tags = tags.as_mut().map(|make| make(target.peer.pid)).transpose()?;
-        let tags = tags.as_ref().map(AsRawFd::as_raw_fd);
-        let (mappings, shape, conflict) = (*mappings, *shape, *conflict);
         let first = *now.lock().unwrap_or_else(PoisonError::into_inner);
-        let order = Arming {
-            most: demand,
-            first: &first,
-            is_switched: *is_switched,
-            mappings,
-            shape,
-            window: window.bits(),
-            conflict,
-            gpus,
-            device: device.as_ref(),
-            way,
-        };
-        target.arm(&order, self.n_armed, tags).map_err(|it| it.to_string())
+        let order = Arming { run, first: &first, way };
+        target.arm(&order, self.n_armed, tags.as_ref().map(AsRawFd::as_raw_fd)).map_err(|it| it.to_string())
     }
 
     fn miss(&self, peer: Peer, why: Why) {

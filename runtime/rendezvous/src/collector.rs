@@ -54,26 +54,32 @@ enum Hearing {
     Over,
 }
 
-/// What a collector is asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct Arming<'a> {
+/// What a run asks of every collector.
+#[derive(Debug)]
+pub struct RunOrder {
     /// Everything that may be asked for during the run.
-    pub most: &'a Demand,
-    /// What is recorded at first.
-    pub first: &'a Demand,
-    /// Whether that may change.
+    pub demand: Demand,
+    /// Whether what is recorded may change.
     pub is_switched: bool,
-    /// Whether it should send its list of executable mappings.
+    /// Whether collectors should send their lists of executable mappings.
     pub mappings: bool,
     pub shape: Shape,
-    /// Bits of `message::window`.
-    pub window: u64,
-    /// One of `message::conflict`.
+    /// When collectors record.
+    pub window: Arc<Window>,
+    /// What collectors do when another tool uses the vendor's library: one of `message::conflict`.
     pub conflict: u64,
     /// The GPUs whose launches are recorded, as in `message::ARM`.
-    pub gpus: &'a str,
+    pub gpus: String,
     /// What device memory is like at first, if the run has device code.
-    pub device: Option<&'a DeviceBlock>,
+    pub device: Option<DeviceBlock>,
+}
+
+/// What one collector is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Arming<'a> {
+    pub run: &'a RunOrder,
+    /// What is recorded at first.
+    pub first: &'a Demand,
     /// How device code gets into kernels.
     pub way: DeviceWay,
 }
@@ -110,7 +116,7 @@ impl Window {
         self.has_begun.load(Ordering::SeqCst)
     }
 
-    pub(super) fn bits(&self) -> u64 {
+    fn bits(&self) -> u64 {
         if self.has_begun() { self.conditions & !window::LATER } else { self.conditions }
     }
 }
@@ -175,12 +181,14 @@ impl Collector {
         process_index: u32,
         tags: Option<RawFd>,
     ) -> Result<SharedMemory, RendezvousError> {
-        let Arming { most, first, is_switched, mappings, shape, window, conflict, gpus, device, way } = *order;
+        let Arming { run, first, way } = *order;
+        let RunOrder { demand: most, is_switched, mappings, shape, window, conflict, gpus, device } = run;
+        let shape = *shape;
         let context = |what: &str| format!("{what} for process {}", self.peer.pid);
         let shared = |verb: &str| context(&format!("{verb} {} MiB of shared memory", shape.size() >> 20));
         let memory = sealed_memory(shape.size()).map_err(|it| failed(shared("make"), it))?;
         let region = Region::map(&memory, shape).map_err(|it| failed(shared("map"), it))?;
-        let device = device.filter(|_| self.capabilities & demand::DEVICE != 0);
+        let device = device.as_ref().filter(|_| self.capabilities & demand::DEVICE != 0);
         let arrays = device.map_or(&[][..], |it| &it.arrays);
         let patches = device.is_some() && way == DeviceWay::Patch;
         let gives_arguments = patches && device.is_some_and(|it| it.reads_arguments);
@@ -188,9 +196,9 @@ impl Collector {
             device.map(|it| DeviceRegion::new(it, patches && most.has(Detail::PatchedKernels), self.pid_in_target));
         let device = device.transpose().map_err(|it| failed(context("make device memory"), it))?;
         let possible = if tags.is_some() { u64::MAX } else { !demand::MARKER };
-        let [bits, first_bits] = [most, first].map(|it| demand_bits(it, mappings) & possible);
+        let [bits, first_bits] = [most, first].map(|it| demand_bits(it, *mappings) & possible);
         let of_run = [
-            (is_switched, demand::SWITCHED),
+            (*is_switched, demand::SWITCHED),
             (device.is_some(), demand::DEVICE),
             (patches, demand::PATCHES),
             (patches && most.has(Detail::PatchedKernels), demand::PATCHED_KERNELS),
@@ -198,7 +206,8 @@ impl Collector {
         ];
         let bits = of_run.into_iter().filter(|it| it.0).fold(bits, |bits, it| bits | it.1);
         let (rings, ring_bytes) = (shape.rings.into(), shape.ring_bytes.into());
-        let words = [bits, rings, ring_bytes, FLUSH_MILLIS, process_index.into(), window, conflict, first_bits];
+        let index = process_index.into();
+        let words = [bits, rings, ring_bytes, FLUSH_MILLIS, index, window.bits(), *conflict, first_bits];
         let fds = [Some(memory.as_raw_fd()), tags, device.as_ref().map(DeviceRegion::fd)];
         let fds: Vec<RawFd> = fds.into_iter().flatten().chain(arrays.iter().map(|it| it.1.as_raw_fd())).collect();
         let arrays = ArrayPlace::all_to_text(&arrays.iter().map(|it| it.0).collect::<Vec<_>>());

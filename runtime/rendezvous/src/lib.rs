@@ -22,7 +22,7 @@ mod socket;
 
 pub use acceptor::{Acceptor, Armed, Arrival, Missed, Order, TagArrays, Why, comm_of};
 pub use choosing::{ChooseWay, Chosen, Newcomer, Ways};
-pub use collector::{Arming, Collector, FLUSH_MILLIS, Notice, SharedMemory, Window};
+pub use collector::{Arming, Collector, FLUSH_MILLIS, Notice, RunOrder, SharedMemory, Window};
 pub use device::{Clocks, ConditionCounts, DeviceBlock, DeviceCounts, DeviceRegion, LoadedImage, ProgramsOutcome};
 pub use dormant::call_dormant;
 pub use error::RendezvousError;

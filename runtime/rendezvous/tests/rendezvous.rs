@@ -15,7 +15,7 @@ use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Detail, De
 use xputrace_pipeline::ProcessIndex;
 use xputrace_rendezvous::{
     Acceptor, Arming, Arrival, ChooseWay, Chosen, Collector, DEFAULT_SHAPE, DeviceBlock, Heard, Listener, Missed,
-    Newcomer, Notice, Order, Ways, Why,
+    Newcomer, Notice, Order, RunOrder, SharedMemory, Ways, Why, Window,
 };
 use xputrace_wire::device::{Choice, Codec, Extent, Portability, Ptx, Twin, decode_twins, encode_image, twin_status};
 use xputrace_wire::device::{LoadedCode, Woven};
@@ -123,25 +123,10 @@ fn a_collector_is_armed_and_its_records_are_read() {
         details: Details::of(&[Detail::Marker]),
         ..Default::default()
     };
-    let mut region = target
-        .arm(
-            &Arming {
-                most: &wanted,
-                first: &Demand::default(),
-                is_switched: false,
-                mappings: true,
-                shape: SHAPE,
-                window: 5,
-                conflict: 1,
-                gpus: "1",
-                device: None,
-                way: DeviceWay::Twin,
-            },
-            3,
-            None,
-        )
-        .unwrap()
-        .region;
+    let window = Arc::new(Window::new(5));
+    let run = RunOrder { mappings: true, window, conflict: 1, gpus: "1".into(), ..run_order(wanted) };
+    let arming = Arming { run: &run, first: &Demand::default(), way: DeviceWay::Twin };
+    let mut region = target.arm(&arming, 3, None).unwrap().region;
     let (arm, memory) = hear(&collector);
     let bits = demand::LAUNCHES | demand::KERNELS | demand::MAPPINGS;
     assert_eq!(
@@ -204,18 +189,8 @@ fn no_flush_is_read_before_what_precedes_it_in_other_rings() {
     // The more rings, the more can be written while they are looked at.
     let shape = DEFAULT_SHAPE;
     let demand = Demand { activities: Activities::of(&[Activity::Kernel]), ..Default::default() };
-    let arming = Arming {
-        most: &demand,
-        first: &demand,
-        is_switched: false,
-        mappings: false,
-        shape,
-        window: 0,
-        conflict: 0,
-        gpus: "",
-        device: None,
-        way: DeviceWay::Twin,
-    };
+    let run = RunOrder { shape, ..run_order(demand) };
+    let arming = Arming { run: &run, first: &demand, way: DeviceWay::Twin };
     let mut region = target.arm(&arming, 3, None).unwrap().region;
     let memory = hear(&collector).1.unwrap();
     // SAFETY: as above.
@@ -264,22 +239,25 @@ fn no_flush_is_read_before_what_precedes_it_in_other_rings() {
     writing.join().unwrap();
 }
 
-/// Returns how a run is armed that has device code.
-fn arming_device<'a>(demand: &'a Demand, block: &'a DeviceBlock) -> Arming<'a> {
-    let (shape, gpus) = (SHAPE, "");
-    let device = Some(block);
-    Arming {
-        most: demand,
-        first: demand,
+/// What is asked for at every moment of a run.
+fn run_order(demand: Demand) -> RunOrder {
+    RunOrder {
+        demand,
         is_switched: false,
         mappings: false,
-        shape,
-        window: 0,
+        shape: SHAPE,
+        window: Arc::default(),
         conflict: 0,
-        gpus,
-        device,
-        way: DeviceWay::Twin,
+        gpus: String::new(),
+        device: None,
     }
+}
+
+/// Arms for device code.
+fn arm_device(target: &mut Collector, block: DeviceBlock) -> SharedMemory {
+    let run = RunOrder { device: Some(block), ..run_order(Demand::default()) };
+    let arming = Arming { run: &run, first: &Demand::default(), way: DeviceWay::Twin };
+    target.arm(&arming, 0, None).unwrap()
 }
 
 /// Returns memory that can't shrink, with these contents.
@@ -303,7 +281,7 @@ fn an_image_is_answered_with_a_twin() {
     say(&collector, &Message::new(message::HELLO, &words, ""));
     let mut target = next(&listener).expect("a collector");
     let block = DeviceBlock { initial: vec![1; 16], ..DeviceBlock::default() };
-    let shared = target.arm(&arming_device(&Demand::default(), &block), 0, None).unwrap();
+    let shared = arm_device(&mut target, block);
     assert!(shared.device.is_some());
     let (arm, _) = hear(&collector);
     assert_eq!((arm.words[0], arm.text.split('\n').nth(3)), (demand::DEVICE, Some("16")));
@@ -352,7 +330,7 @@ fn a_collector_without_device_code_is_not_asked_for_it() {
     say(&collector, &hello());
     let mut target = next(&listener).expect("a collector");
     let block = DeviceBlock { initial: vec![1; 16], ..DeviceBlock::default() };
-    let shared = target.arm(&arming_device(&Demand::default(), &block), 0, None).unwrap();
+    let shared = arm_device(&mut target, block);
     assert!(shared.device.is_none());
     assert_eq!(hear(&collector).0.words[0] & demand::DEVICE, 0);
 }
@@ -385,17 +363,10 @@ fn arrivals(acceptor: &Acceptor, n: usize) -> Vec<Arrival> {
 fn order(is_target: fn(u32) -> bool) -> Order {
     let demand = Demand { calls: Calls::LAUNCHES, ..Default::default() };
     Order {
+        run: run_order(demand),
         now: Arc::default(),
-        is_switched: false,
-        demand,
-        mappings: false,
-        shape: SHAPE,
         tags: None,
-        window: Arc::default(),
-        conflict: 0,
-        device: None,
         ways: Ways::Given(DeviceWay::Twin),
-        gpus: String::new(),
         is_target: Box::new(is_target),
     }
 }
@@ -447,7 +418,9 @@ fn a_process_waits_until_its_way_is_chosen_and_holds_up_nobody() {
     let other = says(0, "libcupti.so.13\nno Sanitizer API");
     let ways = Ways::Chosen(Arc::new(Patient(Mutex::new(gate))));
     let device = Some(DeviceBlock { initial: vec![1; 16], ..DeviceBlock::default() });
-    let acceptor = Acceptor::start(listener, Order { ways, device, ..order(|_| true) }).unwrap();
+    let order = order(|_| true);
+    let run = RunOrder { device, ..order.run };
+    let acceptor = Acceptor::start(listener, Order { ways, run, ..order }).unwrap();
     let arrived = |arrival: &Arrival| match arrival {
         Arrival::Armed(it) => (it.index, it.chosen.clone()),
         _ => panic!("not armed"),

@@ -27,7 +27,8 @@ use xputrace_recording::{
 use xputrace_replay::{ReplayError, ReplayOutcome, ReplaySink, open};
 use xputrace_wire::events::Realtime;
 use xputrace_wire::record::{Kernel, Launch};
-use xputrace_wire::totals::{CallCounts, CollectorTotals};
+use xputrace_wire::region::CallTotals;
+use xputrace_wire::totals::CollectorTotals;
 
 impl ReplaySink for Recorder {}
 
@@ -78,7 +79,7 @@ fn entries() -> Vec<RecordingEntry> {
             process: 0,
             time_nanos: 5_000,
             totals: CollectorTotals::default()
-                .with_call(Call::Kernel, CallCounts { made: 2, ..CallCounts::default() })
+                .with_call(Call::Kernel, CallTotals { made: 2, ..CallTotals::default() })
                 .with_activity(Activity::Kernel, 2, 300)
                 .into(),
         },
@@ -102,7 +103,7 @@ fn replay(plan: Plan, reader: RecordingReader) -> Result<(Pipeline, ReplayOutcom
 
 fn written(entries: &[RecordingEntry]) -> Vec<u8> {
     let mut writer = RecordingWriter::new(Vec::new(), &meta()).unwrap();
-    entries.iter().for_each(|it| writer.write(it).unwrap());
+    entries.iter().for_each(|it| writer.write(it.clone()).unwrap());
     writer.finish().unwrap()
 }
 
@@ -411,7 +412,8 @@ fn ninety_thousand_launches_and_kernels_are_small() {
             });
             gpu = end;
         }
-        writer.gather(0, drain, vec![launches.0, activity.0]).unwrap();
+        let rings = vec![launches.0, activity.0];
+        writer.write(RecordingEntry::Wire { process: 0, time_nanos: drain, rings }).unwrap();
     }
     let bytes = writer.finish().unwrap();
     println!("{} bytes for 90,000 launches and kernels", bytes.len());
@@ -488,7 +490,7 @@ fn any_entry() -> impl Strategy<Value = RecordingEntry> {
         (process, any::<(u64, [u64; 4])>()).prop_map(|(process, (time_nanos, [kernels, made, failed, lost]))| {
             let totals = CollectorTotals { lost: [lost; xputrace_wire::region::Lost::COUNT], ..Default::default() }
                 .with_activity(Activity::Kernel, kernels, 0)
-                .with_call(Call::Kernel, CallCounts { made, failed, captured: 0 });
+                .with_call(Call::Kernel, CallTotals { made, failed, captured: 0 });
             RecordingEntry::ProcessEnd { process, time_nanos, totals: totals.into() }
         }),
         (any::<(u32, bool, u64, u32, u32)>(), proptest::collection::vec(any::<u8>(), 0..200)).prop_map(
@@ -613,10 +615,10 @@ fn device_handlers_run_over_a_recording_of_the_software_gpu_alone() {
             time_nanos: 1,
             gpu,
         };
-        writer.write(&process).unwrap();
+        writer.write(process).unwrap();
         let kernel = Kernel { grid: [2, 1, 1], block: [1; 3], ..kernel(1, 100, 200) };
         let rings = vec![Ring::default().names().clock(1).kernel(kernel).0];
-        writer.write(&RecordingEntry::Wire { process: 0, time_nanos: 2, rings }).unwrap();
+        writer.write(RecordingEntry::Wire { process: 0, time_nanos: 2, rings }).unwrap();
         RecordingReader::new(writer.finish().unwrap()).unwrap()
     };
     let plan = Arc::new(device_plan(DeviceEvent::Exit, "a"));

@@ -33,7 +33,7 @@ use xputrace_pipeline::{ProcessIndex, ProcessInfo, SeenGpu, Turned};
 use xputrace_render::one_line;
 use xputrace_rendezvous::{
     Acceptor, Armed, Arrival, Chosen as ChosenWay, Collector, DEFAULT_SHAPE, DeviceRegion, Listener, LoadedImage,
-    Missed, Notice, Order, Peer, Region, SharedMemory, TagArrays, Ways, Why, Window,
+    Missed, Notice, Order, Peer, Region, RunOrder, SharedMemory, TagArrays, Ways, Why, Window,
 };
 use xputrace_wire::device::Extent;
 use xputrace_wire::device::Woven;
@@ -216,18 +216,21 @@ impl Collectors {
             tags = arrays.map(|it| Box::new(move |pid| it.add(pid).map_err(|it| it.to_string())) as TagArrays);
         }
         let admitted = self.attaching.as_ref().map(Attaching::admitted).unwrap_or_default();
-        let order = Order {
-            device,
-            ways: self.ways(plan),
+        let run = RunOrder {
             demand: plan.demand,
-            now: self.demand.clone(),
             is_switched: self.has_switches,
             mappings: sends_mappings(plan),
             shape: DEFAULT_SHAPE,
-            tags,
             window: self.window.clone(),
             conflict: self.conflict,
             gpus: self.gpus.clone(),
+            device,
+        };
+        let order = Order {
+            run,
+            now: self.demand.clone(),
+            tags,
+            ways: self.ways(plan),
             is_target: Box::new(move |pid| admitted.contains(pid) || pids.iter().any(|it| is_descendant(pid, *it))),
         };
         let listener = self.listener.take().context("collectors are let in once")?;

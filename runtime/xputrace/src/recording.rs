@@ -142,7 +142,8 @@ impl Observer for Tape {
             }
         }
         self.draft.keep();
-        wrote(&self.draft, self.writer.gather(process.0, xputrace_linux::monotonic_nanos(), rings.to_vec()))
+        let (process, time_nanos) = (process.0, xputrace_linux::monotonic_nanos());
+        self.write(RecordingEntry::Wire { process, time_nanos, rings: rings.to_vec() })
     }
 
     fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()> {
@@ -158,7 +159,7 @@ impl Observer for Tape {
     fn hit(&mut self, record: &[u8], state: &State) -> Result<()> {
         let Some(mut hit) = self.layouts.decode(record) else { return Ok(()) };
         [hit.ustack, hit.kstack].map(StackKey::from_word).into_iter().for_each(|it| self.add_stack(it));
-        if let Some(name) = state.pipeline.names().get(cookie::name(hit.cookie).into()) {
+        if let Some(name) = state.pipeline.state().names().get(cookie::name(hit.cookie).into()) {
             hit.strings.push(UserString {
                 address: hits::FUNCTION_NAME,
                 text: xputrace_model::text::to_bytes(name).into_owned(),

@@ -10,8 +10,9 @@ use xputrace_linux::{Linux, ProcessEvent};
 use xputrace_model::output::StackNames;
 use xputrace_model::plan::Plan;
 use xputrace_model::stack::{Frame, Frames, LINUX_FRAMES, PythonFrames, StackKey};
-use xputrace_pipeline::{HandlerState, ObjectInfo, ProcessIndex, TakenStack};
+use xputrace_pipeline::{HandlerState, ProcessIndex, TakenStack};
 use xputrace_symbols::{Detail, Images, Mapping, Object, Omission, ProcessKey, Processes, Proof, python_frame};
+use xputrace_wire::record;
 
 /// First generation of processes that collectors describe, separate from those that perf's records
 /// describe.
@@ -299,20 +300,13 @@ impl Stacks {
         let mappings = state.mappings(process);
         let taken = self.taken.entry(process).or_default();
         for it in mappings.iter().skip(taken.mappings) {
-            let mapping = Mapping {
-                start: it.start,
-                end: it.end,
-                file_offset: it.file_offset,
-                path: PathBuf::from(&it.path),
-                build_id: None,
-                device: it.device,
-                inode: it.inode,
-            };
-            self.processes.map(key, &mapping);
+            let record::Mapping { start, end, file_offset, inode, device, .. } = it.mapping;
+            let path = PathBuf::from(&it.path);
+            self.processes.map(key, &Mapping { start, end, file_offset, path, build_id: None, device, inode });
         }
         let objects = state.objects(process);
         for it in objects.iter().skip(taken.objects) {
-            let ObjectInfo { id, start, end, base, check, checked_bytes, .. } = *it;
+            let record::Object { id, start, end, base, check, checked_bytes, .. } = it.object;
             let proof = Proof { build_id: it.build_id.clone(), check, checked_bytes };
             let [path, directory] = [&it.path, &it.directory].map(|it| PathBuf::from(OsStr::from_bytes(it)));
             self.processes.place(key, Object { id, start, end, base, proof, path, directory });

@@ -91,7 +91,7 @@ fn replayed(file: Vec<u8>) {
 /// What is written is read again.
 fn written(meta: &Meta, entries: &[RecordingEntry]) {
     let Ok(mut writer) = RecordingWriter::new(Vec::new(), meta) else { return };
-    if !entries.iter().all(|it| writer.write(it).is_ok()) {
+    if !entries.iter().all(|it| writer.write(it.clone()).is_ok()) {
         return;
     }
     let Ok(file) = writer.finish() else { return };
@@ -144,7 +144,7 @@ fn own() -> Vec<u8> {
         RecordingEntry::Symbols(vec![(stack, vec![frame])]),
     ];
     let mut writer = RecordingWriter::new(Vec::new(), &meta).expect("memory is written");
-    entries.iter().for_each(|it| writer.write(it).expect("memory is written"));
+    entries.into_iter().for_each(|it| writer.write(it).expect("memory is written"));
     writer.finish().expect("memory is written")
 }
 

@@ -302,7 +302,7 @@ impl Running {
         }
         let state = self.state.clone();
         // The interpreter borrows the state itself, so texts are looked up between its borrows.
-        let strings = move |id: u64| state.try_borrow().ok()?.pipeline.names().get(id).cloned();
+        let strings = move |id: u64| state.try_borrow().ok()?.pipeline.state().names().get(id).cloned();
         let view = EventView { event, words, strings: &strings, arguments: &probe.arguments };
         let outcome = self.interpreter.run(closure, Some(&view));
         match outcome.as_ref().err().and_then(|it| self.interpreter.as_loss(it)) {

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use xputrace_linux::monotonic_nanos;
 use xputrace_model::schema::Unit;
 use xputrace_render::human;
-use xputrace_wire::totals::{CollectorTotals, WindowCounts};
+use xputrace_wire::region::WindowTotals;
+use xputrace_wire::totals::CollectorTotals;
 
 /// The part of a run that is recorded.
 ///
@@ -118,7 +119,7 @@ impl Window {
 }
 
 fn of_range(range: &Range, totals: &[CollectorTotals]) -> Result<String, String> {
-    let entered: Vec<&WindowCounts> = totals.iter().map(|it| &it.window).filter(|it| it.openings > 0).collect();
+    let entered: Vec<&WindowTotals<u64>> = totals.iter().map(|it| &it.window).filter(|it| it.openings > 0).collect();
     if entered.is_empty() {
         return Err(format!("nothing was recorded: {}", why_never(range, totals)));
     }
@@ -150,7 +151,7 @@ fn why_never(range: &Range, totals: &[CollectorTotals]) -> String {
 }
 
 /// Returns for how long it was open, up to now. Numbers that a target supplies are untrusted.
-fn nanos(it: &WindowCounts) -> u64 {
+fn nanos(it: &WindowTotals<u64>) -> u64 {
     let now = match it.open_since {
         0 => 0,
         since => monotonic_nanos().saturating_sub(since),
