@@ -9,9 +9,9 @@ use xputrace_twins::{cubin_in, entries_of, images_of, kernels_of, parameters_of,
 use xputrace_wire::device::Parameter;
 
 /// What `nvcc` of CUDA 13.0 makes of `gpu-probes/nvidia/tests/images/scale.cu`: a cubin for `sm_90`, and PTX for it and `sm_75`.
-const ZSTD: &[u8] = include_bytes!("../../collector/tests/images/zstd.fatbin");
-const LZ4: &[u8] = include_bytes!("../../collector/tests/images/lz4.fatbin");
-const PLAIN: &[u8] = include_bytes!("../../collector/tests/images/plain.fatbin");
+const ZSTD: &[u8] = include_bytes!("../../nvidia/tests/images/zstd.fatbin");
+const LZ4: &[u8] = include_bytes!("../../nvidia/tests/images/lz4.fatbin");
+const PLAIN: &[u8] = include_bytes!("../../nvidia/tests/images/plain.fatbin");
 
 /// Returns an ELF file with this in a section of that name.
 fn program(section: &str, contents: &[u8]) -> File {
