@@ -148,7 +148,7 @@ trait Handled: Queued {
     /// Prepares for a batch; it is forced if its events are handled too early.
     fn prepare(_reads: Details, _process: &mut TracedProcess, _is_forced: bool) {}
 
-    fn handle(&self, on: &mut Handling, process: &mut TracedProcess, ctx: &mut GpuContext, sink: &mut dyn Sink);
+    fn handle(&self, handling: &mut Handling, process: &mut TracedProcess, ctx: &mut GpuContext, sink: &mut dyn Sink);
 }
 
 impl Handled for Joined {
@@ -159,72 +159,72 @@ impl Handled for Joined {
     }
 
     #[inline]
-    fn handle(&self, on: &mut Handling, process: &mut TracedProcess, ctx: &mut GpuContext, sink: &mut dyn Sink) {
+    fn handle(&self, handling: &mut Handling, process: &mut TracedProcess, ctx: &mut GpuContext, sink: &mut dyn Sink) {
         let facts = &process.facts;
-        facts.fill_activity_event(ctx, self, &on.strings);
+        facts.fill_activity_event(ctx, self, &handling.strings);
         let kind = self.activity.activity();
-        if on.strings.reads.has(Detail::Idle) {
+        if handling.strings.reads.has(Detail::Idle) {
             process.idle.fill(ctx, self, &process.previous);
         }
         if kind == Activity::Kernel {
-            if on.strings.reads.has(Detail::Previous) {
+            if handling.strings.reads.has(Detail::Previous) {
                 process.previous.fill(ctx, self);
             }
-            on.busy.add(facts.gpus.identity(self.activity.device()), self.span.start, self.span.end);
+            handling.busy.add(facts.gpus.identity(self.activity.device()), self.span.start, self.span.end);
         }
         // A graph's nodes are what ran.
-        if on.strings.reads.has(Detail::WaitedFor) && kind != Activity::Graph {
-            let name = if kind == Activity::Kernel { ctx[word::NAME] } else { on.strings.activity(kind) };
+        if handling.strings.reads.has(Detail::WaitedFor) && kind != Activity::Graph {
+            let name = if kind == Activity::Kernel { ctx[word::NAME] } else { handling.strings.activity(kind) };
             process.waits.on_activity(self, name);
         }
         let alone = EventOrigin { began: self.span.start, demanded: 0 };
         let origin = self.launch.map_or(alone, |it| EventOrigin { began: it.start, demanded: it.demanded });
-        if kind == Activity::Kernel && !on.handlers.device.is_empty() {
+        if kind == Activity::Kernel && !handling.handlers.device.is_empty() {
             let is_twin = process.facts.is_twin(self.activity.symbol());
             if is_twin && let ActivityRecord::Kernel(it) = &self.activity {
                 let owner = Owner { process: process.facts.index, context: it.context };
-                on.state.device.launches.learn(owner, it.grid_id, ctx);
+                handling.state.device.launches.learn(owner, it.grid_id, ctx);
             }
             let launch = KernelLaunch { process: process.facts.index, origin, kernel: ctx, is_twin };
-            on.handlers.device.run_kernel(&launch, &mut on.state, &mut on.ledger.losses, sink);
+            handling.handlers.device.run_kernel(&launch, &mut handling.state, &mut handling.ledger.losses, sink);
         }
-        Handling::run(&mut on.state, on.handlers.of_activity(kind), origin, ctx, sink);
+        Handling::run(&mut handling.state, handling.handlers.of_activity(kind), origin, ctx, sink);
     }
 }
 
 impl Handled for HostEventRecord {
-    fn handle(&self, on: &mut Handling, process: &mut TracedProcess, ctx: &mut GpuContext, sink: &mut dyn Sink) {
+    fn handle(&self, handling: &mut Handling, process: &mut TracedProcess, ctx: &mut GpuContext, sink: &mut dyn Sink) {
         let freed = process.allocations.on_event(self);
         let Common { start, flags, .. } = self.common();
         let origin = EventOrigin { began: start, demanded: flags >> Common::DEMANDED_AT };
-        process.facts.fill_host_event(ctx, self, freed, &on.strings);
+        process.facts.fill_host_event(ctx, self, freed, &handling.strings);
         match self {
-            HostEventRecord::Wait(it) if on.strings.reads.has(Detail::WaitedFor) => {
+            HostEventRecord::Wait(it) if handling.strings.reads.has(Detail::WaitedFor) => {
                 process.waits.fill(ctx, it, &process.previous);
             }
             HostEventRecord::StreamChange(it) => process.stream_ids.fill(ctx, it),
-            HostEventRecord::EventRecord(it) if on.strings.reads.has(Detail::WaitedFor) => {
+            HostEventRecord::EventRecord(it) if handling.strings.reads.has(Detail::WaitedFor) => {
                 process.waits.on_event_record(it)
             }
             _ => {}
         }
         if let HostEventRecord::Api(it) = self {
             let function = it.function;
-            for handler in on.handlers.of_function(function) {
+            for handler in handling.handlers.of_function(function) {
                 handler.fill(ctx, &it.parameters);
-                Handling::run(&mut on.state, std::slice::from_ref(&handler.handler), origin, ctx, sink);
+                Handling::run(&mut handling.state, std::slice::from_ref(&handler.handler), origin, ctx, sink);
             }
             return;
         }
-        Handling::run(&mut on.state, on.handlers.of_host_event(self.kind()), origin, ctx, sink);
+        Handling::run(&mut handling.state, handling.handlers.of_host_event(self.kind()), origin, ctx, sink);
     }
 }
 
 impl Handled for Launch {
-    fn handle(&self, on: &mut Handling, process: &mut TracedProcess, ctx: &mut GpuContext, sink: &mut dyn Sink) {
+    fn handle(&self, handling: &mut Handling, process: &mut TracedProcess, ctx: &mut GpuContext, sink: &mut dyn Sink) {
         let Some(call) = self.call() else { return };
-        process.facts.fill_launch_event(ctx, self, &on.strings);
+        process.facts.fill_launch_event(ctx, self, &handling.strings);
         let origin = EventOrigin { began: self.start, demanded: self.demanded };
-        Handling::run(&mut on.state, on.handlers.of_call(call), origin, ctx, sink);
+        Handling::run(&mut handling.state, handling.handlers.of_call(call), origin, ctx, sink);
     }
 }
