@@ -226,7 +226,7 @@ def waiting_clusters():
     # The word of shared memory that ends of blocks take leaves room for half as many.
     found, own, said, _ = in_clusters('device_block_end("waits", |t| @ended.count());', check=False)
     expect("ends of blocks", found.get("@ended"), own["waits"] * own["fewest_blocks"])
-    expect("launches of the original", unprobed(said, "with a grid that the GPU runs all at once"), own["waits"])
+    expect("launches of the original", unprobed(said, "with a grid that must be fully resident"), own["waits"])
     # What takes no more runs always.
     found, own, said, lost = in_clusters('device_entry("waits", #{per: "block"}, |t| @begun.count());')
     expect("begins of blocks", found.get("@begun"), own["waits"] * (own["fewest_blocks"] + own["most_blocks"]))

@@ -12,7 +12,7 @@ use crate::links::Links;
 use crate::proc_maps::FileMapping;
 use crate::reach;
 use crate::report::{Outcome, Warning};
-use crate::resolve::{self, Candidate, Content, FileId, Part, Place, Places};
+use crate::resolve::{self, Candidate, Content, FileId, FilePart, Place, Places};
 use crate::returns::{self, Seen, Unseen};
 use crate::scope::Scope;
 use crate::sys::{self, UprobeMulti};
@@ -113,7 +113,7 @@ pub(crate) struct FunctionProbe {
 pub(crate) struct ProbedFile {
     pub(crate) id: FileId,
     pub(crate) path: PathBuf,
-    pub(crate) part: Part,
+    pub(crate) part: FilePart,
     /// One for each function.
     entries: Sites,
     /// Entries of functions whose returns Linux's trampoline reports.

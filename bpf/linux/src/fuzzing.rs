@@ -5,7 +5,7 @@ use crate::code;
 use crate::elf::Elf;
 use crate::proc_maps;
 use crate::reach::Overlay;
-use crate::resolve::{self, Candidate, Part};
+use crate::resolve::{self, Candidate, FilePart};
 use crate::sideband;
 use crate::usdt;
 use std::path::Path;
@@ -17,7 +17,7 @@ const MOST_FUNCTIONS: usize = 16;
 /// Reads all that is ever read of a file with code.
 pub fn file(path: &Path) {
     let Some(id) = resolve::file_id(path) else { return };
-    let candidate = Candidate { id, path: path.to_path_buf(), part: Part::All };
+    let candidate = Candidate { id, path: path.to_path_buf(), part: FilePart::All };
     for function in ["*", "probed", "probed+4", "ns::*", "0x1010"] {
         let _ = resolve::places(&candidate, function);
         let _ = resolve::return_type(&candidate, function);

@@ -10,7 +10,7 @@ use crate::links::Links;
 use crate::proc_maps::{self, FileMapping, View};
 use crate::reach;
 use crate::report::{LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
-use crate::resolve::{self, Candidate, Content, FileId, Part};
+use crate::resolve::{self, Candidate, Content, FileId, FilePart};
 use crate::scope::{self, Scope};
 use crate::sideband::is_over;
 use crate::sys;
@@ -153,7 +153,7 @@ impl Probes {
     }
 
     /// Probes what a process has really mapped, unless that is done. Returns whether it is found.
-    fn reach(&mut self, index: usize, part: Part, pid: u32, mapping: &FileMapping) -> bool {
+    fn reach(&mut self, index: usize, part: FilePart, pid: u32, mapping: &FileMapping) -> bool {
         for path in reach::others(pid, mapping, View::of(pid)) {
             let Some(id) = resolve::file_id(&path) else { continue };
             // Where it lacks the function, it is not the one.
@@ -471,7 +471,7 @@ impl Probes {
             let named = resolve::is_candidate(&probe.object, file);
             let guessed = executable && resolve::may_be_static(&probe.object);
             if (named || guessed) && !probe.seen.contains_key(&id) {
-                let part = if named { Part::All } else { Part::Cudart };
+                let part = if named { FilePart::All } else { FilePart::GpuRuntime };
                 attached &= self.attach_late(index, &Candidate { id, path: path.clone(), part }, named);
             }
         }

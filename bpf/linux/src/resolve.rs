@@ -92,27 +92,27 @@ pub(crate) struct Candidate {
     pub(crate) id: FileId,
     /// A path that we can open.
     pub(crate) path: PathBuf,
-    pub(crate) part: Part,
+    pub(crate) part: FilePart,
 }
 
 /// The functions of a file that are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum FilePart {
     All,
     /// Those of CUDA's runtime library, if it is linked into the file statically.
-    Cudart,
+    GpuRuntime,
 }
 
-impl Part {
+impl FilePart {
     fn has(self, function: &str) -> bool {
-        let is_of_cudart = |rest: &str| rest.starts_with(|it: char| it.is_ascii_uppercase());
-        self == Part::All || function.trim_start_matches('_').strip_prefix("cuda").is_some_and(is_of_cudart)
+        let is_of_runtime = |rest: &str| rest.starts_with(|it: char| it.is_ascii_uppercase());
+        self == FilePart::All || function.trim_start_matches('_').strip_prefix("cuda").is_some_and(is_of_runtime)
     }
 
     /// Whether the file has the part: a program may have other functions with such names.
     fn is_in(self, elf: &Elf) -> bool {
         const CALLED_AT_START: &str = "__cudaRegisterFatBinary";
-        self == Part::All || !elf.functions(&mut |it| it == CALLED_AT_START).is_empty()
+        self == FilePart::All || !elf.functions(&mut |it| it == CALLED_AT_START).is_empty()
     }
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn places(file: &Candidate, function: &str) -> Result<Places, AttachE
     let elf = open(file)?;
     let wanted = Wanted { part: *part, ..Wanted::parse(function) };
     let code = code::Reader::new(&elf);
-    if let Some(address) = wanted.address.filter(|_| *part == Part::All) {
+    if let Some(address) = wanted.address.filter(|_| *part == FilePart::All) {
         let places = vec![place_at(&elf, &code, file, function, address)?];
         return Ok(Places { places, indirect: Vec::new() });
     }
@@ -270,7 +270,7 @@ pub(crate) fn refusal<'a>(
             Ok(_) => return None,
             Err(AttachError::UnreadableFile { .. }) => {}
             // The executable was only a guess: the library may be linked statically.
-            Err(_) if file.part == Part::Cudart || !is_candidate(object, &file.path) => {}
+            Err(_) if file.part == FilePart::GpuRuntime || !is_candidate(object, &file.path) => {}
             Err(error) => errors.push(error),
         }
     }
@@ -313,7 +313,7 @@ struct Wanted<'a> {
     offset: Option<u64>,
     /// From `0x…`: an address instead of a name.
     address: Option<u64>,
-    part: Part,
+    part: FilePart,
 }
 
 impl<'a> Wanted<'a> {
@@ -322,9 +322,9 @@ impl<'a> Wanted<'a> {
         let split = text.rsplit_once('+').and_then(|(name, offset)| Some((name, number(offset)?)));
         match split {
             Some((name, offset)) if !name.is_empty() => {
-                Wanted { name, offset: Some(offset), address: None, part: Part::All }
+                Wanted { name, offset: Some(offset), address: None, part: FilePart::All }
             }
-            _ => Wanted { name: text, offset: None, address, part: Part::All },
+            _ => Wanted { name: text, offset: None, address, part: FilePart::All },
         }
     }
 
@@ -337,7 +337,7 @@ impl<'a> Wanted<'a> {
         }
         let found = elf.functions(&mut |it| glob(self.name, it) && self.part.has(it));
         let is_mangled = self.name.contains("::") || self.name.contains('(');
-        if !found.is_empty() || self.part != Part::All || (is_glob(self.name) && !is_mangled) {
+        if !found.is_empty() || self.part != FilePart::All || (is_glob(self.name) && !is_mangled) {
             return found;
         }
         let hint = last_word(self.name.split_once('(').map_or(self.name, |it| it.0));
@@ -571,10 +571,10 @@ struct Files {
 
 impl Files {
     fn add(&mut self, path: PathBuf) {
-        self.add_part(path, Part::All);
+        self.add_part(path, FilePart::All);
     }
 
-    fn add_part(&mut self, path: PathBuf, part: Part) {
+    fn add_part(&mut self, path: PathBuf, part: FilePart) {
         if let Some(id) = file_id(&path)
             && self.seen.insert(id)
         {
@@ -621,7 +621,7 @@ impl Files {
             }
         }
         if may_be_static(library) {
-            self.add_part(PathBuf::from(format!("/proc/{pid}/exe")), Part::Cudart);
+            self.add_part(PathBuf::from(format!("/proc/{pid}/exe")), FilePart::GpuRuntime);
         }
     }
 
@@ -631,7 +631,7 @@ impl Files {
         let linked = linked_files(command);
         linked.iter().filter(|it| matches(it)).for_each(|it| self.add(it.clone()));
         if may_be_static(library) {
-            self.add_part(command.executable.clone(), Part::Cudart);
+            self.add_part(command.executable.clone(), FilePart::GpuRuntime);
         }
         for directory in command.library_path.iter().chain(&python_directories(&command.executable)) {
             self.add_from(directory, &|it| library_matches(library, it));

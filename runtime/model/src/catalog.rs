@@ -138,12 +138,6 @@ impl TracepointFieldType {
     }
 }
 
-/// Returns the functions of CUDA that a pattern matches: by their name, or as programs write it.
-pub fn cuda_functions(pattern: &str) -> impl Iterator<Item = &'static xputrace_cuda_calls::Function> {
-    let functions = xputrace_cuda_calls::functions().iter();
-    functions.filter(move |it| glob(pattern, it.name()) || glob(pattern, it.plain_name()))
-}
-
 /// Splits `library:function`, where the library may be a path with colons and the function a C++ or Rust name
 /// with `::`: at the last colon that stands alone.
 pub fn split_function(pattern: &str) -> Option<(&str, &str)> {

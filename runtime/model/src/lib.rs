@@ -8,6 +8,7 @@
 //! This crate does no I/O, contains no `unsafe`, and depends only on `bytecode` and `events`.
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod bucket;
 pub mod catalog;
 pub mod context;

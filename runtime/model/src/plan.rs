@@ -1,5 +1,6 @@
 //! A compiled script: what to attach where, the bytecode, and how to read the data it stores.
 
+pub use crate::api::Functions;
 use crate::catalog::glob;
 use crate::diagnostic::{Site, Sources};
 pub use crate::id::{ClosureId, ProbeId, SwitchId};
@@ -10,7 +11,6 @@ use crate::style::Style;
 use crate::table::{TableDef, TableId};
 use std::sync::Arc;
 pub use xputrace_bytecode::{BpfMapId, Image, ProgramId};
-pub use xputrace_cuda_calls::Functions;
 pub use xputrace_events::{Activities, Activity, Call, Calls, Detail, Details, DeviceEvent, HostEvent, HostEvents};
 
 /// Id of a string in the run's string table. Ids below [`Plan::strings`]`.len()` are those strings

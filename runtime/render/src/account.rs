@@ -112,7 +112,7 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
     let parts = [
         ("failed", failed),
         ("lost", lost),
-        (if are_launches { "without a kernel" } else { "of nothing" }, without_work),
+        (if are_launches { "without a kernel" } else { "empty" }, without_work),
         (if are_launches { "without a kernel record" } else { "without a record" }, without_record),
     ];
     for (name, n) in parts {

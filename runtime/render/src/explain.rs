@@ -26,11 +26,12 @@ pub fn explain(plan: &Plan) -> String {
 }
 
 fn handlers(plan: &Plan, text: &mut String) {
-    let rows: Vec<Handler> = plan.probes.iter().map(|it| Handler::of(it, plan)).collect();
-    let width = |text: fn(&Handler) -> &str| rows.iter().map(|it| text(it).chars().count()).max().unwrap_or(0).min(40);
+    let rows: Vec<HandlerLine> = plan.probes.iter().map(|it| HandlerLine::of(it, plan)).collect();
+    let width =
+        |text: fn(&HandlerLine) -> &str| rows.iter().map(|it| text(it).chars().count()).max().unwrap_or(0).min(40);
     let (declared, name) = (width(|it| &it.declared), width(|it| &it.name));
     line(text, 0, "handlers");
-    let all: Vec<(&Handler, &Probe)> = rows.iter().zip(&plan.probes).collect();
+    let all: Vec<(&HandlerLine, &Probe)> = rows.iter().zip(&plan.probes).collect();
     for of_one_declaration in all.chunk_by(|a, b| (a.1.site, &a.1.why) == (b.1.site, &b.1.why)) {
         let shown = if of_one_declaration.len() > MOST_SHOWN + 1 { MOST_SHOWN } else { of_one_declaration.len() };
         for (row, probe) in &of_one_declaration[..shown] {
@@ -47,21 +48,21 @@ fn handlers(plan: &Plan, text: &mut String) {
 }
 
 /// What is shown of a handler.
-struct Handler {
+struct HandlerLine {
     /// Its place in the script.
     declared: String,
     name: String,
     runs_in: &'static str,
 }
 
-impl Handler {
+impl HandlerLine {
     fn of(probe: &Probe, plan: &Plan) -> Self {
         let name = match (plan.object.is_some(), probe.program) {
             (true, Some(program)) => format!("{} in {}", plan.image.programs[program].name, probe.name),
             _ if probe.name.is_empty() => probe.event.name().to_string(),
             _ => probe.name.clone(),
         };
-        Handler { declared: place(probe.site, &plan.sources), name, runs_in: probe.place.name() }
+        HandlerLine { declared: place(probe.site, &plan.sources), name, runs_in: probe.place.name() }
     }
 }
 

@@ -54,7 +54,7 @@ pub trait Maps {
 pub struct Format {
     pub name: &'static str,
     /// Whether programs read it; scripts may print differently then.
-    pub is_for_programs: bool,
+    pub machine_readable: bool,
     pub open: fn() -> Box<dyn Exporter>,
 }
 

@@ -6,7 +6,7 @@
 use crate::cells::printable;
 use crate::context::UNLIMITED;
 use crate::export::{Exporter, FileOutput, Maps};
-use crate::rows::{LOST_STACK, NamedFrame, Part, merged, shorten_names};
+use crate::rows::{KeyPart, LOST_STACK, NamedFrame, merged, shorten_names};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -60,19 +60,19 @@ fn weight(cell: &Cell) -> Option<i64> {
     }
 }
 
-fn path(key: &[Part]) -> String {
+fn path(key: &[KeyPart]) -> String {
     let frames: Vec<String> = key.iter().flat_map(frames).collect();
     if frames.is_empty() { LOST_STACK.into() } else { frames.join(";") }
 }
 
 /// Returns the frames of a key part, outermost first.
-fn frames(part: &Part) -> Vec<String> {
+fn frames(part: &KeyPart) -> Vec<String> {
     match part {
-        Part::Stack(stack) => stack.0.iter().rev().map(of_stack).collect(),
-        Part::Missing => vec!["-".into()],
-        Part::Int(it, _) => vec![it.to_string()],
-        Part::Bool(it) => vec![it.to_string()],
-        Part::Text(it) => vec![frame(it)],
+        KeyPart::Stack(stack) => stack.0.iter().rev().map(of_stack).collect(),
+        KeyPart::Missing => vec!["-".into()],
+        KeyPart::Int(it, _) => vec![it.to_string()],
+        KeyPart::Bool(it) => vec![it.to_string()],
+        KeyPart::Text(it) => vec![frame(it)],
     }
 }
 

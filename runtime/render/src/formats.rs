@@ -11,3 +11,9 @@ pub const FILES: &[FileOutput] = &[fold::FOLDED, fold::FLAMEGRAPH];
 
 /// The formats of `xputrace export`.
 pub const EVENT_FORMATS: &[EventFormat] = &[ndjson::EVENTS];
+
+impl Default for &Format {
+    fn default() -> Self {
+        &FORMATS[0]
+    }
+}

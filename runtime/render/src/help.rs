@@ -1,6 +1,6 @@
 //! What `xputrace help EVENT` says of an event.
 
-use crate::listing::{Row, row, rows};
+use crate::listing::{FieldRow, row, rows};
 use std::fmt::Write;
 use xputrace_model::schema::{About, Event, FieldType};
 
@@ -29,7 +29,7 @@ fn plain(markdown: &str) -> String {
 }
 
 /// Returns a row for each field, and for each part of a field that has no value of its own.
-fn fields(event: Event) -> Vec<Row> {
+fn fields(event: Event) -> Vec<FieldRow> {
     let mut all = Vec::new();
     for field in event.fields() {
         all.push(row(field, field.name.to_owned()));

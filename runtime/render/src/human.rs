@@ -16,6 +16,11 @@ const BYTES: &[Step] = &[
     (1 << 60, "EiB"),
 ];
 
+/// Returns a number with its noun.
+pub fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
 /// Formats `value` with its unit in three digits: `3.10 ms`, `64.0 KiB`. Values below the first
 /// step (`412 ns`, `17 B`), whole numbers above 1000 (`1023 KiB`, `86400 s`) and values without a
 /// unit are exact.

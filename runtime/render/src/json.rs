@@ -26,7 +26,7 @@ use crate::context::Context;
 use crate::datum;
 use crate::export::{Exporter, Format};
 use crate::print::{stack_lines, unescaped};
-use crate::rows::{NamedStack, Part, Row, named, rows};
+use crate::rows::{KeyPart, MapRow, NamedStack, named, rows};
 use serde_json::{Map, Value as Json, json};
 use std::io::{self, Write};
 use xputrace_model::gap::Gap;
@@ -37,7 +37,7 @@ use xputrace_model::plan::{Activity, Call, Calls};
 use xputrace_model::table::{Cell, TableKind, Value, average};
 
 /// `-f json`.
-pub const FORMAT: Format = Format { name: "json", is_for_programs: true, open: || Box::new(JsonLines) };
+pub const FORMAT: Format = Format { name: "json", machine_readable: true, open: || Box::new(JsonLines) };
 
 /// Writes one line per output.
 struct JsonLines;
@@ -124,7 +124,7 @@ fn dump(it: &Dump) -> Json {
     json!({ &it.map: rows })
 }
 
-fn keyed(rows: &[Row], kind: TableKind, context: &mut Context<'_>) -> Map<String, Json> {
+fn keyed(rows: &[MapRow], kind: TableKind, context: &mut Context<'_>) -> Map<String, Json> {
     let mut all = Map::new();
     for row in rows {
         let text = row.key.iter().map(key_text).collect::<Vec<_>>().join(",");
@@ -142,13 +142,13 @@ fn unused(all: &Map<String, Json>, text: String) -> String {
     (2u64..).map(|n| format!("{text} ({n})")).find(|it| !all.contains_key(it)).unwrap_or(text)
 }
 
-fn key_text(part: &Part) -> String {
+fn key_text(part: &KeyPart) -> String {
     match part {
-        Part::Missing => "-".into(),
-        Part::Int(it, _) => it.to_string(),
-        Part::Bool(it) => it.to_string(),
-        Part::Text(it) => shown_text(it),
-        Part::Stack(it) => stack_text(it),
+        KeyPart::Missing => "-".into(),
+        KeyPart::Int(it, _) => it.to_string(),
+        KeyPart::Bool(it) => it.to_string(),
+        KeyPart::Text(it) => shown_text(it),
+        KeyPart::Stack(it) => stack_text(it),
     }
 }
 

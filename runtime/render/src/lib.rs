@@ -42,7 +42,7 @@ pub use fold::{FoldError, Path, StackFile, flamegraph, folded, widest_paths};
 pub use formats::{EVENT_FORMATS, FILES, FORMATS};
 pub use help::event_help;
 pub use hits::{HIT_EVENTS, HitField, HitRow, HitValue, hit_fields};
-pub use human::human;
+pub use human::{counted, human};
 pub use json::json;
 pub use listing::listing;
 pub use names::short_names;

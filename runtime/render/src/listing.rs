@@ -6,7 +6,7 @@ use xputrace_model::listing::Listed;
 use xputrace_model::schema::{Event, Field};
 
 /// Columns of a field's name and type: name, type, meaning.
-pub(crate) type Row = [String; 3];
+pub(crate) type FieldRow = [String; 3];
 
 /// Lists probes by name. `verbose` adds the fields of their events, and what cannot be probed.
 pub fn listing(probes: &[Listed], verbose: bool) -> String {
@@ -28,7 +28,7 @@ pub fn listing(probes: &[Listed], verbose: bool) -> String {
 }
 
 /// Returns the fields that are shown under a probe.
-fn own_fields(probe: &Listed) -> Vec<Row> {
+fn own_fields(probe: &Listed) -> Vec<FieldRow> {
     match probe.has_place() {
         true => probe.own.iter().map(|(name, kind)| [name.clone(), kind.clone(), String::new()]).collect(),
         false => fields(probe.event),
@@ -45,17 +45,17 @@ fn shared_fields(probes: &[Listed], text: &mut String) {
     }
 }
 
-fn fields(event: Event) -> Vec<Row> {
+fn fields(event: Event) -> Vec<FieldRow> {
     event.fields().iter().map(|it| row(it, it.name.to_owned())).collect()
 }
 
 /// Returns the row of a field that is called so.
-pub(crate) fn row(field: &Field, name: String) -> Row {
+pub(crate) fn row(field: &Field, name: String) -> FieldRow {
     [name, field.type_text(), field.doc.to_owned()]
 }
 
 /// Writes the rows, each column as wide as it must be.
-pub(crate) fn rows(text: &mut String, rows: &[Row]) {
+pub(crate) fn rows(text: &mut String, rows: &[FieldRow]) {
     let width = |column: usize| rows.iter().map(|it| it[column].chars().count()).max().unwrap_or(0);
     let (names, types) = (width(0), width(1));
     for [name, kind, meaning] in rows {

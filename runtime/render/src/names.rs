@@ -67,11 +67,11 @@ pub fn short_names(names: &[String], columns: usize) -> Vec<String> {
     names.iter().map(|it| short.of(it).to_owned()).collect()
 }
 
-type Nodes = Vec<Node>;
+type Nodes = Vec<NamePart>;
 
 /// A part of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Node {
+enum NamePart {
     Text(String),
     /// `<…>`.
     Arguments(Vec<Nodes>),
@@ -82,7 +82,7 @@ fn parse(name: &str, of: Of) -> Nodes {
     let has_arguments = name.contains('<') || name.contains(ANONYMOUS);
     let keeps_path = of == Of::Functions || !has_arguments;
     let mut parser = Parser { rest: name, depth: 0, keeps_path };
-    parser.nodes().filter(|_| parser.rest.is_empty()).unwrap_or_else(|| vec![Node::Text(name.into())])
+    parser.nodes().filter(|_| parser.rest.is_empty()).unwrap_or_else(|| vec![NamePart::Text(name.into())])
 }
 
 const ANONYMOUS: &str = "(anonymous namespace)::";
@@ -120,9 +120,9 @@ impl Parser<'_> {
                 }
             }
         }
-        nodes.retain(|it| *it != Node::Text(String::new()));
+        nodes.retain(|it| *it != NamePart::Text(String::new()));
         // The call operator of a lambda is the lambda.
-        if let Some(Node::Text(it)) = nodes.last_mut()
+        if let Some(NamePart::Text(it)) = nodes.last_mut()
             && it.strip_suffix("::operator()").is_some_and(ends_with_lambda)
         {
             it.truncate(it.len() - "::operator()".len());
@@ -135,7 +135,7 @@ impl Parser<'_> {
     }
 
     /// Parses `<…>`. Of `basic_string<char, …>` it leaves `string`.
-    fn arguments(&mut self) -> Option<Node> {
+    fn arguments(&mut self) -> Option<NamePart> {
         self.depth += 1;
         if self.depth > DEEPEST {
             return None;
@@ -151,7 +151,7 @@ impl Parser<'_> {
         }
         self.skip(1);
         self.depth -= 1;
-        Some(Node::Arguments(all))
+        Some(NamePart::Arguments(all))
     }
 
     /// Skips parameters of an enclosing function, casts and anonymous namespaces; keeps other
@@ -206,7 +206,7 @@ impl Parser<'_> {
         self.skip(2);
         let begins_own_part = self.rest.starts_with(['<', '{', '~']) || self.rest.starts_with("operator");
         let keeps = begins_own_part || (self.depth == 0 && self.keeps_path);
-        let follows_arguments = matches!(nodes.last(), Some(Node::Arguments(_)));
+        let follows_arguments = matches!(nodes.last(), Some(NamePart::Arguments(_)));
         let out = text(nodes);
         let namespace = out.len() - out.trim_end_matches(is_of_identifier).len();
         let is_inline = is_inline_namespace(&out[out.len() - namespace..]);
@@ -231,11 +231,11 @@ impl Parser<'_> {
 
 /// Returns the text at the end, which a new one is added for if needed.
 fn text(nodes: &mut Nodes) -> &mut String {
-    if !matches!(nodes.last(), Some(Node::Text(_))) {
-        nodes.push(Node::Text(String::new()));
+    if !matches!(nodes.last(), Some(NamePart::Text(_))) {
+        nodes.push(NamePart::Text(String::new()));
     }
     match nodes.last_mut() {
-        Some(Node::Text(it)) => it,
+        Some(NamePart::Text(it)) => it,
         _ => unreachable!("a text was just added"),
     }
 }
@@ -346,16 +346,16 @@ impl Rendering {
     fn nodes(&mut self, nodes: &Nodes, depth: usize, reserved: usize, is_whole: bool) {
         for (at, node) in nodes.iter().enumerate() {
             match node {
-                Node::Text(it) => self.push(it),
-                Node::Arguments(_) if is_character_string(nodes, at) => {
+                NamePart::Text(it) => self.push(it),
+                NamePart::Arguments(_) if is_character_string(nodes, at) => {
                     let short = self.out.len() - "basic_string".len();
                     self.out.replace_range(short.., "string");
                 }
-                Node::Arguments(all) if depth == 0 && *all != [Nodes::new()] => {
+                NamePart::Arguments(all) if depth == 0 && *all != [Nodes::new()] => {
                     self.is_cut_by_depth = true;
                     self.push("<…>");
                 }
-                Node::Arguments(all) => {
+                NamePart::Arguments(all) => {
                     let reserved = reserved + skeleton(&nodes[at + 1..]) + 1;
                     self.arguments(all, depth, reserved, is_whole || self.scalars);
                 }
@@ -400,24 +400,24 @@ impl Rendering {
 /// Whether an argument is more than a number or a plain type.
 fn is_class(argument: &Nodes) -> bool {
     argument.iter().any(|it| match it {
-        Node::Arguments(_) => true,
-        Node::Text(it) => it.contains('λ'),
+        NamePart::Arguments(_) => true,
+        NamePart::Text(it) => it.contains('λ'),
     })
 }
 
 /// Whether the arguments at a place are those of `std::string`.
 fn is_character_string(nodes: &Nodes, at: usize) -> bool {
     let before = at.checked_sub(1).and_then(|it| nodes.get(it));
-    let is_string = matches!(before, Some(Node::Text(it)) if it.ends_with("basic_string"));
-    let Some(Node::Arguments(all)) = nodes.get(at).filter(|_| is_string) else { return false };
-    all.first().is_some_and(|it| *it == [Node::Text("char".into())])
+    let is_string = matches!(before, Some(NamePart::Text(it)) if it.ends_with("basic_string"));
+    let Some(NamePart::Arguments(all)) = nodes.get(at).filter(|_| is_string) else { return false };
+    all.first().is_some_and(|it| *it == [NamePart::Text("char".into())])
 }
 
 /// Returns the columns of nodes with all arguments left out.
-fn skeleton(nodes: &[Node]) -> usize {
-    let columns = |it: &Node| match it {
-        Node::Text(it) => it.chars().count(),
-        Node::Arguments(_) => 3,
+fn skeleton(nodes: &[NamePart]) -> usize {
+    let columns = |it: &NamePart| match it {
+        NamePart::Text(it) => it.chars().count(),
+        NamePart::Arguments(_) => 3,
     };
     nodes.iter().map(columns).sum()
 }

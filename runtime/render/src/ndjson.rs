@@ -22,7 +22,7 @@ use crate::datum;
 use crate::export::{EventFormat, Exporter, Format};
 use crate::json::{cell, end, gap, object, type_name};
 use crate::print::unescaped;
-use crate::rows::{NamedFrame, NamedStack, Part, Row, named, rows as rows_of};
+use crate::rows::{KeyPart, MapRow, NamedFrame, NamedStack, named, rows as rows_of};
 use serde_json::{Map, Value as Json, json};
 use std::io::{self, Write};
 use xputrace_model::object::{Datum, Dump};
@@ -30,7 +30,7 @@ use xputrace_model::output::{Output, View};
 use xputrace_model::table::{Cell, Value};
 
 /// `-f ndjson`.
-pub const FORMAT: Format = Format { name: "ndjson", is_for_programs: true, open: || Box::new(TypedLines) };
+pub const FORMAT: Format = Format { name: "ndjson", machine_readable: true, open: || Box::new(TypedLines) };
 
 /// `xputrace export ndjson`.
 pub const EVENTS: EventFormat = EventFormat {
@@ -76,7 +76,7 @@ fn flat(name: &str, data: Json) -> Json {
 fn elements(view: &View, context: &mut Context<'_>) -> Vec<Json> {
     let def = &view.table.def;
     let rows = rows_of(view, context.names);
-    let element = |row: &Row| {
+    let element = |row: &MapRow| {
         let keys: Vec<Json> = row.key.iter().map(part).collect();
         let value = match &row.cell {
             Cell::Plain(Value::Stack(it)) => frames(&named(*it, context.names)),
@@ -87,13 +87,13 @@ fn elements(view: &View, context: &mut Context<'_>) -> Vec<Json> {
     rows.iter().map(element).collect()
 }
 
-fn part(it: &Part) -> Json {
+fn part(it: &KeyPart) -> Json {
     match it {
-        Part::Missing => Json::Null,
-        Part::Int(it, _) => json!(it),
-        Part::Bool(it) => json!(it),
-        Part::Text(it) => json!(shown_text(it)),
-        Part::Stack(it) => frames(it),
+        KeyPart::Missing => Json::Null,
+        KeyPart::Int(it, _) => json!(it),
+        KeyPart::Bool(it) => json!(it),
+        KeyPart::Text(it) => json!(shown_text(it)),
+        KeyPart::Stack(it) => frames(it),
     }
 }
 

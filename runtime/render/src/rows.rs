@@ -12,14 +12,14 @@ use xputrace_model::table::{Cell, Scalar, Table, TableDef, Value};
 
 /// One row, ready to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
-    pub key: Vec<Part>,
+pub(crate) struct MapRow {
+    pub key: Vec<KeyPart>,
     pub cell: Cell,
 }
 
 /// One part of a row's key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Part {
+pub(crate) enum KeyPart {
     Missing,
     Int(i64, Unit),
     Bool(bool),
@@ -76,7 +76,7 @@ const NO_STACK: &str = "[no stack]";
 const NO_PYTHON: &str = "[no Python frames]";
 
 /// Returns a view's rows: merged by name, ascending by value (ties by key), only the largest `top`.
-pub(crate) fn rows(view: &View, names: &mut dyn StackNames) -> Vec<Row> {
+pub(crate) fn rows(view: &View, names: &mut dyn StackNames) -> Vec<MapRow> {
     let mut rows = merged(&view.table, names);
     let keep = view.top.unwrap_or(usize::MAX);
     rows.drain(..rows.len().saturating_sub(keep));
@@ -84,8 +84,8 @@ pub(crate) fn rows(view: &View, names: &mut dyn StackNames) -> Vec<Row> {
 }
 
 /// Returns all rows of a table: merged by name, ascending by value (ties by key).
-pub(crate) fn merged(table: &Table, names: &mut dyn StackNames) -> Vec<Row> {
-    let mut by_key: BTreeMap<Vec<Part>, Cell> = BTreeMap::new();
+pub(crate) fn merged(table: &Table, names: &mut dyn StackNames) -> Vec<MapRow> {
+    let mut by_key: BTreeMap<Vec<KeyPart>, Cell> = BTreeMap::new();
     for (key, cell) in &table.rows {
         let units = table.def.keys.iter().map(|it| it.unit).chain(std::iter::repeat(Unit::None));
         let key = key.iter().zip(units).map(|(value, unit)| part(value, unit, names)).collect();
@@ -96,44 +96,44 @@ pub(crate) fn merged(table: &Table, names: &mut dyn StackNames) -> Vec<Row> {
             }
         }
     }
-    let mut rows: Vec<Row> = by_key.into_iter().map(|(key, cell)| Row { key, cell }).collect();
+    let mut rows: Vec<MapRow> = by_key.into_iter().map(|(key, cell)| MapRow { key, cell }).collect();
     rows.sort_by_key(|it| it.cell.weight());
     rows
 }
 
 /// Shortens the names of functions and kernels in rows that are complete, unless they are to be
 /// whole; rows stay different. Kernels have about `columns`.
-pub(crate) fn shorten_names(rows: &mut [Row], def: &TableDef, names: &dyn StackNames, columns: usize) {
+pub(crate) fn shorten_names(rows: &mut [MapRow], def: &TableDef, names: &dyn StackNames, columns: usize) {
     if names.shows_whole_names() {
         return;
     }
     let functions = short_functions(rows.iter().flat_map(|it| &it.key).filter_map(|it| match it {
-        Part::Stack(it) => Some(it),
+        KeyPart::Stack(it) => Some(it),
         _ => None,
     }));
     let is_name = |at: usize| def.keys.get(at).is_some_and(|it| it.kind == Scalar::Name);
     let parts = rows.iter().flat_map(|it| it.key.iter().enumerate());
     let kernels = parts.filter_map(|(at, it)| match it {
-        Part::Text(it) if is_name(at) => Some(it.as_str()),
+        KeyPart::Text(it) if is_name(at) => Some(it.as_str()),
         _ => None,
     });
     let kernels = ShortNames::new(kernels, Of::Kernels, columns.min(COLUMNS));
     for (at, part) in rows.iter_mut().flat_map(|it| it.key.iter_mut().enumerate()) {
         match part {
-            Part::Text(it) if is_name(at) => *it = kernels.of(it).to_owned(),
-            Part::Stack(it) => it.shorten(&functions),
+            KeyPart::Text(it) if is_name(at) => *it = kernels.of(it).to_owned(),
+            KeyPart::Stack(it) => it.shorten(&functions),
             _ => {}
         }
     }
 }
 
-fn part(value: &Value, unit: Unit, names: &mut dyn StackNames) -> Part {
+fn part(value: &Value, unit: Unit, names: &mut dyn StackNames) -> KeyPart {
     match value {
-        Value::Missing => Part::Missing,
-        Value::Bool(it) => Part::Bool(*it),
-        Value::Int(it) => Part::Int(*it, unit),
-        Value::Str(it) => Part::Text(it.to_string()),
-        Value::Stack(it) => Part::Stack(named(*it, names)),
+        Value::Missing => KeyPart::Missing,
+        Value::Bool(it) => KeyPart::Bool(*it),
+        Value::Int(it) => KeyPart::Int(*it, unit),
+        Value::Str(it) => KeyPart::Text(it.to_string()),
+        Value::Stack(it) => KeyPart::Stack(named(*it, names)),
     }
 }
 

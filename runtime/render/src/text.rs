@@ -17,7 +17,7 @@ use crate::datum;
 use crate::export::{Exporter, Format};
 use crate::human::{binary, exact, human};
 use crate::print::{object, printed};
-use crate::rows::{NamedStack, Part, Row, named, rows, shorten_names};
+use crate::rows::{KeyPart, MapRow, NamedStack, named, rows, shorten_names};
 use std::io::{self, Write};
 use xputrace_model::bucket::Bounds;
 use xputrace_model::gap::Gap;
@@ -26,12 +26,12 @@ use xputrace_model::schema::Unit;
 use xputrace_model::table::{Cell, TableDef, TableKind, Value, average};
 
 /// `-f text`.
-pub const FORMAT: Format = Format { name: "text", is_for_programs: false, open: || Box::new(Text) };
+pub const FORMAT: Format = Format { name: "text", machine_readable: false, open: || Box::new(TextOutput) };
 
 /// Writes tables for a terminal.
-struct Text;
+struct TextOutput;
 
-impl Exporter for Text {
+impl Exporter for TextOutput {
     fn output(&mut self, out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> io::Result<()> {
         text(out, output, context)
     }
@@ -115,7 +115,7 @@ struct ShownValue {
     below: Vec<String>,
 }
 
-fn shown_value(def: &TableDef, row: &Row, context: &mut Context<'_>) -> ShownValue {
+fn shown_value(def: &TableDef, row: &MapRow, context: &mut Context<'_>) -> ShownValue {
     let width = context.width;
     let below = |below| ShownValue { suffix: ":".into(), below };
     match &row.cell {
@@ -134,7 +134,7 @@ fn shown_value(def: &TableDef, row: &Row, context: &mut Context<'_>) -> ShownVal
 }
 
 /// Whether a value fits next to its key; otherwise it goes on the next line.
-fn fits_beside(def: &TableDef, row: &Row, parts: &[String], width: usize) -> bool {
+fn fits_beside(def: &TableDef, row: &MapRow, parts: &[String], width: usize) -> bool {
     const LEAST_KEY: usize = 24;
     let value = parts.iter().map(|it| columns(it) + 2).sum::<usize>();
     value + LEAST_KEY.min(columns(&def.name) + key_columns(row)) <= width
@@ -154,11 +154,11 @@ fn value_lines(parts: &[String], width: usize) -> Vec<String> {
 }
 
 /// Returns each row's key words, cut to the room on its line; different keys stay different.
-fn shown_keys(def: &TableDef, rows: &[Row], values: &[ShownValue], width: usize) -> Vec<Vec<String>> {
+fn shown_keys(def: &TableDef, rows: &[MapRow], values: &[ShownValue], width: usize) -> Vec<Vec<String>> {
     let room = |value: &ShownValue| width.saturating_sub(columns(&def.name) + 2 + columns(&value.suffix));
     let rooms: Vec<Vec<usize>> = rows.iter().zip(values).map(|(row, it)| word_widths(row, room(it))).collect();
     let cut =
-        |row: &Row, rooms: &[usize]| row.key.iter().zip(rooms).map(|(it, n)| shorten(&word_text(it), *n)).collect();
+        |row: &MapRow, rooms: &[usize]| row.key.iter().zip(rooms).map(|(it, n)| shorten(&word_text(it), *n)).collect();
     let mut shown: Vec<Vec<String>> = rows.iter().zip(&rooms).map(|(row, it)| cut(row, it)).collect();
     for group in alike(&shown) {
         for part in 0..shown[group[0]].len() {
@@ -176,7 +176,7 @@ fn shown_keys(def: &TableDef, rows: &[Row], values: &[ShownValue], width: usize)
 
 /// Formats the element's name followed by `suffix`. Keys are cut to fit the width, the suffix is
 /// not. A stack in the key takes one line per frame.
-fn headed(def: &TableDef, row: &Row, words: &[String], suffix: &str, width: usize) -> Vec<String> {
+fn headed(def: &TableDef, row: &MapRow, words: &[String], suffix: &str, width: usize) -> Vec<String> {
     if row.key.is_empty() {
         return vec![shorten(&format!("{}{suffix}", def.name), width)];
     }
@@ -184,7 +184,7 @@ fn headed(def: &TableDef, row: &Row, words: &[String], suffix: &str, width: usiz
     for (i, (part, word)) in row.key.iter().zip(words).enumerate() {
         let separator = if i > 0 { ", " } else { "" };
         match part {
-            Part::Stack(stack) => {
+            KeyPart::Stack(stack) => {
                 lines.last_mut().expect("never empty").push_str(separator.trim_end());
                 lines.extend(frame_lines(stack, width));
                 lines.push(String::new());
@@ -199,7 +199,7 @@ fn headed(def: &TableDef, row: &Row, words: &[String], suffix: &str, width: usiz
 
 /// Returns the width of each key word, so that all of them and the separators take `room`; long
 /// words shrink first.
-fn word_widths(row: &Row, room: usize) -> Vec<usize> {
+fn word_widths(row: &MapRow, room: usize) -> Vec<usize> {
     const SHORTEST: usize = 8;
     let mut widths: Vec<usize> = row.key.iter().map(|it| columns(&word_text(it))).collect();
     let room = room.saturating_sub(2 * widths.len().saturating_sub(1));
@@ -216,21 +216,21 @@ fn word_widths(row: &Row, room: usize) -> Vec<usize> {
     widths
 }
 
-fn key_columns(row: &Row) -> usize {
+fn key_columns(row: &MapRow) -> usize {
     if row.key.is_empty() {
         return 0;
     }
     row.key.iter().map(|it| columns(&word_text(it)) + 2).sum()
 }
 
-fn word_text(part: &Part) -> String {
+fn word_text(part: &KeyPart) -> String {
     match part {
-        Part::Missing => "-".into(),
+        KeyPart::Missing => "-".into(),
         // Rounding could make different keys read the same.
-        Part::Int(it, unit) => exact(*it, *unit),
-        Part::Bool(it) => it.to_string(),
-        Part::Text(it) => printable(it),
-        Part::Stack(_) => String::new(),
+        KeyPart::Int(it, unit) => exact(*it, *unit),
+        KeyPart::Bool(it) => it.to_string(),
+        KeyPart::Text(it) => printable(it),
+        KeyPart::Stack(_) => String::new(),
     }
 }
 

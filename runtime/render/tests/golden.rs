@@ -377,7 +377,7 @@ impl Exporter for Counts {
 
 #[test]
 fn a_new_output_is_an_exporter() {
-    let format = Format { name: "counts", is_for_programs: true, open: || Box::new(Counts(0)) };
+    let format = Format { name: "counts", machine_readable: true, open: || Box::new(Counts(0)) };
     let (mut exporter, mut out) = ((format.open)(), Vec::new());
     let sources = Sources::default();
     for text in ["one", "two"] {

@@ -14,7 +14,8 @@ use crate::{arguments, lexer, units};
 use rhai::{Array, Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
 use std::any::TypeId;
 use xputrace_cuda_calls::{Function as CudaFunction, Functions, functions};
-use xputrace_model::catalog::{cuda_functions, split_function};
+use xputrace_model::api::functions_like;
+use xputrace_model::catalog::split_function;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::plan::{
     Call as LaunchCall, Calls, ClosureId, DeviceWay, KernelPattern, PatternOfHandler, ProbeScope, ReturnWay, Target,
@@ -377,7 +378,7 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
 
 /// Finds the CUDA calls that a pattern of `api` matches: by their name, or as programs write it.
 fn api(call: &Call, pattern: &str) -> Option<(Target, String)> {
-    let found: Functions = cuda_functions(pattern).map(|it| it.id).collect();
+    let found: Functions = functions_like(pattern).map(|it| it.id).collect();
     if !found.is_empty() {
         return Some((Target::Api(Box::new(found)), format!("api:{pattern}")));
     }

@@ -1,6 +1,5 @@
 //! Brings the collector into processes that were started without it.
 
-use crate::drivers::{DRIVERS_THREAD, is_driver_library};
 use crate::machine::deadline;
 use crate::payload::{COLLECTOR, Owner};
 use anyhow::{Context, Result, bail};
@@ -11,10 +10,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use xputrace_boundary::read::of_linux;
 use xputrace_boundary::user::Account;
 use xputrace_inject::{Request, inject};
-use xputrace_linux::is_over;
+use xputrace_linux::{has_thread, is_over, seen_from_here, shares_our_files};
 use xputrace_render::one_line;
 use xputrace_rendezvous::{call_dormant, comm_of};
 use xputrace_wire::maps::MapsLine;
@@ -53,12 +51,12 @@ impl Attachable {
         if let Some((library, collector)) = loaded_collector(pid) {
             return Ok(Attachable { pid, comm: comm_of(pid), library, collector, is_loaded: true });
         }
-        let (library, collector) = if shares_our_files(pid)? {
+        let (library, collector) = if shares_our_files(pid).context("looking at its mounts")? {
             let library = COLLECTOR.lay_down(&owner(pid)?)?;
             (library.clone(), library)
         } else {
-            let library = COLLECTOR.lay_down_in(&root_of(pid), &owner(pid)?)?;
-            let collector = as_we_see_it(pid, &library);
+            let library = COLLECTOR.lay_down_in(&seen_from_here(pid, Path::new("/")), &owner(pid)?)?;
+            let collector = seen_from_here(pid, &library);
             (library, collector)
         };
         Ok(Attachable { pid, comm: comm_of(pid), library, collector, is_loaded: false })
@@ -196,25 +194,13 @@ impl Attempts {
     }
 }
 
-/// Whether CUDA runs in a process: its driver has started there.
-pub fn runs_cuda(pid: u32) -> bool {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let mut files = maps.split(|it| *it == b'\n').filter_map(|it| MapsLine::parse(it)?.file());
-    files.any(|(path, _)| is_driver_library(&path)) && has_thread(pid, DRIVERS_THREAD)
-}
-
-fn has_thread(pid: u32, name: &str) -> bool {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    threads.filter_map(|it| of_linux(it.path().join("comm")).ok()).any(|it| it.trim_end() == name)
-}
-
 /// Returns the file of our collector that a process has loaded already: as it sees it, and as we do.
 fn loaded_collector(pid: u32) -> Option<(PathBuf, PathBuf)> {
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
     let lines = maps.split(|it| *it == b'\n').filter_map(MapsLine::parse).filter(|it| it.is_executable);
     let mut files = lines.filter_map(|it| Some((it.file()?.0, it.inode)));
     files.find_map(|(path, inode)| {
-        let seen = as_we_see_it(pid, &path);
+        let seen = seen_from_here(pid, &path);
         let found = fs::metadata(&seen).ok()?;
         (found.ino() == inode && COLLECTOR.is(&seen)).then_some((path, seen))
     })
@@ -228,22 +214,4 @@ fn owner(pid: u32) -> Result<Owner> {
     let own = Owner::current();
     let account = Account { uid, gid };
     Ok(if own.account.uid == uid { own } else { Owner { account, home: None } })
-}
-
-fn root_of(pid: u32) -> PathBuf {
-    PathBuf::from(format!("/proc/{pid}/root"))
-}
-
-/// Returns the path by which we reach a file of a process.
-fn as_we_see_it(pid: u32, path: &Path) -> PathBuf {
-    root_of(pid).join(path.strip_prefix("/").unwrap_or(path))
-}
-
-/// Whether paths lead to the same files in a process as here: it has our root directory and our mounts.
-pub fn shares_our_files(pid: u32) -> Result<bool> {
-    let identity = |it: fs::Metadata| (it.dev(), it.ino());
-    let root = |it: &Path| fs::metadata(it).map(identity).ok();
-    let mounts = |process: &str| fs::metadata(format!("/proc/{process}/ns/mnt")).map(identity);
-    let theirs = mounts(&pid.to_string()).context("looking at its mounts")?;
-    Ok(root(&root_of(pid)) == root(Path::new("/")) && theirs == mounts("self")?)
 }

@@ -4,7 +4,6 @@ use crate::cli::{Run, Script};
 use crate::compiled::{Compiled, compile_named};
 use crate::console;
 use crate::creator::creator;
-use crate::status::MISTAKE;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,10 +16,7 @@ use xputrace_model::schema::Event;
 
 /// Writes the compiled script, and says what is in the object.
 pub fn build(run: &Run) -> Result<ExitCode> {
-    let compiled = match compile_named(run)?.ready_or(MISTAKE) {
-        Ok(compiled) => compiled,
-        Err(status) => return Ok(status),
-    };
+    let compiled = compile_named(run)?;
     refuse_switches(&compiled)?;
     refuse_usdt(&compiled.plan)?;
     let loaders = run.options.loaders.unwrap_or_default();

@@ -1,21 +1,14 @@
 //! The collectors of a run: accepted when their processes start CUDA, armed, drained, disarmed.
 
 mod attaching;
+mod device;
 mod reading;
 
-pub use attaching::Chosen;
-
-use crate::choosing::Chooser;
-use crate::cli::{OnConflict, Options, Range, WindowOptions};
-use crate::drivers::{Drivers, Given, Unconnected, is_software_gpu};
+use crate::cli::{Chosen, OnConflict, Options, Range, WindowOptions};
 use crate::payload::COLLECTOR;
 use crate::run::Running;
-use crate::run::programs;
-use crate::run::report::counted;
-use crate::run::sources::{Progress, Source};
-use crate::target::{Launch, Ranges};
-use crate::twins::{self, Asker, Twins};
-use crate::unfinished::Unfinished;
+use crate::run::sources::{EventSource, Progress};
+use crate::target::Launch;
 use anyhow::{Context, Result};
 use attaching::Attaching;
 use reading::Reading;
@@ -29,8 +22,14 @@ use xputrace_linux::{Linux, monotonic_nanos, parent_of};
 use xputrace_model::gpu::GpuKind;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Demand, Detail, DeviceWay, DeviceWays, Plan};
+use xputrace_nvidia_tracer::choosing::Chooser;
+use xputrace_nvidia_tracer::drivers::{Drivers, Given, Unconnected, gpu_of};
+use xputrace_nvidia_tracer::injection::Ranges;
+use xputrace_nvidia_tracer::programs::Why as WhyHere;
+use xputrace_nvidia_tracer::twins::{Requester, TwinAnswer, Twins};
+use xputrace_nvidia_tracer::unfinished::Unfinished;
 use xputrace_pipeline::{ProcessIndex, ProcessInfo, SeenGpu, Turned};
-use xputrace_render::one_line;
+use xputrace_render::{counted, one_line};
 use xputrace_rendezvous::{
     Acceptor, Armed, Arrival, Chosen as ChosenWay, Collector, DEFAULT_SHAPE, DeviceRegion, Listener, LoadedImage,
     Missed, Notice, Order, Peer, Region, RunOrder, SharedMemory, TagArrays, Ways, Why, Window,
@@ -131,7 +130,8 @@ impl Collectors {
     /// [`Collectors::open`].
     pub fn of_command(launch: &mut Launch, options: &Options, plan: &Plan) -> Result<Self> {
         let listener = Listener::new(launch.identity.as_ref().map(|it| it.uid))?;
-        let ranges = Ranges { window: options.window.range.as_ref(), are_read: plan.demand.ranges() };
+        let window = options.window.range.as_ref().and_then(Range::name);
+        let ranges = Ranges { window, are_read: plan.demand.ranges() };
         let file = launch.inject(listener.value(), ranges)?;
         Ok(Collectors { files: vec![file], ..Collectors::new(listener, options) })
     }
@@ -277,7 +277,7 @@ impl Collectors {
         }
         let devices = self.targets.iter().filter_map(|it| it.device.as_ref());
         if let Some(twins) = &self.twins {
-            devices.for_each(|it| twins.switch(it, switches, running));
+            devices.for_each(|it| switch(twins, it, switches, running));
         }
     }
 
@@ -328,7 +328,7 @@ impl Collectors {
         }
         running.say_of_gpu(info.gpu, device.is_some());
         if info.gpu == GpuKind::Software {
-            running.run_programs_here(programs::Why::SoftwareGpu);
+            running.run_programs_here(WhyHere::SoftwareGpu);
         }
         if device.is_some() && self.has_window {
             running.report().note(GRAPHS_KEEP_HANDLERS);
@@ -336,7 +336,7 @@ impl Collectors {
         if let (Some(twins), Some(device)) = (&self.twins, &device) {
             running.state().pipeline.state_mut().set_device_layout(twins.layout());
             let switches = running.state().pipeline.state().switches().now();
-            twins.switch(device, &switches, running);
+            switch(twins, device, &switches, running);
             twins.caution().into_iter().for_each(|it| running.report().note(it));
         }
         // It may have been sent its order before the window began.
@@ -363,7 +363,8 @@ impl Collectors {
         });
     }
 
-    fn describe(&mut self, Armed { target, comm, library_file, .. }: &Armed) -> ProcessInfo {
+    fn describe(&mut self, armed: &Armed) -> ProcessInfo {
+        let Armed { target, comm, .. } = armed;
         let seen = self.generations.entry(target.peer.pid).or_default();
         let generation = std::mem::replace(seen, *seen + 1);
         ProcessInfo {
@@ -372,7 +373,7 @@ impl Collectors {
             comm: comm.clone(),
             generation,
             is_attached: self.attaching.is_some(),
-            gpu: if is_software_gpu(library_file) { GpuKind::Software } else { GpuKind::Real },
+            gpu: gpu_of(armed),
         }
     }
 
@@ -412,9 +413,9 @@ impl Collectors {
         let called = traced.called();
         let Traced { target, region, device, way, process, is_armed, .. } = traced;
         if let Some(device) = device {
-            twins::read(&device, Extent::Whole, process, running);
+            device::read(&device, Extent::Whole, process, running);
             running.state().pipeline.state_mut().end_device_memory(process);
-            let clocks = twins::account(&device, way, (process, target.peer.pid), running);
+            let clocks = device::account(&device, way, (process, target.peer.pid), running);
             self.twins.iter_mut().for_each(|it| it.add_clocks(clocks, way));
         }
         if is_armed && running.state().pipeline.may_lack_activities(process) {
@@ -446,7 +447,7 @@ impl Collectors {
         while !self.targets.is_empty() {
             self.part_with(0, running);
         }
-        self.twins.iter().for_each(|it| it.account_for_all(running));
+        self.twins.iter().flat_map(Twins::notes).for_each(|it| running.report().note(&it));
     }
 }
 
@@ -491,12 +492,12 @@ impl Collectors {
         }
     }
 
-    fn unconnected(&self, Unconnected { pid, comm, used_cuda, why }: &Unconnected) -> String {
+    fn unconnected(&self, Unconnected { pid, comm, used_driver, why }: &Unconnected) -> String {
         let why = why.as_ref().or(self.no_room.as_ref()).map_or("its collector reported no reason", String::as_str);
         if self.attaching.is_some() {
             return format!("process {pid} ({}) used CUDA: {why}", one_line(comm));
         }
-        let (did, missing) = match used_cuda {
+        let (did, missing) = match used_driver {
             true => ("used CUDA", "Its CUDA calls are missing"),
             false => ("loaded CUDA's driver library", "If it made CUDA calls, they are missing"),
         };
@@ -504,7 +505,7 @@ impl Collectors {
     }
 }
 
-impl Source for Collectors {
+impl EventSource for Collectors {
     fn descriptors(&self, running: &Running) -> Vec<RawFd> {
         let state = running.state();
         let waited = state.drivers.fds().chain(self.acceptor.iter().map(Acceptor::fd));
@@ -539,10 +540,19 @@ impl Collectors {
         let Some(twins) = &mut self.twins else { return };
         while let Some(done) = twins.finished() {
             // A process that has ended waits for nothing.
-            let Some(traced) = self.targets.iter_mut().find(|it| it.process == done.asker.process) else { continue };
+            let process = done.requester.process;
+            let Some(traced) = self.targets.iter_mut().find(|it| it.process == process) else { continue };
             let number = done.number;
             traced.n_images = traced.n_images.saturating_sub(1);
-            traced.target.answer(number, &twins.answer(done, running));
+            let TwinAnswer { woven, notes, probed, why_no_programs } = {
+                let mut state = running.state();
+                let names = state.pipeline.state_mut().names_mut();
+                twins.answer(done, &mut |name| names.intern(name).into())
+            };
+            notes.iter().for_each(|it| running.report().note_about_process(it));
+            running.state().pipeline.has_twins(process, probed.iter().map(String::as_str));
+            why_no_programs.into_iter().for_each(|it| running.take_programs_back(it));
+            traced.target.answer(number, &woven);
         }
     }
 
@@ -554,7 +564,7 @@ impl Collectors {
         for Traced { target, device, reading, process, .. } in &mut self.targets {
             let Some(device) = device else { continue };
             if let Some(extent) = reading.answered(|| device.counts().map_or(0, |it| it.answered)) {
-                reading.has_records = twins::read(device, extent, *process, running);
+                reading.has_records = device::read(device, extent, *process, running);
             }
             if let Some((number, extent)) = reading.next(Instant::now()) {
                 target.read_device(number, extent);
@@ -655,7 +665,14 @@ fn take_image(image: LoadedImage, traced: &mut Traced, twins: Option<&Twins>, ru
         return traced.target.answer(image.number, &Woven::TooMany);
     }
     traced.n_images += 1;
-    twins.begin(image, Asker::of(traced.process, traced.target.peer, traced.way));
+    twins.begin(image, Requester::of(traced.process, traced.target.peer, traced.way));
+}
+
+/// Says to a process which device handlers are enabled now.
+fn switch(twins: &Twins, device: &DeviceRegion, switches: &Turned, running: &mut Running) {
+    if let Err(note) = twins.switch(device, switches) {
+        running.report().note_about_process(&note);
+    }
 }
 
 /// Whether collectors send their lists of executable mappings.
@@ -668,7 +685,7 @@ fn conditions(WindowOptions { after, range }: &WindowOptions) -> u64 {
     let of_range = match range {
         None => 0,
         Some(Range::Profiler) => window::PROFILER,
-        Some(Range::Nvtx(_)) => window::NVTX,
+        Some(Range::Named(_)) => window::NVTX,
     };
     of_range | if after.is_some() { window::LATER } else { 0 }
 }

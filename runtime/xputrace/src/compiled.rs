@@ -3,13 +3,11 @@
 use crate::cli::{Run, Script};
 use crate::console;
 use crate::machine;
-use crate::run::{objects, programs};
-use crate::status::MISTAKE;
-use crate::translate;
-use crate::twins;
-use crate::ways;
+use crate::run::objects;
+use crate::status::Said;
+use crate::translate::{self, MOST_SCRIPT_BYTES};
 use anyhow::{Context, Result, bail};
-use std::io::IsTerminal;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -19,10 +17,10 @@ use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Severity, SourceFile, Sources};
 use xputrace_model::plan::{Plan, ProbeScope, ReturnWay};
 use xputrace_model::stack::PythonFrames;
+use xputrace_nvidia_tracer::programs;
+use xputrace_nvidia_tracer::twins;
+use xputrace_nvidia_tracer::ways::{self, WaySubject};
 use xputrace_script::{ArgumentSpec, BundledLoader, Clocks, Interpreter, Loader, compile};
-
-/// More than anybody writes.
-pub const MOST_SCRIPT_BYTES: u64 = 16 << 20;
 
 /// A script without errors: ready to run.
 pub struct Compiled {
@@ -52,29 +50,9 @@ impl Compiled {
     }
 }
 
-/// The result of compiling a script.
-pub enum Outcome {
-    Ready(Box<Compiled>),
-    /// Errors were printed; nothing may run.
-    Mistakes,
-    /// The script's `--help` was requested and printed.
-    Helped,
-}
-
-impl Outcome {
-    /// Returns the compiled script or the exit status: `mistakes` after errors.
-    pub fn ready_or(self, mistakes: u8) -> std::result::Result<Compiled, ExitCode> {
-        match self {
-            Outcome::Ready(compiled) => Ok(*compiled),
-            Outcome::Mistakes => Err(ExitCode::from(mistakes)),
-            Outcome::Helped => Err(ExitCode::SUCCESS),
-        }
-    }
-}
-
 /// Compiles the script of an invocation (`summary` by default) for this machine, and prints its
 /// diagnostics.
-pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
+pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Compiled> {
     if let Some(option) = run.options.object.given() {
         bail!("--{option} is for compiled objects: xputrace run FILE.bpf.o --{option} … -- CMD");
     }
@@ -103,7 +81,7 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     }
     if run.help {
         console::print(help(&name, &loaded.staged.sources, &loaded.arguments))?;
-        return Ok(Outcome::Helped);
+        bail!(Said::Help);
     }
     // Python frames beside native ones are shown if a recording has them; a script that names them needs them.
     let python = run.options.naming.python != PythonFrames::Off && run.options.replay.is_none();
@@ -117,49 +95,32 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     };
     let (plan, compiled) = compile::compile(&loaded.staged, catalog, wishes);
     let diagnostics: Vec<Diagnostic> = loaded.diagnostics.into_iter().chain(compiled).collect();
-    report(&diagnostics, &loaded.staged.sources, run.options.quiet);
+    console::diagnose(&diagnostics, &loaded.staged.sources, run.options.quiet);
     if diagnostics.iter().any(|it| it.severity == Severity::Error) {
-        return Ok(Outcome::Mistakes);
+        bail!(Said::Mistakes);
     }
-    Ok(Outcome::Ready(Box::new(Compiled { plan, interpreter: loaded.interpreter })))
-}
-
-/// Prints diagnostics to standard error; warnings only on request.
-pub fn report(diagnostics: &[Diagnostic], sources: &Sources, errors_only: bool) {
-    let shown: Vec<Diagnostic> =
-        diagnostics.iter().filter(|it| !errors_only || it.severity == Severity::Error).cloned().collect();
-    if !shown.is_empty() {
-        let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        console::complain(xputrace_render::diagnostics(&shown, sources, color));
-    }
+    Ok(Compiled { plan, interpreter: loaded.interpreter })
 }
 
 /// `xputrace check`: prints errors and warnings only.
 pub fn check(run: &Run) -> Result<ExitCode> {
     let catalog = machine::catalog(run).as_of_now();
-    match read_given(run, &catalog)?.ready_or(MISTAKE) {
-        Ok(compiled) => {
-            twins::check(&compiled.plan)?;
-            console::print(programs::explain(&compiled.plan))?;
-        }
-        Err(status) => return Ok(status),
-    }
+    let compiled = read_given(run, &catalog)?;
+    twins::check(&compiled.plan)?;
+    console::print(programs::explain(&compiled.plan))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// `xputrace explain`: prints where each handler runs and why; with -v also the bytecode.
 pub fn explain(run: &Run) -> Result<ExitCode> {
-    let compiled = match read_given(run, &machine::catalog(run))?.ready_or(MISTAKE) {
-        Ok(compiled) => compiled,
-        Err(status) => return Ok(status),
-    };
+    let compiled = read_given(run, &machine::catalog(run))?;
     twins::check(&compiled.plan)?;
     let mut text = xputrace_render::explain(&compiled.plan);
     let programs = programs::explain(&compiled.plan);
     if !programs.is_empty() {
         text += &format!("\n{programs}");
     }
-    text.push_str(&ways::explain(&compiled.plan, run)?);
+    text.push_str(&explain_way(&compiled.plan, run)?);
     if run.options.verbose {
         for program in &compiled.plan.image.programs {
             text += &format!("\n{}\n", disasm::text(program, &compiled.plan.image));
@@ -167,6 +128,23 @@ pub fn explain(run: &Run) -> Result<ExitCode> {
     }
     console::print(text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says which way device handlers take into kernels; empty for a script without any.
+fn explain_way(plan: &Plan, run: &Run) -> Result<String> {
+    if !run.command.is_empty() && !run.options.pids.is_empty() {
+        bail!("-p explains what is reached in a running process: leave out the command");
+    }
+    if plan.device_handlers().next().is_none() && run.has_target() {
+        bail!(
+            "`explain` takes a process or a command for handlers inside kernels, and the script has none: leave it out"
+        );
+    }
+    let program = run.command.first().map(OsString::as_os_str);
+    let subject = WaySubject { program, pids: &run.options.pids, starts_programs: run.starts_programs() };
+    let (text, notes) = ways::explain(plan, &subject)?;
+    notes.iter().for_each(console::say);
+    Ok(text)
 }
 
 /// `xputrace scripts`: lists the bundled scripts.
@@ -179,20 +157,20 @@ pub fn scripts() -> Result<ExitCode> {
 }
 
 /// As [`compile_given`], but takes compiled objects too.
-fn read_given(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
+fn read_given(run: &Run, catalog: &dyn Catalog) -> Result<Compiled> {
     match objects::named(run) {
-        Some(file) => Ok(Outcome::Ready(Box::new(Compiled::of_object(objects::plan(run, file)?)))),
+        Some(file) => Ok(Compiled::of_object(objects::plan(run, file)?)),
         None => compile_given(run, catalog),
     }
 }
 
 /// Compiles a script that must be given, for this machine.
-pub fn compile_named(run: &Run) -> Result<Outcome> {
+pub fn compile_named(run: &Run) -> Result<Compiled> {
     compile_given(run, &machine::catalog(run))
 }
 
 /// Compiles the script that the command line must name.
-fn compile_given(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
+fn compile_given(run: &Run, catalog: &dyn Catalog) -> Result<Compiled> {
     if run.script.is_none() {
         bail!("no script was given: name a file or a bundled script, or use -e 'TEXT'");
     }

@@ -5,12 +5,13 @@
 use crate::interrupts;
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_boundary::create::{Access, Destination, Stream};
+use xputrace_model::diagnostic::{Diagnostic, Severity, Sources};
 use xputrace_model::text::printed;
 
 /// How long a stalled reader may delay an interrupted run.
@@ -40,6 +41,16 @@ pub fn complain(text: impl Display) {
     // In a single write: other processes write there too.
     let written = Outlet::stderr().and_then(|it| Lines::new(it).print(text));
     ABANDONED.store(written.is_err(), Ordering::Relaxed);
+}
+
+/// Prints diagnostics to standard error; warnings only on request.
+pub fn diagnose(diagnostics: &[Diagnostic], sources: &Sources, errors_only: bool) {
+    let shown: Vec<Diagnostic> =
+        diagnostics.iter().filter(|it| !errors_only || it.severity == Severity::Error).cloned().collect();
+    if !shown.is_empty() {
+        let color = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        complain(xputrace_render::diagnostics(&shown, sources, color));
+    }
 }
 
 /// Writes to standard output as is.

@@ -6,7 +6,6 @@
 
 use crate::console;
 use crate::creator::creator;
-use crate::machine;
 use crate::payload::{Payload, SERVER, SOFTGPU};
 use anyhow::{Context, Result, bail};
 use std::fmt::Display;
@@ -14,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use xputrace_boundary::create::Access;
 use xputrace_boundary::read;
+use xputrace_nvidia_tracer::drivers;
 
 /// A small LLM's inference on an H200; see tests/h200/llm.cu.
 static LLM: &[u8] = include_bytes!("../../../tests/replay/llm.xpt");
@@ -53,9 +53,9 @@ pub fn demo() -> Result<ExitCode> {
     }
 }
 
-type Step = fn(&Stage, usize) -> Result<()>;
+type DemoStep = fn(&Stage, usize) -> Result<()>;
 
-const STEPS: &[Step] = &[top_kernels, long_kernels, latency, flame, tags, typo, explain, next];
+const STEPS: &[DemoStep] = &[top_kernels, long_kernels, latency, flame, tags, typo, explain, next];
 
 /// Where the demo's files are, and what this machine can do.
 struct Stage {
@@ -68,7 +68,7 @@ impl Stage {
     fn set() -> Result<Self> {
         let directory = std::env::current_dir()?.join("xputrace-demo");
         creator().directory(&directory).with_context(|| format!("creating {}", directory.display()))?;
-        let stage = Stage { has_gpu: machine::has_gpu(), has_bpf: can_load_bpf(), directory };
+        let stage = Stage { has_gpu: drivers::is_loaded(), has_bpf: can_load_bpf(), directory };
         stage.write("llm.xpt", LLM)?;
         stage.write("pytorch.xpt", PYTORCH)?;
         stage.write("requests.xpt", REQUESTS)?;

@@ -187,7 +187,7 @@ impl ReplaySink for Exporting {
 
 /// The names of a recording at one moment.
 struct RecordingNames<'a> {
-    stacks: stacks::Names<'a>,
+    stacks: stacks::FrameNames<'a>,
     state: &'a HandlerState,
     has_python: bool,
 }

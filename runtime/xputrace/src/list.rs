@@ -7,10 +7,10 @@ use crate::console;
 use anyhow::{Result, anyhow, bail};
 use std::process::ExitCode;
 use xputrace_linux::{LiveCatalog, list_functions, list_tracepoints, list_usdt, with_descendants};
-use xputrace_model::catalog::{Catalog, cuda_functions, glob};
+use xputrace_model::api::{Function, Parameter, functions_like};
+use xputrace_model::catalog::{Catalog, glob};
 use xputrace_model::listing::Listed;
 use xputrace_model::schema::{Event, HostEvent};
-use xputrace_wire::cuda_calls::{Function, Parameter};
 
 /// The event of which each call of CUDA is a place.
 const API: Event = Event::Host(HostEvent::Api);
@@ -76,7 +76,7 @@ fn calls(pattern: &str) -> Result<Vec<Listed>> {
         own: it.parameters.iter().map(parameter).collect(),
         ..Listed::new(API, format!("api:{}", it.name()))
     };
-    Ok(cuda_functions(pattern).map(listed).collect())
+    Ok(functions_like(pattern).map(listed).collect())
 }
 
 /// Lists the places in kernels.

@@ -1,7 +1,6 @@
 //! This machine: the compiler's view of it, its clock and name.
 
 use crate::cli::{Options, Run};
-use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use xputrace_boundary::read::of_linux;
 use xputrace_linux::{LiveCatalog, Scope, monotonic_nanos};
@@ -24,11 +23,6 @@ pub fn running(options: &Options) -> Scope {
         None if options.pids.is_empty() => Scope::System,
         None => Scope::Processes(options.pids.clone()),
     }
-}
-
-/// Whether NVIDIA's driver is loaded: this process's own view of its files, without a call of CUDA's.
-pub fn has_gpu() -> bool {
-    ["/proc/driver/nvidia/version", "/dev/nvidiactl"].iter().any(|it| Path::new(it).exists())
 }
 
 /// Returns this machine's name for recordings.

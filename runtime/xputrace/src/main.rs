@@ -6,7 +6,6 @@
 
 mod attach;
 mod building;
-mod choosing;
 mod cli;
 mod collectors;
 mod compiled;
@@ -16,15 +15,12 @@ mod creator;
 mod definitions;
 mod demo;
 mod doctor;
-mod drivers;
 mod export;
 mod interrupts;
-mod kernels;
 mod list;
 mod machine;
 mod manual;
 mod open_files;
-mod own_process;
 mod payload;
 mod printer;
 mod recording;
@@ -33,15 +29,14 @@ mod stacks;
 mod status;
 mod target;
 mod translate;
-mod twins;
 mod unfinished;
-mod ways;
 
 use cli::Invocation;
-use status::{FAILED, MISTAKE};
+use status::{FAILED, MISTAKE, Said};
 use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::process::ExitCode;
+use xputrace_nvidia_tracer::own_process;
 
 // The linker calls what is in here (`build.rs`).
 core::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/old_glibc.s")));
@@ -83,8 +78,11 @@ fn answer(arguments: Vec<OsString>) -> ExitCode {
     match dispatch(invocation) {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.downcast_ref() == Some(&Said::Help) => ExitCode::SUCCESS,
         Err(error) => {
-            console::say(format_args!("{error:#}"));
+            if !error.is::<Said>() {
+                console::say(format_args!("{error:#}"));
+            }
             ExitCode::from(if runs_something { FAILED } else { MISTAKE })
         }
     }

@@ -77,8 +77,8 @@ impl Printer {
     }
 
     /// Whether the output is for programs.
-    pub fn is_for_programs(&self) -> bool {
-        self.format.is_for_programs
+    pub fn machine_readable(&self) -> bool {
+        self.format.machine_readable
     }
 
     /// Renders one output; [`Printer::flush`] returns the result.

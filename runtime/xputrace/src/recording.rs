@@ -6,13 +6,12 @@ use crate::console::say;
 use crate::creator::creator;
 use crate::machine;
 use crate::printer::Printer;
-use crate::run::files::Files;
+use crate::run::files::ResultFiles;
 use crate::run::observer::Observer;
-use crate::run::programs::Turn;
 use crate::run::report::{Collectors, Report};
-use crate::run::{self, Running, State, objects};
+use crate::run::{self, RunState, Running, objects};
 use crate::stacks::{self, Naming, Stacks};
-use crate::status::{Ended, FAILED};
+use crate::status::Ended;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -27,6 +26,7 @@ use xputrace_model::plan::Plan;
 use xputrace_model::plan::cookie;
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frame, StackKey};
+use xputrace_nvidia_tracer::programs::Turn;
 use xputrace_pipeline::{ProcessIndex, ProcessInfo};
 use xputrace_recording::{
     BackgroundWriter, Damage, FrameInfo, Meta, RecordedMachine, RecordingEntry, RecordingError, RecordingReader,
@@ -53,10 +53,7 @@ pub fn record(run: &Run) -> Result<ExitCode> {
     let lines = run.options.naming.lines;
     let run = Run { options: Options { output: None, naming, ..run.options.clone() }, ..run.clone() };
     let compiled = match &run.script {
-        Some(_) => match compile_script(&run, &machine::catalog(&run))?.ready_or(FAILED) {
-            Ok(compiled) => compiled,
-            Err(status) => return Ok(status),
-        },
+        Some(_) => compile_script(&run, &machine::catalog(&run))?,
         None => Compiled::of_no_script(),
     };
     let plan = hits::recorder(&compiled.plan, &machine::catalog(&run))?;
@@ -156,7 +153,7 @@ impl Observer for Tape {
     }
 
     /// Records the hit's cookie, an id of this run's string table, as the function's name.
-    fn hit(&mut self, record: &[u8], state: &State) -> Result<()> {
+    fn hit(&mut self, record: &[u8], state: &RunState) -> Result<()> {
         let Some(mut hit) = self.layouts.decode(record) else { return Ok(()) };
         [hit.ustack, hit.kstack].map(StackKey::from_word).into_iter().for_each(|it| self.add_stack(it));
         if let Some(name) = state.pipeline.state().names().get(cookie::name(hit.cookie).into()) {
@@ -174,7 +171,7 @@ impl Observer for Tape {
 
     /// Names every stack while the files of its process are still known, writes the losses, and
     /// closes the file.
-    fn end(mut self: Box<Self>, state: &mut State) -> Result<()> {
+    fn end(mut self: Box<Self>, state: &mut RunState) -> Result<()> {
         let mut symbols = Vec::new();
         for stack in self.stacks.iter().copied() {
             if let Some(frames) = state.frames(stack) {
@@ -216,10 +213,7 @@ pub fn replay(run: &Run) -> Result<ExitCode> {
     if let Some(file) = objects::named(run) {
         return replay_compiled(run, Compiled::of_object(objects::plan_of_replay(run, file)?), reader);
     }
-    let compiled = match compile_script(run, &catalog)?.ready_or(FAILED) {
-        Ok(compiled) => compiled,
-        Err(status) => return Ok(status),
-    };
+    let compiled = compile_script(run, &catalog)?;
     compiled.refuse_empty()?;
     replay_compiled(run, compiled, reader)
 }
@@ -232,11 +226,11 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: RecordingReader) -> Re
     note_intervals(&plan, &mut report);
     let (pipeline, mut opened) = open(plan.clone(), reader, stacks::demangle)?;
     opened.notes().iter().for_each(|it| report.note(it));
-    let files = Files::new(&run.options.files, &plan.tables)?;
+    let files = ResultFiles::new(&run.options.files, &plan.tables)?;
     let printer = Printer::new(run.options.format, run.options.output.as_deref())?;
     let stacks = Stacks::of(&plan, run.options.naming);
-    let turn = Turn::first(run, &plan);
-    let state = State::new(plan, None, pipeline, stacks, printer);
+    let turn = Turn::of_recording(&plan);
+    let state = RunState::new(plan, None, pipeline, stacks, printer);
     let mut running = Running::new(state, compiled.interpreter, report).writing(files).with_programs(turn);
     if opened.is_of_software_gpu() {
         running.say_of_gpu(GpuKind::Software, true);

@@ -49,7 +49,7 @@ pub struct Stacks {
     processes: Processes,
     images: Images,
     /// How many of the mappings and files that a collector has reported have been processed.
-    taken: HashMap<ProcessIndex, Taken>,
+    taken: HashMap<ProcessIndex, TakenFrames>,
     known: HashMap<StackKey, Frames>,
     /// Those frames, without duplicates: short processes of one program share them.
     lists: HashSet<Frames>,
@@ -68,7 +68,7 @@ pub struct Stacks {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Taken {
+struct TakenFrames {
     mappings: usize,
     objects: usize,
 }
@@ -311,7 +311,7 @@ impl Stacks {
             let [path, directory] = [&it.path, &it.directory].map(|it| PathBuf::from(OsStr::from_bytes(it)));
             self.processes.place(key, Object { id, start, end, base, proof, path, directory });
         }
-        *taken = Taken { mappings: mappings.len(), objects: objects.len() };
+        *taken = TakenFrames { mappings: mappings.len(), objects: objects.len() };
         key
     }
 
@@ -323,8 +323,8 @@ impl Stacks {
     }
 
     /// Returns names over these engines.
-    pub fn names<'a>(&'a mut self, linux: Option<&'a Linux>, state: &'a HandlerState) -> Names<'a> {
-        Names { stacks: self, linux, state }
+    pub fn names<'a>(&'a mut self, linux: Option<&'a Linux>, state: &'a HandlerState) -> FrameNames<'a> {
+        FrameNames { stacks: self, linux, state }
     }
 }
 
@@ -335,13 +335,13 @@ fn key_of(state: &HandlerState, process: ProcessIndex) -> ProcessKey {
 }
 
 /// [`StackNames`] of a run at one moment.
-pub struct Names<'a> {
+pub struct FrameNames<'a> {
     stacks: &'a mut Stacks,
     linux: Option<&'a Linux>,
     state: &'a HandlerState,
 }
 
-impl StackNames for Names<'_> {
+impl StackNames for FrameNames<'_> {
     fn frames(&mut self, stack: StackKey) -> Option<Frames> {
         let python = self.stacks.naming.python;
         let source = self.stacks.naming.source_of(stack);
@@ -360,7 +360,7 @@ impl StackNames for Names<'_> {
     }
 }
 
-impl Names<'_> {
+impl FrameNames<'_> {
     /// Returns all frames of a stack, innermost first; `None` if it was lost. A recording may have
     /// no lines.
     pub fn whole(&mut self, stack: StackKey) -> Option<Frames> {
@@ -411,7 +411,7 @@ fn with_end_of_walk(frames: Frames, addresses: &[u64]) -> Frames {
     frames.iter().cloned().chain([end]).collect()
 }
 
-impl Names<'_> {
+impl FrameNames<'_> {
     /// Returns the program of the process in which a stack was taken, with its mappings if it still runs.
     fn program(&mut self, pid: u32, exec: u8, addresses: &[u64]) -> ProcessKey {
         let key = self.stacks.program(pid, exec, addresses);

@@ -13,6 +13,7 @@
 //!
 //! A closed pipe (`| head`) is not a failure. `--help` gives the short form.
 
+use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
@@ -23,6 +24,23 @@ pub const MISTAKE: u8 = 2;
 
 /// `translate` wrote a script that lacks something of the program, `export` what is left of a damaged recording.
 pub const INCOMPLETE: u8 = 1;
+
+/// Why nothing runs, where that was printed already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// A script has errors.
+    Mistakes,
+    /// A script's `--help` was asked for.
+    Help,
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("see above")
+    }
+}
+
+impl std::error::Error for Said {}
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,7 +1,5 @@
 //! How to start the command: as which user, with which environment.
 
-use crate::cli::Range;
-use crate::drivers::INJECTION_VARIABLE;
 use crate::payload::{COLLECTOR, Owner};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -10,13 +8,11 @@ use std::path::PathBuf;
 use xputrace_boundary::create::Creator;
 use xputrace_boundary::user::Account;
 use xputrace_linux::{Identity, parent_of};
+use xputrace_nvidia_tracer::injection::{Injection, Ranges};
 
 /// Variables that sudo commonly removes and GPU programs need.
 const OFTEN_LOST: &[&str] =
     &["PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES"];
-
-/// Names the library that NVTX loads at a program's first NVTX call.
-const NVTX_VARIABLE: &str = "NVTX_INJECTION64_PATH";
 
 /// How the command is started.
 pub struct Launch {
@@ -60,56 +56,16 @@ impl Launch {
         self.identity = Some(Identity { uid, gid, groups: user.groups });
     }
 
-    /// Makes CUDA load the collector, which will connect to the tracer at `socket`; returns its
-    /// path.
+    /// Makes the command's driver load the collector, which will connect to the tracer at `socket`; returns its path.
     ///
     /// # Errors
     /// The collector cannot be laid down.
     pub fn inject(&mut self, socket: &str, ranges: Ranges<'_>) -> Result<PathBuf> {
         let collector = COLLECTOR.lay_down(&self.owner)?;
-        if let Some(earlier) =
-            std::env::var_os(INJECTION_VARIABLE).filter(|it| !it.is_empty() && *it != *collector.as_os_str())
-        {
-            self.notes.push(format!(
-                "{INJECTION_VARIABLE} already named {}; it is loaded too, after the collector",
-                earlier.to_string_lossy()
-            ));
-            self.environment.push((xputrace_wire::CHAIN_VARIABLE.into(), Some(earlier)));
-        }
-        self.environment.push((INJECTION_VARIABLE.into(), Some(collector.clone().into_os_string())));
-        self.environment.push((xputrace_wire::SOCKET_VARIABLE.into(), Some(socket.into())));
-        if ranges.are_followed() {
-            self.inject_into_nvtx(collector.clone().into_os_string());
-        }
-        if let Some(Range::Nvtx(name)) = ranges.window {
-            self.environment.push((xputrace_wire::RANGE_VARIABLE.into(), Some(name.into())));
-        }
+        let Injection { variables, notes } = Injection::of(&collector, socket, ranges);
+        self.environment.extend(variables.into_iter().map(|(name, value)| (name.into(), Some(value))));
+        self.notes.extend(notes);
         Ok(collector)
-    }
-}
-
-impl Launch {
-    /// Makes NVTX load the collector, which follows the program's ranges, and loads the tool that did so before.
-    fn inject_into_nvtx(&mut self, collector: OsString) {
-        if let Some(earlier) = std::env::var_os(NVTX_VARIABLE).filter(|it| !it.is_empty() && *it != collector) {
-            self.environment.push((xputrace_wire::CHAINED_NVTX_VARIABLE.into(), Some(earlier)));
-        }
-        self.environment.push((NVTX_VARIABLE.into(), Some(collector)));
-    }
-}
-
-/// Why the program's ranges are followed.
-#[derive(Clone, Copy, Debug)]
-pub struct Ranges<'a> {
-    /// Only these are recorded.
-    pub window: Option<&'a Range>,
-    /// Whether events have the NVTX ranges around them.
-    pub are_read: bool,
-}
-
-impl Ranges<'_> {
-    fn are_followed(self) -> bool {
-        self.are_read || matches!(self.window, Some(Range::Nvtx(_)))
     }
 }
 

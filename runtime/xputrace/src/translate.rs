@@ -1,7 +1,6 @@
 //! `xputrace translate`: writes a program for bpftrace as a script.
 
 use crate::cli::TranslateOptions;
-use crate::compiled::MOST_SCRIPT_BYTES;
 use crate::console;
 use crate::status::{INCOMPLETE, MISTAKE};
 use anyhow::{Context, Result, bail};
@@ -14,6 +13,9 @@ use xputrace_bpftrace::{SyntaxError, Translation};
 use xputrace_linux::LiveCatalog;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Severity, SourceFile, Sources};
 use xputrace_script::{BundledLoader, compile};
+
+/// More than anybody writes.
+pub const MOST_SCRIPT_BYTES: u64 = 16 << 20;
 
 /// Prints the script, and on standard error how much is missing.
 ///
@@ -28,7 +30,7 @@ pub fn translate(options: &TranslateOptions) -> Result<ExitCode> {
         }
         Err(error) => {
             let sources = Sources { files: vec![source] };
-            crate::compiled::report(&[mistake(&error)], &sources, false);
+            console::diagnose(&[mistake(&error)], &sources, false);
             Ok(ExitCode::from(MISTAKE))
         }
     }
@@ -43,7 +45,7 @@ fn status(translation: &Translation) -> ExitCode {
     }
     if !mistakes.is_empty() {
         console::say(format_args!("the translation does not compile:"));
-        crate::compiled::report(&mistakes, &sources, true);
+        console::diagnose(&mistakes, &sources, true);
     }
     if count > 0 || !mistakes.is_empty() { ExitCode::from(INCOMPLETE) } else { ExitCode::SUCCESS }
 }

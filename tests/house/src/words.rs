@@ -6,7 +6,7 @@ use quote::ToTokens;
 use std::collections::BTreeMap;
 
 /// The vendor's own folders: all in them is for its GPUs.
-pub const VENDOR_FOLDERS: [&str; 8] = [
+pub const VENDOR_FOLDERS: [&str; 9] = [
     "gpu-probes/cubins",
     "gpu-probes/cuda-calls",
     "gpu-probes/device",
@@ -15,6 +15,7 @@ pub const VENDOR_FOLDERS: [&str; 8] = [
     "gpu-probes/ptx",
     "gpu-probes/softgpu",
     "gpu-probes/twins",
+    "runtime/nvidia",
 ];
 
 /// The vendor's words. Those that begin with one are its words too (`ptxas`, `cudart`), and those with `lib` before it.

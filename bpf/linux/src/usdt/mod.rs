@@ -10,7 +10,7 @@ mod notes;
 use crate::elf::Elf;
 use crate::error::AttachError;
 use crate::map::MapHandle;
-use crate::resolve::{self, Candidate, Part, Place, glob, is_glob};
+use crate::resolve::{self, Candidate, FilePart, Place, glob, is_glob};
 use argument::Unreadable;
 use notes::Note;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -60,7 +60,7 @@ pub(crate) fn places(file: &Candidate, pattern: &UsdtPattern) -> Result<Vec<Plac
     if all.is_empty() {
         return Err(AttachError::NoUsdt { file: file.path.clone() });
     }
-    let found: Vec<&Note> = all.iter().filter(|it| file.part == Part::All && is_meant(it, pattern)).collect();
+    let found: Vec<&Note> = all.iter().filter(|it| file.part == FilePart::All && is_meant(it, pattern)).collect();
     if found.is_empty() {
         return Err(missing(&all, &file.path, pattern));
     }

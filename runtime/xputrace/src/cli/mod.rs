@@ -11,19 +11,18 @@ pub use typed::{
     OnConflict, Range, Shell, TranslateOptions, UsageError, WindowOptions,
 };
 
-use crate::collectors::Chosen;
 use crate::stacks::Naming;
 use clap::CommandFactory;
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use typed::{RecordOptions, RunOptions, ScriptOptions, Typed, Verb, usage};
-use words::Words;
+use typed::{CommandOptions, RecordOptions, RunOptions, ScriptOptions, Typed, Verb, usage};
+use words::TypedWords;
 use xputrace_bytecode::object::Loaders;
 use xputrace_model::diagnostic::nearest;
 use xputrace_model::process_name::ProcessName;
-use xputrace_render::{FORMATS, Format};
+use xputrace_render::Format;
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -97,7 +96,7 @@ impl Run {
 }
 
 /// The options of all verbs that take a script; options that a verb lacks have their defaults.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     pub quiet: bool,
     pub verbose: bool,
@@ -122,35 +121,20 @@ pub struct Options {
     pub object: ObjectOptions,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            quiet: false,
-            verbose: false,
-            pids: Vec::new(),
-            all_processes: false,
-            name: None,
-            replay: None,
-            format: &FORMATS[0],
-            output: None,
-            files: Vec::new(),
-            run_for: None,
-            window: WindowOptions::default(),
-            gpus: Vec::new(),
-            on_conflict: OnConflict::default(),
-            as_root: false,
-            loaders: None,
-            naming: Naming::default(),
-            object: ObjectOptions::default(),
-        }
-    }
-}
-
 impl Options {
     /// Returns which running processes are traced.
     pub fn chosen(&self) -> Chosen {
         Chosen { pids: self.pids.clone(), name: self.name.clone() }
     }
+}
+
+/// Which running processes a run traces.
+#[derive(Clone, Debug, Default)]
+pub struct Chosen {
+    /// Those that `-p` names, with their descendants; all processes if none.
+    pub pids: Vec<u32>,
+    /// Only processes of this name.
+    pub name: Option<ProcessName>,
 }
 
 /// Where a script's text comes from.
@@ -170,7 +154,7 @@ pub struct Misunderstood {
 /// Parses a command line, program name first.
 pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, Misunderstood> {
     let (ours, command) = split_command(help_behind(arguments));
-    let mut words = Words::new(ours);
+    let mut words = TypedWords::new(ours);
     let invocation = words.understand().and_then(|typed| meaning(typed, &words, &command));
     let runs_something = matches!(words.intended_verb(), None | Some("run" | "record" | "demo"));
     invocation.map_err(|error| Misunderstood { error, runs_something })
@@ -204,7 +188,7 @@ fn split_command(mut arguments: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>)
     }
 }
 
-fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocation, UsageError> {
+fn meaning(typed: Typed, words: &TypedWords, command: &[OsString]) -> Result<Invocation, UsageError> {
     let verb = typed.verb.unwrap_or(Verb::Run(typed.run));
     if let (Some(word), false) =
         (command.first(), matches!(verb, Verb::Run(_) | Verb::Record(_) | Verb::List(_) | Verb::Explain(_)))
@@ -253,6 +237,12 @@ fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocati
     })
 }
 
+impl From<CommandOptions> for Options {
+    fn from(CommandOptions { run_for, window, gpus, on_conflict, as_root }: CommandOptions) -> Self {
+        Options { run_for, window, gpus, on_conflict, as_root, ..Options::default() }
+    }
+}
+
 impl RunOptions {
     fn split(self) -> (ScriptOptions, Options) {
         let options = Options {
@@ -263,14 +253,9 @@ impl RunOptions {
             format: self.format.0,
             output: self.output,
             files: self.files.0,
-            run_for: self.command.run_for,
-            window: self.command.window,
-            gpus: self.command.gpus,
-            on_conflict: self.command.on_conflict,
-            as_root: self.command.as_root,
             naming: self.names.into(),
             object: *self.object,
-            ..Options::default()
+            ..self.command.into()
         };
         (self.script, options)
     }
@@ -280,20 +265,15 @@ impl RecordOptions {
     fn split(self) -> (ScriptOptions, Options) {
         let options = Options {
             output: Some(self.output),
-            run_for: self.command.run_for,
-            window: self.command.window,
-            gpus: self.command.gpus,
-            on_conflict: self.command.on_conflict,
-            as_root: self.command.as_root,
             naming: Naming { lines: self.lines.lines, ..Naming::default() },
-            ..Options::default()
+            ..self.command.into()
         };
         (self.script, options)
     }
 }
 
 impl ScriptOptions {
-    fn meaning(self, words: &Words, command: &[OsString], options: Options) -> Result<Run, UsageError> {
+    fn meaning(self, words: &TypedWords, command: &[OsString], options: Options) -> Result<Run, UsageError> {
         let script = match (self.script, self.one_liner) {
             (Some(name), Some(_)) => {
                 return Err(usage(format!(

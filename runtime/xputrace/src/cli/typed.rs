@@ -252,14 +252,24 @@ pub enum Range {
     /// From `cudaProfilerStart` or `cuProfilerStart` to the next stop.
     Profiler,
     /// NVTX ranges of this name, of any thread and domain.
-    Nvtx(String),
+    Named(String),
+}
+
+impl Range {
+    /// Returns the name of ranges that have one.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Range::Profiler => None,
+            Range::Named(name) => Some(name),
+        }
+    }
 }
 
 impl std::fmt::Display for Range {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Range::Profiler => f.write_str("cudaProfiler"),
-            Range::Nvtx(name) => write!(f, "nvtx:{name}"),
+            Range::Named(name) => write!(f, "nvtx:{name}"),
         }
     }
 }
@@ -276,7 +286,7 @@ fn gpu(text: &str) -> Result<String, String> {
 fn range(text: &str) -> Result<Range, String> {
     match text.strip_prefix("nvtx:") {
         Some("") => Err("the name of the range is missing: write nvtx:NAME".into()),
-        Some(name) => Ok(Range::Nvtx(name.to_owned())),
+        Some(name) => Ok(Range::Named(name.to_owned())),
         None if text == "cudaProfiler" => Ok(Range::Profiler),
         None => Err(format!("`{text}` is no range: write nvtx:NAME or cudaProfiler")),
     }
@@ -509,7 +519,7 @@ pub struct DoctorOptions {
 impl DoctorOptions {
     /// Whether the output is for programs.
     pub fn is_json(&self) -> bool {
-        self.format.0.is_for_programs
+        self.format.0.machine_readable
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// The words before `--`.
 #[derive(Default)]
-pub(super) struct Words {
+pub(super) struct TypedWords {
     /// The program name, the verb, and what clap knows.
     ours: Vec<OsString>,
     pub(super) verb: Option<String>,
@@ -21,9 +21,9 @@ pub(super) struct Words {
     misspelled: Option<UsageError>,
 }
 
-impl Words {
+impl TypedWords {
     pub(super) fn new(ours: Vec<OsString>) -> Self {
-        Words { ours, ..Words::default() }
+        TypedWords { ours, ..TypedWords::default() }
     }
 
     /// Lets clap parse the words, and takes out those that it doesn't know but that are the script's, one by one.
@@ -196,18 +196,7 @@ impl Typed {
             Some(Verb::Check(it)) => Some(&it.script),
             Some(Verb::Explain(it)) => Some(&it.script),
             Some(Verb::Build(it)) => Some(&it.script),
-            Some(
-                Verb::List(_)
-                | Verb::Export(_)
-                | Verb::Translate(_)
-                | Verb::Doctor(_)
-                | Verb::Scripts
-                | Verb::Demo
-                | Verb::Help(_)
-                | Verb::Completions(_)
-                | Verb::Definitions
-                | Verb::Man(_),
-            ) => None,
+            Some(_) => None,
         }
     }
 }

@@ -3,7 +3,8 @@
 //! Those in which CUDA runs already are attached to before the run begins, the others as soon as CUDA starts in them.
 
 use super::{Collectors, untraced};
-use crate::attach::{Attachable, Attempt, Attempts, refusal, runs_cuda};
+use crate::attach::{Attachable, Attempt, Attempts, refusal};
+use crate::cli::Chosen;
 use crate::machine::deadline;
 use crate::run::Running;
 use anyhow::{Result, anyhow, bail};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use xputrace_linux::{all_processes, is_over, with_descendants};
 use xputrace_model::plan::Detail;
 use xputrace_model::process_name::ProcessName;
+use xputrace_nvidia_tracer::drivers;
 use xputrace_render::one_line;
 use xputrace_rendezvous::comm_of;
 use xputrace_wire::marker;
@@ -30,15 +32,6 @@ pub(super) struct Attaching {
     attempts: Attempts,
     chosen: Chosen,
     admitted: Admitted,
-}
-
-/// Which running processes a run traces.
-#[derive(Clone, Debug, Default)]
-pub struct Chosen {
-    /// Those that `-p` names, with their descendants; all processes if none.
-    pub pids: Vec<u32>,
-    /// Only processes of this name.
-    pub name: Option<ProcessName>,
 }
 
 /// Processes whose collector may connect, under any user.
@@ -60,10 +53,10 @@ impl Chosen {
         self.pids.contains(&pid)
     }
 
-    /// Returns those in which CUDA runs.
-    fn that_run_cuda(&self) -> Vec<u32> {
+    /// Returns those in which the driver has started.
+    fn started(&self) -> Vec<u32> {
         let all = if self.pids.is_empty() { all_processes() } else { with_descendants(&self.pids) };
-        all.into_iter().filter(|it| runs_cuda(*it)).collect()
+        all.into_iter().filter(|it| drivers::has_started(*it)).collect()
     }
 }
 
@@ -89,7 +82,7 @@ impl Collectors {
     pub fn attach(&mut self, running: &mut Running) -> Result<()> {
         let Some(attaching) = &self.attaching else { return Ok(()) };
         let chosen = attaching.chosen.clone();
-        let found = chosen.that_run_cuda();
+        let found = chosen.started();
         {
             let drivers = &mut running.state().drivers;
             drivers.take();

@@ -8,10 +8,8 @@
 use crate::cli::{ListOptions, Options, Run};
 use crate::compiled::Compiled;
 use crate::console;
-use crate::kernels::{Kernels, Mapped, matches, search};
 use crate::run::observer::Observer;
-use crate::run::{self, State};
-use crate::twins::files::mapped_programs;
+use crate::run::{self, RunState};
 use anyhow::{Context, Result, bail};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,6 +20,8 @@ use std::time::{Duration, Instant};
 use xputrace_model::plan::{Activities, Activity, KernelPattern};
 use xputrace_model::stack::StackKey;
 use xputrace_pipeline::{ProcessIndex, ProcessInfo};
+use xputrace_nvidia_tracer::kernels::{Kernels, Mapped, matches, search};
+use xputrace_nvidia_tracer::twins::files::mapped_programs;
 use xputrace_symbols::demangle;
 use xputrace_wire::record::{ActivityRecord, Record, records};
 use xputrace_wire::totals::CollectorTotals;
@@ -45,6 +45,7 @@ pub fn list(pattern: &str, options: &ListOptions) -> Result<ExitCode> {
 
 fn of_process(pattern: &KernelPattern, pid: u32) -> Result<ExitCode> {
     let found = search(pid, &mapped_programs(pid).with_context(|| format!("process {pid}"))?);
+    found.notes.iter().for_each(console::say);
     if found.has_software_gpu {
         bail!(
             "process {pid} runs the software GPU, whose kernels are in no file: xputrace list 'device:{}' -- CMD",
@@ -121,10 +122,7 @@ impl Ran {
         let all = || self.kernels.union(&self.unseen);
         let matching = || all().filter(|it| matches(pattern, it)).map(String::as_str);
         if self.has_software_gpu {
-            return module(
-                "the software GPU",
-                matching().map(|it| (it, "no way is needed: the tracer runs handlers".into())),
-            );
+            return module("the software GPU", matching().map(|it| (it, "the tracer runs the handlers".into())));
         }
         let in_file = |(path, kernels): (&PathBuf, &Kernels)| {
             let here = matching().filter_map(|it| Some((it, kernels.get(it)?.text())));
@@ -166,7 +164,8 @@ impl Watch {
         // One that has ended has mapped nothing any more.
         let Some(mapped) = mapped_programs(pid).ok().filter(|it| !it.is_empty()) else { return };
         let new: BTreeSet<PathBuf> = mapped.difference(&self.paths).cloned().collect();
-        let Mapped { files, has_software_gpu } = search(pid, &new);
+        let Mapped { files, has_software_gpu, notes } = search(pid, &new);
+        notes.iter().for_each(console::say);
         self.paths.extend(new);
         let mut ran = self.ran.borrow_mut();
         ran.files.extend(files);
@@ -205,7 +204,7 @@ impl Observer for Watch {
         Ok(())
     }
 
-    fn hit(&mut self, _: &[u8], _: &State) -> Result<()> {
+    fn hit(&mut self, _: &[u8], _: &RunState) -> Result<()> {
         Ok(())
     }
 
@@ -213,7 +212,7 @@ impl Observer for Watch {
         &self.stacks
     }
 
-    fn end(self: Box<Self>, _: &mut State) -> Result<()> {
+    fn end(self: Box<Self>, _: &mut RunState) -> Result<()> {
         let mut ran = self.ran.borrow_mut();
         for kernel in &self.kernels {
             let Some(name) = self.names.get(kernel) else { continue };

@@ -3,12 +3,13 @@
 use super::running::Running;
 use super::sources::command::Parting;
 use super::sources::keyboard::EndedBy;
-use super::sources::{Progress, Source, Sources, Target};
+use super::sources::{EventSource, Progress, RunTarget, Sources};
 use crate::collectors::Collectors;
 use crate::console::say;
 use crate::interrupts;
 use crate::machine::deadline;
 use crate::status::Ended;
+use crate::unfinished::let_end;
 use anyhow::Result;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -40,7 +41,7 @@ impl Attached {
     }
 
     /// Creates a run that a `begin` handler ended: the command never runs.
-    pub fn over_before_it_began(running: Running, target: Target) -> Self {
+    pub fn over_before_it_began(running: Running, target: RunTarget) -> Self {
         drop(target);
         Attached { running, sources: Sources::none(), began: Instant::now() }
     }
@@ -109,7 +110,7 @@ impl Attached {
         let has_ended = self.sources.target.has_ended();
         let command = self.sources.target.part(why, self.running.report())?;
         if let Some(unfinished) = unfinished.filter(|_| has_ended) {
-            unfinished.let_end(interrupts::are_pending, self.running.report());
+            let_end(&unfinished, interrupts::are_pending, self.running.report());
         }
         Ok(Ended { exit: self.running.exit_code(), command, left_by, failed: self.running.report().has_failed() })
     }

@@ -1,6 +1,6 @@
 //! Numbers about the run that scripts can read.
 
-use super::State;
+use super::RunState;
 use std::time::Duration;
 use xputrace_wire::totals::CollectorTotals;
 
@@ -8,7 +8,7 @@ use xputrace_wire::totals::CollectorTotals;
 const LEAST_LAUNCHES: i64 = 1024;
 
 /// Recomputes them.
-pub fn refresh(state: &mut State, totals: &[CollectorTotals], elapsed: Duration) {
+pub fn refresh(state: &mut RunState, totals: &[CollectorTotals], elapsed: Duration) {
     let account = state.pipeline.account();
     let launches = account.launches();
     // Those outside the recorded part are in the account, because their records arrive.

@@ -1,6 +1,6 @@
 //! The files that a run writes at its end, each with its own exporter.
 
-use super::State;
+use super::RunState;
 use crate::cli::FileWish;
 use crate::creator::creator;
 use anyhow::{Result, anyhow};
@@ -11,9 +11,9 @@ use xputrace_render::Exporter;
 
 /// Files to write, in the order of the options.
 #[derive(Default)]
-pub struct Files(Vec<(&'static str, Box<dyn Exporter>, String)>);
+pub struct ResultFiles(Vec<(&'static str, Box<dyn Exporter>, String)>);
 
-impl Files {
+impl ResultFiles {
     /// Checks the requested files against the script's maps before anything runs.
     ///
     /// # Errors
@@ -27,7 +27,7 @@ impl Files {
             answer.map_err(|it| anyhow!("--{option}: cannot write {path}: {it}"))?;
             Ok((option, exporter, path))
         };
-        Ok(Files(wishes.iter().map(file).collect::<Result<_>>()?))
+        Ok(ResultFiles(wishes.iter().map(file).collect::<Result<_>>()?))
     }
 
     /// Whether there are none.
@@ -36,7 +36,7 @@ impl Files {
     }
 
     /// Writes each file; returns the errors.
-    pub fn write(&mut self, state: &mut State) -> Vec<String> {
+    pub fn write(&mut self, state: &mut RunState) -> Vec<String> {
         let write = |(option, exporter, path): &mut (&str, Box<dyn Exporter>, String)| {
             state.write_file(&mut **exporter, path).err().map(|it| format!("--{option}: {it}"))
         };

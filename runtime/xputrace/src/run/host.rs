@@ -1,6 +1,6 @@
 //! What interpreted handlers can do with a run.
 
-use super::State;
+use super::RunState;
 use std::sync::Arc;
 use xputrace_model::output::Output;
 use xputrace_model::plan::MapAction;
@@ -8,7 +8,7 @@ use xputrace_model::schema::Unit;
 use xputrace_model::table::{Table, TableId, TableKind, Value};
 use xputrace_script::Host;
 
-impl State {
+impl RunState {
     fn known(&self, name: &str) -> Result<TableId, String> {
         self.id(name).ok_or_else(|| format!("there is no map {name}"))
     }
@@ -25,7 +25,7 @@ impl State {
     }
 }
 
-impl Host for State {
+impl Host for RunState {
     fn table(&mut self, name: &str) -> Option<Arc<Table>> {
         let id = self.id(name)?;
         Some(Arc::new(self.maps().snapshot(id)))
@@ -106,7 +106,7 @@ impl Host for State {
             "losses" => {
                 Some(Value::Int(self.all_losses().iter().map(|(_, _, n)| n).fold(0, u64::saturating_add) as i64))
             }
-            "output_is_json" => Some(Value::Bool(self.printer.is_for_programs())),
+            "output_is_json" => Some(Value::Bool(self.printer.machine_readable())),
             _ => self.builtins.get(name).map(|it| Value::Int(*it)),
         }
     }

@@ -1,6 +1,6 @@
 //! The store's access to maps in Linux.
 
-use super::State;
+use super::RunState;
 use xputrace_linux::{Error, Linux, MapHandle};
 use xputrace_model::plan::BpfMapId;
 use xputrace_model::table::TableId;
@@ -10,7 +10,7 @@ use xputrace_store::{Access, Backing, OnValue, Refusal};
 /// Maps that are loaded into Linux.
 pub struct LinuxMaps<'a>(&'a mut Linux);
 
-impl State {
+impl RunState {
     /// Returns the script's maps with all their parts, for one step.
     pub fn maps(&mut self) -> Access<'_, LinuxMaps<'_>, EngineMaps<'_>> {
         let (engine, names) = self.pipeline.state_mut().maps();

@@ -6,7 +6,7 @@
 //!                                                   timers, command or processes, keyboard
 //! ```
 //! [`Running`] is the script in all of these phases, and over a recording too. It alone holds the
-//! [`State`] shared by handlers, sources and output; anyone who changes it borrows it for one step.
+//! [`RunState`] shared by handlers, sources and output; anyone who changes it borrows it for one step.
 
 mod attached;
 mod builtins;
@@ -17,7 +17,7 @@ mod maps;
 pub mod objects;
 pub mod observer;
 mod prepared;
-pub mod programs;
+mod programs;
 pub mod report;
 pub mod running;
 pub mod sources;
@@ -27,27 +27,24 @@ use crate::cli::{Range, Run};
 use crate::compiled::{Compiled, compile_script};
 use crate::interrupts;
 use crate::machine;
-use crate::own_process;
-use crate::status::{Ended, FAILED};
+use crate::status::Ended;
 use anyhow::{Result, bail};
 use observer::Observer;
 use prepared::Prepared;
 use sources::processes::Processes;
 use std::process::ExitCode;
 use xputrace_model::plan::{Place, Plan, Probe, ProbeScope};
+use xputrace_nvidia_tracer::own_process;
 
 pub use running::Running;
-pub use state::State;
+pub use state::RunState;
 
 /// `xputrace [run] SCRIPT -- CMD`, or with a compiled object in the script's place.
 pub fn run(run: &Run) -> Result<ExitCode> {
     if let Some(file) = objects::named(run) {
         return trace(run, Compiled::of_object(objects::plan(run, file)?), None);
     }
-    let compiled = match compile_script(run, &machine::catalog(run))?.ready_or(FAILED) {
-        Ok(compiled) => compiled,
-        Err(status) => return Ok(status),
-    };
+    let compiled = compile_script(run, &machine::catalog(run))?;
     compiled.refuse_empty()?;
     trace(run, compiled, None)
 }
@@ -60,7 +57,8 @@ pub fn trace(run: &Run, compiled: Compiled, observer: Option<Box<dyn Observer>>)
 /// As [`trace`]; returns how the run ended.
 pub fn traced(run: &Run, compiled: Compiled, observer: Option<Box<dyn Observer>>) -> Result<Ended> {
     refuse_impossible(run, &compiled.plan)?;
-    let own = own_process::command(run, &compiled.plan)?.map(|command| Run { command, ..run.clone() });
+    let own = if run.has_target() { None } else { own_process::command(&compiled.plan)? };
+    let own = own.map(|command| Run { command, ..run.clone() });
     let run = own.as_ref().unwrap_or(run);
     let processes = Processes::named(&run.options.pids)?;
     interrupts::install()?;
@@ -81,7 +79,7 @@ fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
         if !elsewhere {
             bail!("--range {range} needs a program: give a command (-- CMD) or a process (-p PID)");
         }
-        if let Range::Nvtx(_) = range {
+        if let Range::Named(_) = range {
             bail!(
                 "--range {range} needs a command (-- CMD): NVTX asks for a tool only at the first NVTX call of a program"
             );

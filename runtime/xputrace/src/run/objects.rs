@@ -1,6 +1,6 @@
 //! Compiled objects (`xputrace run FILE.bpf.o`): reads one to a plan, and prints its maps at the end.
 
-use super::State;
+use super::RunState;
 use crate::cli::{ObjectOptions, Run, Script};
 use anyhow::{Context, Result, anyhow, bail};
 use std::io::Read;
@@ -110,7 +110,7 @@ pub(super) fn note_of_returns(plan: &Plan) -> Option<String> {
     ))
 }
 
-impl State {
+impl RunState {
     /// Prints the maps of an object that are to be shown. Returns what its programs did that they may not.
     pub(super) fn dump_object(&mut self) -> Vec<String> {
         let Some(object) = self.plan.object.clone() else { return Vec::new() };

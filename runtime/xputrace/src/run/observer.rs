@@ -1,6 +1,6 @@
 //! Observes what a run receives, before its handlers do: a recording.
 
-use super::State;
+use super::RunState;
 use anyhow::Result;
 use std::collections::BTreeSet;
 use xputrace_model::stack::StackKey;
@@ -16,9 +16,9 @@ pub trait Observer {
     /// A process has ended.
     fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()>;
     /// A record from a Linux probe that is neither a print nor an exit: a recorded hit.
-    fn hit(&mut self, record: &[u8], state: &State) -> Result<()>;
+    fn hit(&mut self, record: &[u8], state: &RunState) -> Result<()>;
     /// Returns the stacks that it will name when the run has ended.
     fn stacks(&self) -> &BTreeSet<StackKey>;
     /// The run has ended; stacks can still be named.
-    fn end(self: Box<Self>, state: &mut State) -> Result<()>;
+    fn end(self: Box<Self>, state: &mut RunState) -> Result<()>;
 }

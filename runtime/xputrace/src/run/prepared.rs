@@ -2,26 +2,24 @@
 
 use super::attached::Attached;
 use super::engines;
-use super::files::Files;
+use super::files::ResultFiles;
 use super::observer::Observer;
-use super::programs::Turn;
 use super::report::Report;
 use super::running::Running;
 use super::sources::command::Command;
 use super::sources::keyboard::Keyboard;
-use super::sources::linux::LinuxEvents;
+use super::sources::linux::{LinuxEvents, failure};
 use super::sources::processes::Processes;
 use super::sources::switching::Switching;
 use super::sources::timers::{TimeLimit, Timers};
 use super::sources::window::Window;
-use super::sources::{Sources, Target};
-use super::state::State;
+use super::sources::{RunTarget, Sources};
+use super::state::RunState;
 use crate::cli::Run;
 use crate::collectors::Collectors;
 use crate::compiled::Compiled;
 use crate::machine;
 use crate::open_files;
-use crate::own_process;
 use crate::printer::Printer;
 use crate::stacks::Stacks;
 use crate::target::Launch;
@@ -29,7 +27,9 @@ use anyhow::{Result, bail};
 use std::sync::Arc;
 use xputrace_linux::{Outcome, ProbeReport, Scope, StoppedChild};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Detail, Place, Plan};
+use xputrace_model::plan::{Detail, Place};
+use xputrace_nvidia_tracer::own_process;
+use xputrace_nvidia_tracer::programs::Turn;
 
 const RANGES_UNKNOWN: &str = "the NVTX ranges of a running process are unknown, so there are no `nvtx` events and the fields `nvtx` and `nvtx_path` are `()`: NVTX asks \
                               for a tool only at a program's first NVTX call. Start the program under xputrace (-- CMD)";
@@ -42,7 +42,7 @@ const LATENCIES_REFUSED: &str = "cannot read `queued` and `submitted` of the ker
 pub struct Prepared {
     running: Running,
     collectors: Option<Collectors>,
-    target: Target,
+    target: RunTarget,
     scope: Scope,
     time_limit: TimeLimit,
     window: Window,
@@ -67,7 +67,7 @@ impl Prepared {
         let is_own = own_process::is_own(&run.command);
         // The user who calls sudo may not reach xputrace's own file.
         let mut launch = Launch::new(run.options.as_root || is_own)?;
-        let turn = Turn::first(run, &plan);
+        let turn = Turn::first(&plan, !run.command.is_empty());
         let is_wanted = plan.demand.gpu() || run.options.window.range.is_some() || turn == Turn::Awaited;
         let collectors = match (is_wanted, run.command.is_empty()) {
             (false, _) => None,
@@ -78,22 +78,22 @@ impl Prepared {
             launch.notes.push(RANGES_UNKNOWN.into());
         }
         let target = match run.command.is_empty() {
-            true => Target::Processes(processes),
+            true => RunTarget::Processes(processes),
             false => {
                 let child = StoppedChild::spawn(&run.command, &launch.environment, launch.identity.as_ref())?;
-                Target::Command(Command::new(child, is_own))
+                RunTarget::Command(Command::new(child, is_own))
             }
         };
         let scope = match &target {
-            Target::Command(command) => command.scope(),
-            Target::Processes(_) => machine::running(&run.options),
+            RunTarget::Command(command) => command.scope(),
+            RunTarget::Processes(_) => machine::running(&run.options),
         };
         let linux = engines::linux(&plan)?;
         let pipeline = engines::pipeline(&plan, linux.as_ref())?;
-        let files = Files::new(&run.options.files, &plan.tables)?;
+        let files = ResultFiles::new(&run.options.files, &plan.tables)?;
         let printer = Printer::new(run.options.format, run.options.output.as_deref())?;
         let stacks = Stacks::of(&plan, run.options.naming);
-        let state = State::new(plan, linux, pipeline, stacks, printer);
+        let state = RunState::new(plan, linux, pipeline, stacks, printer);
         let mut report = Report::new(run.options.quiet);
         launch.notes.iter().for_each(|it| report.note(it));
         let running = Running::new(state, compiled.interpreter, report).watched_by(observer).writing(files);
@@ -175,12 +175,4 @@ impl Prepared {
             self.running.state().emit(&Output::Attached { probes });
         }
     }
-}
-
-/// Returns why a probe could not be attached, with its place in the script.
-pub fn failure(plan: &Plan, report: &ProbeReport) -> Option<String> {
-    let Outcome::Failed(error) = &report.outcome else { return None };
-    let probe = plan.probes.get(report.probe.index())?;
-    let file = plan.sources.files.get(probe.site.file.0 as usize).map_or("", |it| it.name.as_str());
-    Some(format!("{file}:{}: cannot attach {}: {error}", probe.site.line, probe.name))
 }

@@ -1,14 +1,14 @@
 //! What a run reports besides its results: notes, failures, and why nothing was seen.
 
 use crate::console;
-use crate::machine;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Account;
 use xputrace_model::plan::{Activity, HostEvent};
-use xputrace_render::one_line;
+use xputrace_nvidia_tracer::drivers;
+use xputrace_render::{counted, one_line};
 use xputrace_wire::limits::advice;
 
 /// Processes that are remembered as not traced.
@@ -33,7 +33,7 @@ impl Default for Collectors {
 
 /// Why a program may not have used CUDA: in parentheses, if it is known.
 fn no_driver() -> &'static str {
-    if machine::has_gpu() { "" } else { " (NVIDIA's driver is not loaded here)" }
+    if drivers::is_loaded() { "" } else { " (NVIDIA's driver is not loaded here)" }
 }
 
 /// Prints each message once, on standard error, and remembers whether anything failed.
@@ -265,9 +265,4 @@ impl Report {
             return None;
         })
     }
-}
-
-/// Returns a number with its noun.
-pub fn counted(n: u64, one: &str, many: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { many })
 }

@@ -5,16 +5,14 @@
 //! carried out in order once the engines are free: prints, then interpreted handlers.
 
 use super::builtins;
-use super::files::Files;
+use super::files::ResultFiles;
 use super::objects;
 use super::observer::Observer;
-use super::programs::Turn;
-use super::report::{Report, counted};
-use super::state::State;
-use crate::compiled::report;
+use super::report::Report;
+use super::state::RunState;
+use crate::console;
 use crate::interrupts;
 use crate::status::FAILED;
-use crate::twins::why_not;
 use anyhow::Result;
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeSet, HashSet};
@@ -33,23 +31,26 @@ use xputrace_model::stack::StackKey;
 use xputrace_model::table::TableId;
 use xputrace_pipeline::{HandlerState, Outputs, ProcessIndex, ProcessInfo, Sink};
 use xputrace_replay::ReplaySink;
+use xputrace_nvidia_tracer::programs::Turn;
+use xputrace_nvidia_tracer::twins::why_not;
+use xputrace_render::counted;
 use xputrace_script::{EventView, Host, Interpreter};
 use xputrace_wire::device::Sampled;
 use xputrace_wire::totals::CollectorTotals;
 
 /// A running script.
 ///
-/// It owns the [`State`]. The interpreter holds it too, because its handlers read and change it. So
+/// It owns the [`RunState`]. The interpreter holds it too, because its handlers read and change it. So
 /// no borrow of it may outlive a step: everything here borrows it, does one thing, and releases it
 /// before a handler runs.
 pub struct Running {
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<RunState>>,
     plan: Arc<Plan>,
     report: Report,
     interpreter: Interpreter,
     observer: Option<Box<dyn Observer>>,
     /// Files written at the end.
-    files: Files,
+    files: ResultFiles,
     /// Who runs the programs of an object that run by themselves.
     programs: Turn,
 }
@@ -68,7 +69,7 @@ const LONG_WAIT_NANOS: u64 = 2_000_000_000;
 
 /// What handlers did while an engine was busy, in order.
 #[derive(Default)]
-pub struct Queue {
+pub struct WishQueue {
     wishes: Vec<Wish>,
     /// Whether a handler has called `exit`.
     is_over: bool,
@@ -85,12 +86,20 @@ enum Wish {
 }
 
 impl Running {
-    pub fn new(state: State, mut interpreter: Interpreter, report: Report) -> Self {
+    pub fn new(state: RunState, mut interpreter: Interpreter, report: Report) -> Self {
         let plan = state.plan.clone();
         let state = Rc::new(RefCell::new(state));
         interpreter.bind(state.clone());
         interpreter.end_if(interrupts::are_unhandled);
-        Running { state, plan, report, interpreter, observer: None, files: Files::default(), programs: Turn::Over }
+        Running {
+            state,
+            plan,
+            report,
+            interpreter,
+            observer: None,
+            files: ResultFiles::default(),
+            programs: Turn::Over,
+        }
     }
 
     /// Sets an observer that sees everything the run receives.
@@ -100,7 +109,7 @@ impl Running {
     }
 
     /// Sets the files to write at the end.
-    pub fn writing(mut self, files: Files) -> Self {
+    pub fn writing(mut self, files: ResultFiles) -> Self {
         self.files = files;
         self
     }
@@ -127,12 +136,12 @@ impl Running {
     }
 
     /// Borrows the state for one step: no handler may run meanwhile.
-    pub fn state(&self) -> RefMut<'_, State> {
+    pub fn state(&self) -> RefMut<'_, RunState> {
         self.state.borrow_mut()
     }
 
     /// Borrows state and report for one step.
-    pub fn parts(&mut self) -> (RefMut<'_, State>, &mut Report) {
+    pub fn parts(&mut self) -> (RefMut<'_, RunState>, &mut Report) {
         (self.state.borrow_mut(), &mut self.report)
     }
 
@@ -264,8 +273,8 @@ impl Running {
     }
 
     /// Returns an empty queue; after `exit`, one that handles no further event.
-    pub fn queue(&self) -> Queue {
-        Queue { is_over: self.is_over(), ..Queue::default() }
+    pub fn queue(&self) -> WishQueue {
+        WishQueue { is_over: self.is_over(), ..WishQueue::default() }
     }
 
     /// Sends what was written to the reader, and reports failures of maps and output.
@@ -278,7 +287,7 @@ impl Running {
     }
 
     /// Carries out what handlers queued, up to an `exit`.
-    pub fn settle(&mut self, queue: Queue) {
+    pub fn settle(&mut self, queue: WishQueue) {
         for wish in queue.wishes {
             if self.is_over() {
                 break;
@@ -348,7 +357,7 @@ impl Running {
 
     /// Runs the programs that a compiled object launches by itself.
     pub(super) fn run_launches(&mut self) {
-        let mut queue = Queue { is_interruptible: true, ..self.queue() };
+        let mut queue = WishQueue { is_interruptible: true, ..self.queue() };
         self.state.borrow_mut().pipeline.run_launches(std::process::id(), monotonic_nanos(), &mut queue);
         self.settle(queue);
     }
@@ -388,7 +397,7 @@ impl Running {
         if let Err(diagnostic) = outcome
             && self.report.handler_failed(&diagnostic)
         {
-            report(&[diagnostic], &self.plan.sources, true);
+            console::diagnose(&[diagnostic], &self.plan.sources, true);
         }
     }
 
@@ -430,9 +439,7 @@ impl Running {
         }
         emit_unmatched(&mut state);
         emit_sampled(&mut state);
-        self.report.recorded_part.iter().for_each(|it| state.emit(&Output::Note(it.clone())));
-        emit_gaps(&mut state);
-        self.report.left_behind.take().into_iter().for_each(|it| state.emit(&Output::Note(it)));
+        emit_extent(&mut self.report, &mut state);
         state.dump_object().iter().for_each(|it| self.report.fail(it));
         let account = account(&state);
         state.finish(account, all_said);
@@ -440,9 +447,7 @@ impl Running {
 
     fn print_losses(&mut self) {
         let mut state = self.state.borrow_mut();
-        self.report.recorded_part.iter().for_each(|it| state.emit(&Output::Note(it.clone())));
-        emit_gaps(&mut state);
-        self.report.left_behind.take().into_iter().for_each(|it| state.emit(&Output::Note(it)));
+        emit_extent(&mut self.report, &mut state);
         let (losses, account) = (state.all_losses(), account(&state).and_then(Account::seen));
         state.emit(&Output::End { losses, account: account.map(Box::new) });
     }
@@ -461,7 +466,7 @@ impl Running {
 }
 
 /// Says which device probes have a pattern that no kernel matched.
-fn emit_unmatched(state: &mut State) {
+fn emit_unmatched(state: &mut RunState) {
     let probes = state.pipeline.unmatched_device_probes();
     let names: BTreeSet<String> = probes.iter().map(|it| state.plan.probes[it.index()].name.clone()).collect();
     for name in names {
@@ -472,7 +477,7 @@ fn emit_unmatched(state: &mut State) {
 }
 
 /// Says at how many launches device handlers ran that a script has run at some of them.
-fn emit_sampled(state: &mut State) {
+fn emit_sampled(state: &mut RunState) {
     let sampled: Vec<(Condition, Sampled)> = state.pipeline.sampled().filter(|it| it.0.launches.every > 1).collect();
     for (Condition { launches, .. }, Sampled { met, chosen }) in sampled {
         state.emit(&Output::Note(format!(
@@ -483,11 +488,13 @@ fn emit_sampled(state: &mut State) {
     }
 }
 
-/// Shows the times in which another tool had CUPTI.
-fn emit_gaps(state: &mut State) {
+/// Says which part of the run was recorded, in which times another tool had CUPTI, and what went on after it.
+fn emit_extent(report: &mut Report, state: &mut RunState) {
+    report.recorded_part.iter().for_each(|it| state.emit(&Output::Note(it.clone())));
     for gap in state.pipeline.gaps().to_vec() {
         state.emit(&Output::Gap(gap));
     }
+    report.left_behind.take().into_iter().for_each(|it| state.emit(&Output::Note(it)));
 }
 
 /// Returns the interpreted handlers of `begin` or `end`.
@@ -496,7 +503,7 @@ fn closures(plan: &Plan, event: Event) -> impl Iterator<Item = ClosureId> + '_ {
 }
 
 /// Returns the outcome of the launches, if any were requested.
-fn account(state: &State) -> Option<Account> {
+fn account(state: &RunState) -> Option<Account> {
     let demand = &state.plan.demand;
     let mut account = state.pipeline.account();
     // After `exit` nothing more is handled, so the parts would not add up.
@@ -506,7 +513,7 @@ fn account(state: &State) -> Option<Account> {
     demand.gpu().then_some(account)
 }
 
-impl Outputs for Queue {
+impl Outputs for WishQueue {
     fn output(&mut self, output: Output) {
         self.wishes.push(Wish::Output(output));
     }
@@ -525,10 +532,10 @@ impl Outputs for Queue {
     }
 }
 
-impl Sink for Queue {
+impl Sink for WishQueue {
     fn interpret(&mut self, probe: ProbeId, event: &GpuContext, _state: &mut HandlerState) {
         self.wishes.push(Wish::Interpret(probe, Box::new(*event)));
     }
 }
 
-impl ReplaySink for Queue {}
+impl ReplaySink for WishQueue {}

@@ -3,7 +3,6 @@
 
 use crate::console;
 use crate::creator::creator;
-use crate::drivers::Drivers;
 use crate::printer::Printer;
 use crate::stacks::Stacks;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -20,12 +19,13 @@ use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::table::{Table, TableDef, TableId};
 use xputrace_pipeline::Pipeline;
+use xputrace_nvidia_tracer::drivers::Drivers;
 use xputrace_render::{Exporter, Maps, StackFile};
 use xputrace_store::Store;
 use xputrace_symbols::Omission;
 
 /// The state of a run. [`super::Running`] owns it.
-pub struct State {
+pub struct RunState {
     pub plan: Arc<Plan>,
     pub linux: Option<Linux>,
     pub pipeline: Pipeline,
@@ -48,10 +48,10 @@ pub struct State {
     unconfirmed: BTreeSet<SwitchId>,
 }
 
-impl State {
+impl RunState {
     pub fn new(plan: Arc<Plan>, linux: Option<Linux>, pipeline: Pipeline, stacks: Stacks, printer: Printer) -> Self {
         let store = Store::new(&plan, linux.is_some());
-        State {
+        RunState {
             plan,
             linux,
             pipeline,
@@ -119,7 +119,7 @@ impl State {
         self.unconfirmed.iter().filter_map(|it| Some((*it, is_on(it)?))).collect()
     }
 
-    /// Takes over what [`State::unconfirmed_switches`] said then (CLOCK_MONOTONIC nanoseconds), once no record of Linux
+    /// Takes over what [`RunState::unconfirmed_switches`] said then (CLOCK_MONOTONIC nanoseconds), once no record of Linux
     /// is left from before. Where several handlers turned a switch at the same moment, only the map tells who was last.
     pub fn confirm_switches(&mut self, said: &[(SwitchId, bool)], then: u64) {
         let switches = self.pipeline.state_mut().switches_mut();
@@ -272,7 +272,7 @@ impl State {
     }
 }
 
-impl Maps for State {
+impl Maps for RunState {
     fn defs(&self) -> Vec<Arc<TableDef>> {
         self.plan.tables.clone()
     }

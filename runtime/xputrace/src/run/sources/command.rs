@@ -1,11 +1,9 @@
 //! The command of a run.
 
 use super::processes::{Processes, poll};
-use super::{Progress, Source};
+use super::source::{EventSource, Progress};
 use crate::interrupts;
 use crate::machine::deadline;
-use crate::own_process;
-use crate::run::programs::Why;
 use crate::run::report::Report;
 use crate::run::running::Running;
 use anyhow::Result;
@@ -13,6 +11,8 @@ use std::os::fd::RawFd;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 use xputrace_linux::{Scope, StoppedChild};
+use xputrace_nvidia_tracer::own_process;
+use xputrace_nvidia_tracer::programs::Why;
 
 /// How long a command has to end after an interrupt, which a terminal sends to it too.
 const GRACE: Duration = Duration::from_millis(500);
@@ -111,7 +111,7 @@ impl Command {
     }
 }
 
-impl Source for Command {
+impl EventSource for Command {
     fn descriptors(&self, _running: &Running) -> Vec<RawFd> {
         // The end of a command that has already ended is no news.
         self.watched.fds().filter(|_| self.status.is_none()).collect()

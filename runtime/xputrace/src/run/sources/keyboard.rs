@@ -7,7 +7,7 @@
 //! | SIGTERM, SIGHUP, SIGQUIT by `kill` | the command receives it too, the run ends | the same |
 //! | those from the terminal | the command has received it, the run ends | the same |
 
-use super::{Progress, Source};
+use super::source::{EventSource, Progress};
 use crate::interrupts::{self, Interrupt};
 use crate::run::running::Running;
 use anyhow::Result;
@@ -83,7 +83,7 @@ impl Keyboard {
     }
 }
 
-impl Source for Keyboard {
+impl EventSource for Keyboard {
     fn step(&mut self, running: &mut Running) -> Result<Progress> {
         let heard = interrupts::take().into_iter().map(|it| self.hear(it, running));
         Ok(heard.max().unwrap_or(Progress::Idle))

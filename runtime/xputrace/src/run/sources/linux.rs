@@ -1,17 +1,16 @@
 //! What the Linux side of a run reports: records of handlers, processes, files mapped late.
 
-use super::{Progress, Source};
-use crate::run::prepared::failure;
+use super::source::{EventSource, Progress};
 use crate::run::report::Report;
 use crate::run::running::Running;
-use crate::run::state::State;
+use crate::run::state::RunState;
 use anyhow::Result;
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::time::Duration;
-use xputrace_linux::{AttachError, Linux, News, Unprobed, monotonic_nanos};
+use xputrace_linux::{AttachError, Linux, News, Outcome, ProbeReport, Unprobed, monotonic_nanos};
 use xputrace_model::loss::{Loss, Losses};
-use xputrace_model::plan::{ProbeId, record};
+use xputrace_model::plan::{Plan, ProbeId, record};
 use xputrace_pipeline::Outputs;
 
 /// Printed once, in addition to the count.
@@ -103,7 +102,7 @@ impl LinuxEvents {
     fn follow_processes(&mut self, running: &mut Running) {
         let plan = running.plan().clone();
         let (mut state, report) = running.parts();
-        let State { linux, pipeline, stacks, drivers, losses, .. } = &mut *state;
+        let RunState { linux, pipeline, stacks, drivers, losses, .. } = &mut *state;
         let Some(linux) = linux else { return };
         let events = linux.lending(pipeline.state_mut().names_mut(), Linux::processes);
         events.iter().for_each(|it| stacks.heard(it));
@@ -131,6 +130,14 @@ impl LinuxEvents {
     }
 }
 
+/// Returns why a probe could not be attached, with its place in the script.
+pub fn failure(plan: &Plan, report: &ProbeReport) -> Option<String> {
+    let Outcome::Failed(error) = &report.outcome else { return None };
+    let probe = plan.probes.get(report.probe.index())?;
+    let file = plan.sources.files.get(probe.site.file.0 as usize).map_or("", |it| it.name.as_str());
+    Some(format!("{file}:{}: cannot attach {}: {error}", probe.site.line, probe.name))
+}
+
 /// Handles a new process that ran without uprobes for some time.
 fn child(it: Unprobed, losses: &mut Losses, report: &mut Report) {
     report.children += 1;
@@ -142,7 +149,7 @@ fn child(it: Unprobed, losses: &mut Losses, report: &mut Report) {
     }
 }
 
-impl Source for LinuxEvents {
+impl EventSource for LinuxEvents {
     fn descriptors(&self, running: &Running) -> Vec<RawFd> {
         running.state().linux.iter().flat_map(Linux::fds).collect()
     }

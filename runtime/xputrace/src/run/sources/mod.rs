@@ -5,11 +5,13 @@ pub mod command;
 pub mod keyboard;
 pub mod linux;
 pub mod processes;
+mod source;
 pub mod switching;
 pub mod timers;
 pub mod window;
 
-use super::programs::Why;
+pub use source::{EventSource, Progress};
+
 use super::report::Report;
 use super::running::Running;
 use crate::collectors::Collectors;
@@ -26,41 +28,10 @@ use timers::{TimeLimit, Timers};
 use window::Window;
 use xputrace_linux::StoppedChild;
 use xputrace_wire::totals::CollectorTotals;
+use xputrace_nvidia_tracer::programs::Why;
 
 /// Maximum time that a run sleeps while nothing happens.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
-
-/// An event source of a run.
-pub trait Source {
-    /// Returns descriptors that are readable when there is something to do.
-    fn descriptors(&self, _running: &Running) -> Vec<RawFd> {
-        Vec::new()
-    }
-
-    /// Returns how soon it must be stepped even if none of its descriptors is readable.
-    fn due_in(&self) -> Option<Duration> {
-        None
-    }
-
-    /// Handles what there is.
-    ///
-    /// # Errors
-    /// The source is unreadable, which ends the run.
-    fn step(&mut self, running: &mut Running) -> Result<Progress>;
-}
-
-/// The result of a step; a later variant outweighs an earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Progress {
-    /// There is nothing more now.
-    Idle,
-    /// What the run waits for has ended; the run ends once no source is busy.
-    Done,
-    /// There was something, and more may follow immediately.
-    Busy,
-    /// The run ends now.
-    Stop,
-}
 
 /// The sources of a run.
 pub struct Sources {
@@ -71,11 +42,11 @@ pub struct Sources {
     pub window: Window,
     pub switching: Switching,
     pub keyboard: Keyboard,
-    pub target: Target,
+    pub target: RunTarget,
 }
 
 /// What a run traces.
-pub enum Target {
+pub enum RunTarget {
     /// `-- CMD`.
     Command(Command),
     /// `-p`; without a process, all of them.
@@ -93,19 +64,25 @@ impl Sources {
             window: Window::default(),
             switching: Switching::default(),
             keyboard: Keyboard::default(),
-            target: Target::Processes(Processes::default()),
+            target: RunTarget::Processes(Processes::default()),
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &dyn Source> {
-        let collectors = self.collectors.iter().map(|it| it as &dyn Source);
-        collectors.chain([&self.linux as &dyn Source, &self.timers, &self.time_limit, &self.keyboard, &self.target])
+    fn all(&self) -> impl Iterator<Item = &dyn EventSource> {
+        let collectors = self.collectors.iter().map(|it| it as &dyn EventSource);
+        collectors.chain([
+            &self.linux as &dyn EventSource,
+            &self.timers,
+            &self.time_limit,
+            &self.keyboard,
+            &self.target,
+        ])
     }
 
     /// Sleeps until a source may have something.
     pub fn wait(&self, running: &Running) {
         let sleep =
-            self.all().filter_map(Source::due_in).chain(self.window.due_in()).fold(LONGEST_SLEEP, Duration::min);
+            self.all().filter_map(EventSource::due_in).chain(self.window.due_in()).fold(LONGEST_SLEEP, Duration::min);
         let descriptors: Vec<RawFd> = self.all().flat_map(|it| it.descriptors(running)).collect();
         poll(descriptors.into_iter(), sleep.as_millis().max(1) as libc::c_int);
     }
@@ -118,7 +95,7 @@ impl Sources {
         // Before what may be the probes' that it switches.
         self.switching.hear(running, &mut self.linux)?;
         let mut progress = match &mut self.collectors {
-            Some(collectors) => Source::step(collectors, running)?,
+            Some(collectors) => EventSource::step(collectors, running)?,
             None => Progress::Idle,
         };
         self.part_with_collectors_that_are_over(running)?;
@@ -168,33 +145,33 @@ impl Sources {
     }
 }
 
-impl Target {
+impl RunTarget {
     /// Whether it is a command.
     pub fn is_command(&self) -> bool {
-        matches!(self, Target::Command(_))
+        matches!(self, RunTarget::Command(_))
     }
 
     /// Returns the command's process, if there is one.
     pub fn child(&self) -> Option<&StoppedChild> {
         match self {
-            Target::Command(command) => Some(command.child()),
-            Target::Processes(_) => None,
+            RunTarget::Command(command) => Some(command.child()),
+            RunTarget::Processes(_) => None,
         }
     }
 
     /// Whether the command, or every named process, has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         match self {
-            Target::Command(command) => command.has_ended(),
-            Target::Processes(processes) => processes.are_gone(),
+            RunTarget::Command(command) => command.has_ended(),
+            RunTarget::Processes(processes) => processes.are_gone(),
         }
     }
 
     /// Says why programs that were to run in a context of it have not.
     pub fn why_no_context(&self) -> Why {
         match self {
-            Target::Command(command) => command.why_no_context(),
-            Target::Processes(_) => Why::NoContext,
+            RunTarget::Command(command) => command.why_no_context(),
+            RunTarget::Processes(_) => Why::NoContext,
         }
     }
 
@@ -204,8 +181,8 @@ impl Target {
     /// It cannot be run.
     pub fn resume(&mut self) -> Result<()> {
         match self {
-            Target::Command(command) => command.resume(),
-            Target::Processes(_) => Ok(()),
+            RunTarget::Command(command) => command.resume(),
+            RunTarget::Processes(_) => Ok(()),
         }
     }
 
@@ -215,24 +192,24 @@ impl Target {
     /// The command cannot be waited for.
     pub fn part(self, why: Parting, report: &mut Report) -> Result<Option<ExitStatus>> {
         match self {
-            Target::Command(command) => command.part(why, report),
-            Target::Processes(_) => Ok(None),
+            RunTarget::Command(command) => command.part(why, report),
+            RunTarget::Processes(_) => Ok(None),
         }
     }
 
-    fn source(&mut self) -> &mut dyn Source {
+    fn source(&mut self) -> &mut dyn EventSource {
         match self {
-            Target::Command(command) => command,
-            Target::Processes(processes) => processes,
+            RunTarget::Command(command) => command,
+            RunTarget::Processes(processes) => processes,
         }
     }
 }
 
-impl Source for Target {
+impl EventSource for RunTarget {
     fn descriptors(&self, running: &Running) -> Vec<RawFd> {
         match self {
-            Target::Command(command) => command.descriptors(running),
-            Target::Processes(processes) => processes.descriptors(running),
+            RunTarget::Command(command) => command.descriptors(running),
+            RunTarget::Processes(processes) => processes.descriptors(running),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Processes to wait for, held by descriptor because their ids may be reused.
 
-use super::{Progress, Source};
+use super::source::{EventSource, Progress};
 use crate::run::running::Running;
 use anyhow::{Result, bail};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -54,7 +54,7 @@ impl Processes {
     }
 }
 
-impl Source for Processes {
+impl EventSource for Processes {
     fn descriptors(&self, _running: &Running) -> Vec<RawFd> {
         self.fds().collect()
     }

@@ -6,7 +6,7 @@
 use super::linux::LinuxEvents;
 use crate::collectors::Collectors;
 use crate::run::running::Running;
-use crate::run::state::State;
+use crate::run::state::RunState;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ pub struct Switching {
 
 impl Switching {
     /// Detaches the probes that begin off. They were attached, so mistakes in what they probe are known.
-    pub fn begin(plan: &Plan, state: &mut State) -> Self {
+    pub fn begin(plan: &Plan, state: &mut RunState) -> Self {
         let mut switching = Switching::default();
         let off: Vec<ProbeId> = in_linux(plan, &state.pipeline.state().switches().now(), false).collect();
         off.into_iter().for_each(|it| switching.detach(it, state));
@@ -100,7 +100,7 @@ impl Switching {
         }
     }
 
-    fn detach(&mut self, probe: ProbeId, state: &mut State) {
+    fn detach(&mut self, probe: ProbeId, state: &mut RunState) {
         if let Some(linux) = &mut state.linux {
             linux.switch_off(probe);
             self.detached.insert(probe);

@@ -1,6 +1,6 @@
 //! `interval` handlers and their due times; the time limit of a run.
 
-use super::{Progress, Source};
+use super::source::{EventSource, Progress};
 use crate::machine::deadline;
 use crate::run::running::Running;
 use anyhow::Result;
@@ -60,7 +60,7 @@ impl Timers {
     }
 }
 
-impl Source for Timers {
+impl EventSource for Timers {
     fn due_in(&self) -> Option<Duration> {
         let next = self.0.iter().map(|it| it.next).min()?;
         Some(next.saturating_duration_since(Instant::now()))
@@ -97,7 +97,7 @@ impl TimeLimit {
     }
 }
 
-impl Source for TimeLimit {
+impl EventSource for TimeLimit {
     fn due_in(&self) -> Option<Duration> {
         Some(self.ends?.saturating_duration_since(Instant::now()))
     }

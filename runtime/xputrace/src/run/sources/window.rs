@@ -4,15 +4,14 @@ use super::timers::TimeLimit;
 use crate::cli::{Range, WindowOptions};
 use crate::collectors::Collectors;
 use crate::machine::deadline;
-use crate::run::report::counted;
 use crate::run::running::Running;
 use anyhow::Result;
 use std::time::{Duration, Instant};
 use xputrace_linux::monotonic_nanos;
 use xputrace_model::schema::Unit;
-use xputrace_render::human;
 use xputrace_wire::region::WindowTotals;
 use xputrace_wire::totals::CollectorTotals;
+use xputrace_render::{counted, human};
 
 /// The part of a run that is recorded.
 ///
@@ -139,7 +138,7 @@ fn why_never(range: &Range, totals: &[CollectorTotals]) -> String {
     }
     match range {
         Range::Profiler => "the program never called cudaProfilerStart".into(),
-        Range::Nvtx(name) => {
+        Range::Named(name) => {
             let others = totals.iter().fold(0, |sum: u64, it| sum.saturating_add(it.window.ranges));
             let seen = match others {
                 0 => ", and no NVTX range at all".to_owned(),

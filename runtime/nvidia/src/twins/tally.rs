@@ -1,9 +1,9 @@
 //! Counts how twins were compiled, and words it.
 
-use super::making::{Code, Compiled, WhyText};
-use crate::run::report::counted;
+use super::made::{Compiled, TwinCode, WhyText};
 use std::collections::BTreeMap;
 use xputrace_cubins::{Cubin, Ptxas, Usage};
+use xputrace_render::counted;
 
 /// What notes call programs that run in kernels of their own.
 const PROGRAMS: &str = "the programs of kprobe/__directly_run";
@@ -31,13 +31,13 @@ struct OfCubins {
 
 impl Tally {
     /// Counts a twin of these kernels; returns what is to be said of it alone.
-    pub fn add(&mut self, code: &Code, kernels: &[String]) -> Vec<String> {
+    pub fn add(&mut self, code: &TwinCode, kernels: &[String]) -> Vec<String> {
         match code {
-            Code::Cubin(Compiled { cubin, unkept }) => {
+            TwinCode::Cubin(Compiled { cubin, unkept }) => {
                 self.add_cubin(cubin);
                 unkept.iter().map(|it| format!("the next run compiles twins of kernels again: {it}")).collect()
             }
-            Code::Text(why) => {
+            TwinCode::Text(why) => {
                 *self.texts.entry(reason(why)).or_default() += 1;
                 failure(why, kernels).into_iter().collect()
             }
@@ -54,17 +54,17 @@ impl Tally {
     }
 
     /// Counts programs that run in kernels of their own; returns what is to be said of them alone.
-    pub fn add_programs(&mut self, code: &Code) -> Vec<String> {
+    pub fn add_programs(&mut self, code: &TwinCode) -> Vec<String> {
         let (by, said) = match code {
-            Code::Cubin(Compiled { cubin, unkept }) => {
+            TwinCode::Cubin(Compiled { cubin, unkept }) => {
                 let said = unkept.iter().map(|it| format!("the next run compiles {PROGRAMS} again: {it}")).collect();
                 (called(&cubin.by), said)
             }
-            Code::Text(WhyText::Failed(why)) => {
+            TwinCode::Text(WhyText::Failed(why)) => {
                 let said = format!("ptxas does not compile {PROGRAMS}, the driver compiles them instead: {why}");
                 ("the driver".to_owned(), vec![said])
             }
-            Code::Text(_) => ("the driver".to_owned(), vec![]),
+            TwinCode::Text(_) => ("the driver".to_owned(), vec![]),
         };
         self.programs = Some(by);
         said
@@ -100,7 +100,7 @@ impl Tally {
                 }
                 false => "no kernel, launch or other event of the GPU was recorded",
             };
-            format!("{ptxas} compiled what kernels' machine code was patched with: CUPTI was not used, so {instead}")
+            format!("{ptxas} compiled the patches; CUPTI was off, so {instead}")
         });
         let programs = self.programs.iter().map(|by| format!("{by} compiled {PROGRAMS}"));
         by_ptxas.chain(by_driver).chain(patches).chain(programs).collect()
@@ -144,10 +144,10 @@ mod tests {
     use std::sync::Arc;
     use xputrace_cubins::Frames;
 
-    fn cubin(is_kept: bool, registers: u32, spill_load_bytes: u32) -> Code {
+    fn cubin(is_kept: bool, registers: u32, spill_load_bytes: u32) -> TwinCode {
         let usage = vec![Usage { registers, spill_load_bytes, ..Usage::default() }];
         let by = Arc::new(Ptxas::new("/a/ptxas".into(), "13.0.88"));
-        Code::Cubin(Compiled {
+        TwinCode::Cubin(Compiled {
             cubin: Cubin { code: vec![], usage, frames: Frames::new(), by, is_kept, unkept: None },
             unkept: None,
         })
@@ -157,7 +157,7 @@ mod tests {
     fn what_compiled_twins_is_said_once() {
         let mut tally = Tally::default();
         assert_eq!(tally.notes(), <[String; 0]>::default());
-        for code in [cubin(false, 30, 0), cubin(true, 40, 0), Code::Text(WhyText::NoPtxas(vec![]))] {
+        for code in [cubin(false, 30, 0), cubin(true, 40, 0), TwinCode::Text(WhyText::NoPtxas(vec![]))] {
             assert_eq!(tally.add(&code, &[]), <[String; 0]>::default());
         }
         let ptxas =
@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn a_failure_is_said_with_its_kernel() {
         let kernels = ["_Z5scalePf".to_owned(), "other".to_owned()];
-        let said = Tally::default().add(&Code::Text(WhyText::Failed("line 7: Unknown symbol 'y'".into())), &kernels);
+        let said =
+            Tally::default().add(&TwinCode::Text(WhyText::Failed("line 7: Unknown symbol 'y'".into())), &kernels);
         let expected = "ptxas does not compile the twin of scale and 1 more, the driver compiles it instead: \
                         line 7: Unknown symbol 'y'";
         assert_eq!(said, [expected]);

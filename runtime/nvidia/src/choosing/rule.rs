@@ -9,7 +9,7 @@ const MOST_PATTERNS: usize = 3;
 
 /// What decides.
 #[derive(Clone, Debug)]
-pub struct Facts<'a> {
+pub struct WayFacts<'a> {
     /// The kernels that handlers name.
     pub patterns: &'a BTreeSet<KernelPattern>,
     /// How many those are in the files of the process; `None` if the files could not be searched in time.
@@ -36,7 +36,7 @@ pub struct Named {
 
 /// Chooses: patches where kernels are named, none of them has PTX, and patches can run the handlers. Else twins, beside which
 /// CUPTI goes on.
-pub fn choose(facts: &Facts<'_>) -> Chosen {
+pub fn choose(facts: &WayFacts<'_>) -> Chosen {
     let (way, note) = match facts.named {
         None => (DeviceWay::Twin, facts.not_searched()),
         Some(Named { n_with_ptx: 0, n_without: 0 }) => (DeviceWay::Twin, facts.none_named()),
@@ -50,7 +50,7 @@ pub fn choose(facts: &Facts<'_>) -> Chosen {
     Chosen { way, note: Some(note) }
 }
 
-impl Facts<'_> {
+impl WayFacts<'_> {
     /// Returns why patches would be of no use.
     fn hindrance(&self) -> Option<&str> {
         self.unpatchable.or(self.no_patches)
@@ -146,8 +146,8 @@ mod tests {
     const NO_API: &str =
         "patching kernels needs NVIDIA's Sanitizer API, and libsanitizer-public.so is not in a toolkit or wheel";
 
-    fn facts(patterns: &BTreeSet<KernelPattern>) -> Facts<'_> {
-        Facts {
+    fn facts(patterns: &BTreeSet<KernelPattern>) -> WayFacts<'_> {
+        WayFacts {
             patterns,
             named: None,
             gpu: Some(90),
@@ -165,22 +165,22 @@ mod tests {
         let many = ["a", "b", "c", "d"].map(KernelPattern::new).into();
         let facts = facts(&patterns);
         let mut text = String::new();
-        let mut case = |name: &str, facts: &Facts<'_>| {
+        let mut case = |name: &str, facts: &WayFacts<'_>| {
             let counted = [(0, 0), (1, 0), (3, 0), (0, 1), (0, 14), (3, 14)].map(Some);
             text += &format!("{name}\n");
             for counts in [None].into_iter().chain(counted) {
                 let named = counts.map(|(n_with_ptx, n_without)| Named { n_with_ptx, n_without });
-                let Chosen { way, note } = choose(&Facts { named, ..facts.clone() });
+                let Chosen { way, note } = choose(&WayFacts { named, ..facts.clone() });
                 let counts = counts.map_or("not searched".into(), |it| format!("{} with PTX, {} without", it.0, it.1));
                 text += &format!("  {counts}\n    {way:?}: {}\n", note.unwrap_or_default());
             }
         };
         case("a script that patches can run", &facts);
-        case("a script that patches can't run", &Facts { unpatchable: Some(MEMCPY), ..facts.clone() });
-        case("a process without the Sanitizer API", &Facts { no_patches: Some(NO_API), ..facts.clone() });
-        case("a script with kernel handlers", &Facts { takes_times: true, ..facts.clone() });
-        case("a compiled object", &Facts { is_script: false, ..facts.clone() });
-        case("GPUs that differ, and many patterns", &Facts { patterns: &many, gpu: None, ..facts.clone() });
+        case("a script that patches can't run", &WayFacts { unpatchable: Some(MEMCPY), ..facts.clone() });
+        case("a process without the Sanitizer API", &WayFacts { no_patches: Some(NO_API), ..facts.clone() });
+        case("a script with kernel handlers", &WayFacts { takes_times: true, ..facts.clone() });
+        case("a compiled object", &WayFacts { is_script: false, ..facts.clone() });
+        case("GPUs that differ, and many patterns", &WayFacts { patterns: &many, gpu: None, ..facts.clone() });
         xputrace_golden::assert(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/choices.txt"), &text);
     }
 }

@@ -1,6 +1,6 @@
 //! What twins and patches of a script's device handlers are made with, before anything is started for them.
 
-use super::making::OwnLaunch;
+use super::made::OwnLaunch;
 use super::objects;
 use anyhow::{Result, anyhow, bail};
 use xputrace_bytecode::{BpfMapId, Home, MapKind};
@@ -38,7 +38,7 @@ pub fn prepared(plan: &Plan) -> Result<Option<Prepared>> {
 impl Prepared {
     /// As [`prepared`], but an object that can't run on a real GPU is an error.
     pub fn of(plan: &Plan) -> Result<Option<Self>> {
-        let parts = Parts::of(plan);
+        let parts = DevicePrograms::of(plan);
         if parts.handlers.is_empty() {
             return Ok(None);
         }
@@ -60,7 +60,7 @@ impl Prepared {
 
 /// What a plan has for GPUs.
 #[derive(Default)]
-struct Parts {
+struct DevicePrograms {
     handlers: Vec<Handler>,
     /// Where each handler is in the source.
     sites: Vec<Site>,
@@ -69,9 +69,9 @@ struct Parts {
     launches: Vec<OwnLaunch>,
 }
 
-impl Parts {
+impl DevicePrograms {
     fn of(plan: &Plan) -> Self {
-        let mut parts = Parts::default();
+        let mut parts = DevicePrograms::default();
         let conditions = plan.conditions();
         for it in plan.device_handlers() {
             let Some(program) = it.program else { continue };

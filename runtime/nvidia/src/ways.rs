@@ -1,12 +1,10 @@
 //! `xputrace explain`: which way device handlers take into the kernels of a program, as far as that is known before it runs.
 
-use crate::choosing::rule::of_gpu;
-use crate::choosing::{self, patterns};
-use crate::cli::Run;
-use crate::kernels::{Kernels, gpus, kernels_in, matches, search};
+use crate::choosing::{self, of_gpu, patterns};
+use crate::kernels::{Kernels, Mapped, gpus, matches, search};
 use crate::twins::files::mapped_programs;
 use crate::twins::unpatchable;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
@@ -14,39 +12,44 @@ use std::path::{Path, PathBuf};
 use xputrace_model::plan::{DeviceWay, DeviceWays, KernelPattern, Plan};
 use xputrace_rendezvous::Chosen;
 
-/// Describes the way; empty for a script without device handlers.
+/// What a run would trace, as far as ways into kernels depend on it.
+#[derive(Clone, Debug, Default)]
+pub struct WaySubject<'a> {
+    /// The program of a command.
+    pub program: Option<&'a OsStr>,
+    /// Running processes.
+    pub pids: &'a [u32],
+    /// Whether what is traced starts under xputrace.
+    pub starts_programs: bool,
+}
+
+/// Describes the way; empty for a script without device handlers. Returns also what was not searched to its end.
 ///
 /// # Errors
 /// There is no such program, or a process cannot be looked at.
-pub fn explain(plan: &Plan, run: &Run) -> Result<String> {
+pub fn explain(plan: &Plan, subject: &WaySubject<'_>) -> Result<(String, Vec<String>)> {
     let patterns = patterns(plan);
-    if !run.command.is_empty() && !run.options.pids.is_empty() {
-        bail!("-p explains what is reached in a running process: leave out the command");
-    }
-    if patterns.is_empty() && run.has_target() {
-        bail!(
-            "`explain` takes a process or a command for handlers inside kernels, and the script has none: leave it out"
-        );
-    }
     if patterns.is_empty() {
-        return Ok(String::new());
+        return Ok(Default::default());
     }
-    let files = files_of(run)?;
+    let searched = files_of(subject)?;
+    let files = searched.as_ref().map(|it| &it.files);
     // Asked once: all of it is said of the same GPU.
     let gpu = gpus::capability();
-    let mut lines = vec![way(plan, run, files.as_ref(), gpu)];
-    match &files {
+    let mut lines = vec![way(plan, subject, files, gpu)];
+    match files {
         None => lines.push("which kernels that reaches is known with -p PID or -- CMD".into()),
-        Some(files) => lines.extend(patterns.iter().flat_map(|it| reached(it, files, gpu, plan, run))),
+        Some(files) => lines.extend(patterns.iter().flat_map(|it| reached(it, files, gpu, plan, subject))),
     }
-    Ok(lines.iter().fold("\nway into kernels\n".into(), |text, it| format!("{text}  {it}\n")))
+    let text = lines.iter().fold("\nway into kernels\n".into(), |text, it| format!("{text}  {it}\n"));
+    Ok((text, searched.map(|it| it.notes).unwrap_or_default()))
 }
 
 /// Says which way it is, or how it is chosen.
-fn way(plan: &Plan, run: &Run, files: Option<&BTreeMap<PathBuf, Kernels>>, gpu: Option<u32>) -> String {
+fn way(plan: &Plan, subject: &WaySubject<'_>, files: Option<&BTreeMap<PathBuf, Kernels>>, gpu: Option<u32>) -> String {
     match (&plan.device_ways, files) {
         (DeviceWays::One(DeviceWay::Patch), _) => "patches of machine code".into(),
-        (DeviceWays::One(DeviceWay::Twin), _) if !run.starts_programs() => {
+        (DeviceWays::One(DeviceWay::Twin), _) if !subject.starts_programs => {
             "twins: copies of kernels, made from their PTX; the contexts of a running process can't be patched".into()
         }
         (DeviceWays::One(DeviceWay::Twin), _) => "twins: copies of kernels, made from their PTX".into(),
@@ -64,18 +67,21 @@ fn way(plan: &Plan, run: &Run, files: Option<&BTreeMap<PathBuf, Kernels>>, gpu: 
 }
 
 /// The kernels in files of a program; `None` without a program.
-fn files_of(run: &Run) -> Result<Option<BTreeMap<PathBuf, Kernels>>> {
-    if let Some(program) = run.command.first() {
+fn files_of(subject: &WaySubject<'_>) -> Result<Option<Mapped>> {
+    let mut mapped = Mapped::default();
+    if let Some(program) = subject.program {
         let path = find_program(program).with_context(|| format!("there is no program `{}`", program.display()))?;
         let file = xputrace_boundary::read::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        return Ok(Some([(path.clone(), kernels_in(&file, &path))].into()));
+        mapped.add(&file, &path);
+        return Ok(Some(mapped));
     }
-    let mut files = BTreeMap::new();
-    for pid in &run.options.pids {
-        let mapped = mapped_programs(*pid).with_context(|| format!("process {pid}"))?;
-        files.extend(search(*pid, &mapped).files);
+    for pid in subject.pids {
+        let paths = mapped_programs(*pid).with_context(|| format!("process {pid}"))?;
+        let Mapped { files, notes, .. } = search(*pid, &paths);
+        mapped.files.extend(files);
+        mapped.notes.extend(notes);
     }
-    Ok((!run.options.pids.is_empty()).then_some(files))
+    Ok((!subject.pids.is_empty()).then_some(mapped))
 }
 
 /// Returns the file of a command, as execvp(3) finds it.
@@ -93,7 +99,7 @@ fn reached(
     files: &BTreeMap<PathBuf, Kernels>,
     gpu: Option<u32>,
     plan: &Plan,
-    run: &Run,
+    subject: &WaySubject<'_>,
 ) -> Vec<String> {
     let mut lines = Vec::new();
     for (path, kernels) in files {
@@ -110,10 +116,11 @@ fn reached(
         lines.push(format!("{}: {n} in {path}{without}", pattern.text()));
     }
     if lines.is_empty() {
-        let where_else = if run.command.is_empty() { "that it has mapped" } else { "of the command, before it runs" };
+        let where_else =
+            if subject.program.is_none() { "that it has mapped" } else { "of the command, before it runs" };
         lines.push(format!("{}: none in the files {where_else}: decided when code is loaded", pattern.text()));
     }
-    if plan.device_ways == DeviceWays::One(DeviceWay::Patch) && run.command.is_empty() {
+    if plan.device_ways == DeviceWays::One(DeviceWay::Patch) && subject.program.is_none() {
         lines.push("patches reach only modules that are loaded after xputrace has attached".into());
     }
     lines
@@ -131,9 +138,12 @@ mod tests {
         let files = BTreeMap::from([("program".into(), kernels)]);
         let mut plan = plan("device_entry(\"scale\", |t| @n.count());");
         plan.device_ways = DeviceWays::Either { unpatchable: None };
-        let run = Run { command: vec!["program".into()], ..Run::default() };
+        let subject = WaySubject { program: Some("program".as_ref()), ..WaySubject::default() };
         let said = |gpu| {
-            (way(&plan, &run, Some(&files), gpu), reached(&KernelPattern::new("scale"), &files, gpu, &plan, &run))
+            (
+                way(&plan, &subject, Some(&files), gpu),
+                reached(&KernelPattern::new("scale"), &files, gpu, &plan, &subject),
+            )
         };
         let (way, reached) = said(Some(90));
         assert!(way.contains("the kernel that matches `scale` has no PTX for sm_90"), "{way}");

@@ -15,20 +15,22 @@ mod program;
 pub use given::Given;
 
 use given::Look;
-use program::{Fate, Program};
+use program::{Fate, TrackedProgram};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::RawFd;
 use std::path::Path;
-use xputrace_linux::{ProcessEvent, ProcessWatch, monotonic_nanos};
-use xputrace_rendezvous::comm_of;
+use xputrace_linux::{ProcessEvent, ProcessWatch, has_thread, monotonic_nanos};
+use xputrace_model::gpu::GpuKind;
+use xputrace_rendezvous::{Armed, comm_of};
 pub use xputrace_wire::INJECTION_VARIABLE;
 use xputrace_wire::calls;
+use xputrace_wire::maps::MapsLine;
 
 /// Name of the thread that the driver starts with each context; before that, a process cannot use
 /// the GPU. NVIDIA doesn't document the name; drivers for servers, desktops and Jetson use it.
-pub const DRIVERS_THREAD: &str = "cuda-EvtHandlr";
+const DRIVERS_THREAD: &str = "cuda-EvtHandlr";
 
 /// Maximum number of processes tracked, and of their missing programs named.
 const MOST_PROCESSES: usize = 1 << 16;
@@ -47,10 +49,10 @@ pub struct Drivers {
     unwatched: Vec<u32>,
     n_unwatched: u64,
     given: Given,
-    processes: HashMap<u32, Process>,
+    processes: HashMap<u32, TrackedProcess>,
     /// Connections since the last process events.
     connections: Vec<Connection>,
-    /// Number of programs in [`Process::earlier`], and of those for which there was no room.
+    /// Number of programs in [`TrackedProcess::earlier`], and of those for which there was no room.
     n_missing: usize,
     n_unnamed: u64,
     /// Number of programs that loaded the driver library and didn't connect, in processes for which there was no room.
@@ -69,22 +71,22 @@ struct Connection {
 }
 
 #[derive(Debug, Default)]
-struct Process {
+struct TrackedProcess {
     comm: String,
     n_execs: u32,
     /// Time of its last exec, or else of its fork.
     begun_nanos: u64,
     /// The running program, if it has loaded the driver library.
-    now: Option<Program>,
+    now: Option<TrackedProgram>,
     /// Earlier programs that are missing.
-    earlier: Vec<Program>,
+    earlier: Vec<TrackedProgram>,
     has_ended: bool,
 }
 
-impl Process {
+impl TrackedProcess {
     /// Returns the program whose collector connected at this time; the newest if several are
     /// equally likely.
-    fn of_connection(&mut self, accepted_nanos: u64) -> Option<&mut Program> {
+    fn of_connection(&mut self, accepted_nanos: u64) -> Option<&mut TrackedProgram> {
         let all = self.earlier.iter_mut().chain(&mut self.now);
         let ranked = all.filter_map(|it| Some((it.rank_of_connection(accepted_nanos)?, it)));
         ranked.max_by_key(|(rank, _)| *rank).map(|(_, it)| it)
@@ -97,7 +99,7 @@ pub struct Unconnected {
     pub pid: u32,
     pub comm: String,
     /// Whether it certainly used CUDA.
-    pub used_cuda: bool,
+    pub used_driver: bool,
     /// Why its collector has not connected, if known.
     pub why: Option<String>,
 }
@@ -124,7 +126,7 @@ impl Drivers {
         let now = monotonic_nanos();
         if let Some(process) = self.process(pid) {
             process.begun_nanos = now;
-            process.now = Some(Program::new(String::new(), now, Look::Attached, now));
+            process.now = Some(TrackedProgram::new(String::new(), now, Look::Attached, now));
             self.start(pid);
         }
     }
@@ -314,14 +316,14 @@ impl Drivers {
 
     /// Returns the program of a process that uses the driver library. A new one is examined at
     /// once, before it can end.
-    fn program(&mut self, pid: u32) -> Option<&mut Program> {
+    fn program(&mut self, pid: u32) -> Option<&mut TrackedProgram> {
         let given = self.given.clone();
         let process = self.process(pid)?;
         if process.now.is_none() {
             let is_as_given = Some(pid) == given.command && process.n_execs <= 1;
             let (found, looked_nanos) =
                 if is_as_given { (Look::Finds, process.begun_nanos) } else { (given.look(pid), monotonic_nanos()) };
-            process.now = Some(Program::new(process.comm.clone(), process.begun_nanos, found, looked_nanos));
+            process.now = Some(TrackedProgram::new(process.comm.clone(), process.begun_nanos, found, looked_nanos));
         }
         process.now.as_mut()
     }
@@ -336,24 +338,24 @@ impl Drivers {
         let Some(program) = process.of_connection(accepted_nanos) else { return };
         program.reaches(Fate::Connected);
         let kept = process.earlier.len();
-        process.earlier.retain(Program::is_missing);
+        process.earlier.retain(TrackedProgram::is_missing);
         self.n_missing -= kept - process.earlier.len();
         self.make_room(pid);
     }
 
-    fn process(&mut self, pid: u32) -> Option<&mut Process> {
+    fn process(&mut self, pid: u32) -> Option<&mut TrackedProcess> {
         let has_room = self.processes.len() < MOST_PROCESSES || self.processes.contains_key(&pid);
         has_room.then(|| self.processes.entry(pid).or_default())
     }
 
     /// Returns the programs whose CUDA calls may be missing, at the end of a run.
     pub fn unconnected(&self) -> Vec<Unconnected> {
-        let programs = |(pid, it): (&u32, &Process)| {
+        let programs = |(pid, it): (&u32, &TrackedProcess)| {
             let all = it.earlier.iter().chain(&it.now).filter(|it| it.is_missing());
-            let unconnected = |it: &Program| Unconnected {
+            let unconnected = |it: &TrackedProgram| Unconnected {
                 pid: *pid,
                 comm: it.comm.clone(),
-                used_cuda: it.used_cuda(),
+                used_driver: it.used_driver(),
                 why: it.reason(),
             };
             all.map(unconnected).collect::<Vec<_>>()
@@ -400,21 +402,33 @@ fn deafness(error: &io::Error, given: &Given, of_all: bool) -> String {
     )
 }
 
+/// Whether the driver has started in a process.
+pub fn has_started(pid: u32) -> bool {
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mut files = maps.split(|it| *it == b'\n').filter_map(|it| MapsLine::parse(it)?.file());
+    files.any(|(path, _)| is_driver_library(&path)) && has_thread(pid, DRIVERS_THREAD)
+}
+
+/// Whether Linux has loaded the driver: this process's own view of its files, without a call of CUDA's.
+pub fn is_loaded() -> bool {
+    ["/proc/driver/nvidia/version", "/dev/nvidiactl"].iter().any(|it| Path::new(it).exists())
+}
+
 /// Whether a file is libcuda, or a stand-in for it.
-pub fn is_driver_library(path: &Path) -> bool {
+fn is_driver_library(path: &Path) -> bool {
     let name = path.file_name().map(OsStr::as_encoded_bytes).unwrap_or_default();
-    name.starts_with(b"libcuda.so") || is_software_gpu_name(name)
+    name.starts_with(b"libcuda.so") || is_software_gpu(path)
 }
 
-/// Whether the CUPTI that a process found is the software GPU's, all of whose libraries are one
-/// file under several names.
-pub fn is_software_gpu(cupti_file: &Path) -> bool {
-    cupti_file.file_name().is_some_and(|it| is_software_gpu_name(it.as_encoded_bytes()))
-}
-
-/// Whether a file's name is the software GPU's.
-pub fn is_software_gpu_name(name: &[u8]) -> bool {
+/// Whether a file is the software GPU's, all of whose libraries are one file under several names.
+pub(crate) fn is_software_gpu(file: &Path) -> bool {
+    let name = file.file_name().map(OsStr::as_encoded_bytes).unwrap_or_default();
     name.windows(b"softgpu".len()).any(|it| it == b"softgpu")
+}
+
+/// Returns which GPU a process has whose collector was armed.
+pub fn gpu_of(process: &Armed) -> GpuKind {
+    if is_software_gpu(&process.library_file) { GpuKind::Software } else { GpuKind::Real }
 }
 
 #[cfg(test)]

@@ -1,76 +1,24 @@
-//! The kernels in the files of a program, and which ways lead into them.
+//! Which ways lead into a kernel, and which kernels a file has.
 
-mod found;
-pub mod gpus;
-mod kept;
-
-pub use found::{Found, found_in};
-pub use kept::{FORM, of_text, to_text};
-
-use crate::console;
-use crate::drivers::is_software_gpu_name;
-use crate::twins::files::SEARCHED_WITHIN;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::time::Instant;
-use xputrace_boundary::read::{Links, open_below, open_directory};
-use xputrace_model::plan::KernelPattern;
-use xputrace_symbols::demangle;
 use xputrace_wire::fatbin::{Found as Image, StoredAt, Target};
 
 /// Which ways lead into a kernel, by the files that have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ways {
     /// GPUs of which it has machine code with the PTX that was made of.
-    twins: BTreeSet<Target>,
+    pub(super) twins: BTreeSet<Target>,
     /// GPUs of which it has machine code without.
-    machine_code: BTreeSet<Target>,
+    pub(super) machine_code: BTreeSet<Target>,
     /// PTX without machine code of the same: the driver compiles it for GPUs that have none.
-    ptx: BTreeSet<Target>,
+    pub(super) ptx: BTreeSet<Target>,
 }
 
 /// The kernels of a file, by symbol.
 pub type Kernels = BTreeMap<String, Ways>;
 
-/// What a process has mapped that has code for GPUs.
-#[derive(Debug, Default)]
-pub struct Mapped {
-    pub files: BTreeMap<PathBuf, Kernels>,
-    pub has_software_gpu: bool,
-}
-
-/// Searches files of a process.
-pub fn search(pid: u32, paths: &BTreeSet<PathBuf>) -> Mapped {
-    let mut mapped = Mapped::default();
-    for path in paths {
-        mapped.has_software_gpu |= path.file_name().is_some_and(|it| is_software_gpu_name(it.as_bytes()));
-        let file =
-            open_directory(Path::new(&format!("/proc/{pid}/root"))).and_then(|it| open_below(&it, path, Links::InRoot));
-        if let Some(kernels) = file.ok().map(|it| kernels_in(&it, path)).filter(|it| !it.is_empty()) {
-            mapped.files.insert(path.clone(), kernels);
-        }
-    }
-    mapped
-}
-
-/// Returns the kernels of a program or library; says so if that takes too long for all of them.
-pub fn kernels_in(file: &File, path: &Path) -> Kernels {
-    let began = Instant::now();
-    let Found { kernels, is_cut } = found_in(file, gpus::capability(), &|| began.elapsed() < SEARCHED_WITHIN);
-    if is_cut {
-        let seconds = SEARCHED_WITHIN.as_secs();
-        console::say(format_args!(
-            "{} was searched for {seconds} s only: some of its kernels are not listed",
-            path.display()
-        ));
-    }
-    kernels
-}
-
 impl Ways {
-    fn of(image: &Image) -> Self {
+    pub(super) fn of(image: &Image) -> Self {
         let of_these = |these: &[StoredAt], has_others: bool, others: &[StoredAt]| {
             let is_it = |it: &&StoredAt| others.iter().any(|other| it.is_of_same(other)) == has_others;
             these.iter().filter(is_it).map(StoredAt::target).collect()
@@ -82,7 +30,7 @@ impl Ways {
         }
     }
 
-    fn add(&mut self, other: &Ways) {
+    pub(super) fn add(&mut self, other: &Ways) {
         self.twins.extend(&other.twins);
         self.machine_code.extend(&other.machine_code);
         self.ptx.extend(&other.ptx);
@@ -115,15 +63,6 @@ impl Ways {
             (true, false, false) => format!("patch; a twin where there is no code but PTX for {}", list(&self.ptx)),
             (true, false, true) => "patch: no PTX".into(),
         }
-    }
-}
-
-/// Whether a kernel matches a pattern.
-pub fn matches(pattern: &KernelPattern, symbol: &str) -> bool {
-    // Libraries have so many kernels that demangling them takes long.
-    pattern.matches([symbol]) || {
-        let demangled = demangle(symbol);
-        pattern.matches([&*demangled.name, &*demangled.short_name])
     }
 }
 
@@ -178,12 +117,5 @@ mod tests {
         let mut all = ways(&[90], &[90]);
         all.add(&ways(&[], &[80]));
         assert_eq!(all.text(), "twin on sm_90, patch");
-    }
-
-    #[test]
-    fn kernels_match_by_any_of_their_names() {
-        let symbol = "_Z9vectorAddIfEvPKT_S2_PS0_i";
-        let matches = |pattern: &str| matches(&KernelPattern::new(pattern), symbol);
-        assert!(matches("vectorAdd") && matches("vectorAdd<float>") && matches("_Z9*") && !matches("vector"));
     }
 }

@@ -4,7 +4,8 @@ use super::INJECTION_VARIABLE;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use xputrace_linux::seen_from_here;
 use xputrace_model::process_name::ProcessName;
 use xputrace_wire::SOCKET_VARIABLE;
 
@@ -55,8 +56,7 @@ impl Given {
 
     fn hindrance(&self, pid: u32) -> io::Result<Option<String>> {
         let environment = std::fs::read(format!("/proc/{pid}/environ"))?;
-        let root = PathBuf::from(format!("/proc/{pid}/root"));
-        let has_file = match std::fs::metadata(within(&root, &self.collector)) {
+        let has_file = match std::fs::metadata(seen_from_here(pid, &self.collector)) {
             Ok(_) => true,
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(error),
@@ -93,11 +93,6 @@ impl Given {
 /// (proc_pid_environ(5)).
 fn has_ended(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
-}
-
-/// Returns a path as a process with this root directory sees it.
-fn within(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Words how right the times are that device handlers have read.
 
-use crate::run::report::counted;
 use xputrace_model::schema::Unit;
-use xputrace_render::human;
 use xputrace_rendezvous::Clocks;
+use xputrace_render::{counted, human};
 
 /// Says how right times were, where handlers have read any. Of a compiled object also what the GPU's timer is ahead: that has helpers
 /// for the timer itself.

@@ -1,152 +1,39 @@
 //! Makes a twin: what the threads do.
 
 use super::files::{Elsewhere, ProgramFiles};
+use super::made::{
+    Compiled, CompiledPatches, CompiledPrograms, CompiledTwin, CompiledTwins, OwnLaunch, Requester, TwinCode,
+    TwinOutcome, TwinRequest, TwinResult, WhyText,
+};
 use super::triton::TritonCaches;
 use super::{tally, toolkit};
-use crate::unfinished::UnderWay;
 use anyhow::{Context, Result, anyhow, bail};
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use xputrace_boundary::child::Limit;
 use xputrace_boundary::user::Account;
-use xputrace_cubins::{Compiler, Cubin, Frames, NoCubin, Order, Purpose};
+use xputrace_cubins::{Compiler, Frames, NoCubin, Order, Purpose};
 use xputrace_model::object::Shape;
 use xputrace_model::plan::{Detail, DeviceWay, PatternOfHandler, Plan};
-use xputrace_pipeline::ProcessIndex;
-use xputrace_rendezvous::{LoadedImage, Peer};
+use xputrace_rendezvous::LoadedImage;
 use xputrace_twins::{
     Gpu, ImageTwins, Maker, NoTwin, ProgramKernel, ProgramsText, TwinText, Wanted, kernels_of, parameters_of,
 };
-use xputrace_wire::device::LoadedCode;
+use xputrace_wire::device::{LoadedCode, Woven};
 use xputrace_wire::device::{
-    CHOICES, Choice, Codec, ComputeCapabilities, Parameter, Parameters, PatchPoint, PatchedKernel, Portability,
-    ProgramLaunch, Programs, Ptx, original_symbol,
+    CHOICES, Choice, Codec, ComputeCapabilities, Parameter, Parameters, PatchedKernel, Portability, ProgramLaunch,
+    Programs, Ptx, original_symbol,
 };
 
 /// How long a `ptxas` may run. Longer than programs wait: the next run finds the cubin.
 const COMPILES_WITHIN: Duration = Duration::from_secs(60);
 
-/// The process that has loaded an image.
-#[derive(Clone, Copy, Debug)]
-pub struct Asker {
-    pub process: ProcessIndex,
-    pub pid: u32,
-    /// How handlers get into its kernels.
-    pub way: DeviceWay,
-    /// Whose code it runs. Asked of the system when it connected: it may be another program by now.
-    account: Account,
-}
-
-impl Asker {
-    pub fn of(process: ProcessIndex, Peer { pid, uid, gid, .. }: Peer, way: DeviceWay) -> Self {
-        Asker { process, pid, way, account: Account { uid, gid } }
-    }
-}
-
-/// An image whose twin is to be made.
-pub struct Task {
-    pub image: LoadedImage,
-    pub asker: Asker,
-}
-
-/// What came of it.
-pub struct Done {
-    pub asker: Asker,
-    /// The collector's number for the image.
-    pub number: u64,
-    pub made: Result<Outcome>,
-}
-
-/// What there is for an image.
-pub enum Outcome {
-    Made(MadeTwins),
-    Patched(Patched),
-    Programs(MadePrograms),
-    /// Programs can't be kernels, as this says.
-    NoPrograms(String),
-    /// No handler wants any of its kernels.
-    Nothing,
-    /// It has no PTX, and none was found.
-    NoPtx,
-    /// The kernel's PTX in the process's files is not that of its code.
-    OlderPtx,
-    /// The process's files have different kernels of this name.
-    Ambiguous,
-    /// No file of the process has a kernel of this name.
-    NotInFiles,
-}
-
-/// The twins of an image. Has a twin or a kernel without one.
-#[derive(Default)]
-pub struct MadeTwins {
-    pub made: Vec<Made>,
-    /// Why kernels have none that should get handlers, by their symbols.
-    pub refused: BTreeMap<String, anyhow::Error>,
-}
-
-/// A twin that lacks only what changes from run to run.
-pub struct Made {
-    pub text: TwinText,
-    pub code: Code,
-}
-
-/// A program that runs in a kernel of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnLaunch {
-    /// The handler's index.
-    pub handler: usize,
-    pub shape: Shape,
-}
-
 /// Returns the symbol of the kernel that is launched so.
 fn own_symbol(launch: usize) -> String {
     format!("xpt_program_{launch}")
-}
-
-/// Programs that run in kernels of their own.
-pub struct MadePrograms {
-    pub text: ProgramsText,
-    pub code: Code,
-}
-
-/// Patches that lack only what changes from run to run.
-pub struct Patched {
-    pub code: Compiled,
-    pub points: Vec<PatchPoint>,
-    /// Without the ids of their names.
-    pub kernels: Vec<PatchedKernel>,
-    /// Why others have no handlers, by symbol.
-    pub refused: BTreeMap<String, anyhow::Error>,
-}
-
-/// What the driver gets.
-pub enum Code {
-    Cubin(Compiled),
-    /// The text, which it compiles itself.
-    Text(WhyText),
-}
-
-/// Machine code, made here.
-pub struct Compiled {
-    pub cubin: Cubin,
-    /// Why the next run won't find it.
-    pub unkept: Option<String>,
-}
-
-/// Why a text was not compiled here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WhyText {
-    /// The process has GPUs of several kinds, or of one that is not known.
-    Gpus,
-    /// The process belongs to a user whom we can't become.
-    OtherUser(u32),
-    /// There is no `ptxas` that can. Says of each why.
-    NoPtxas(Vec<String>),
-    /// The `ptxas` says this.
-    Failed(String),
 }
 
 /// What twins are made with.
@@ -161,8 +48,8 @@ pub struct Making {
     compiler: Compiler,
     triton: TritonCaches,
     files: ProgramFiles,
-    /// Texts that are compiled now, or looked for in the cache.
-    n_compiling: Arc<AtomicUsize>,
+    /// Shared by threads whose text is compiled now, or looked for in the cache.
+    compiling: Arc<()>,
     /// Set when the run is over.
     pub is_over: AtomicBool,
 }
@@ -177,64 +64,77 @@ impl Making {
             compiler: Compiler::default(),
             triton: TritonCaches::default(),
             files: ProgramFiles::default(),
-            n_compiling: Arc::default(),
+            compiling: Arc::default(),
             is_over: AtomicBool::new(false),
         }
     }
 
     /// Returns how many texts are compiled now.
     pub fn n_compiling(&self) -> usize {
-        self.n_compiling.load(Ordering::Acquire)
+        Arc::strong_count(&self.compiling) - 1
     }
 
     /// Makes a twin or patches, or says why there are none.
-    pub fn make(&self, Task { image, asker }: Task) -> Done {
+    pub fn make(&self, TwinRequest { image, requester }: TwinRequest) -> TwinResult {
         let number = image.number;
         // A process waits for the answer, whatever its code does to us.
-        let made = catch_unwind(AssertUnwindSafe(|| match asker.way {
-            _ if image.is_context() => Ok(self.programs(&image, asker)),
-            DeviceWay::Twin => self.twin(image, asker),
-            DeviceWay::Patch => self.patches(image, asker),
+        let made = catch_unwind(AssertUnwindSafe(|| match requester.way {
+            _ if image.is_context() => Ok(self.programs(&image, requester)),
+            DeviceWay::Twin => self.twin(image, requester),
+            DeviceWay::Patch => self.patches(image, requester),
         }));
-        Done { asker, number, made: made.unwrap_or_else(|_| Err(anyhow!("making a twin of its kernels failed"))) }
+        TwinResult {
+            requester,
+            number,
+            outcome: made.unwrap_or_else(|_| Err(anyhow!("making a twin of its kernels failed"))),
+        }
     }
 
-    fn twin(&self, image: LoadedImage, asker: Asker) -> Result<Outcome> {
+    fn twin(&self, image: LoadedImage, requester: Requester) -> Result<TwinOutcome> {
         let capabilities = image.capabilities;
         let gpu = Gpu { capability: capabilities.least };
         let woven = image.read(|loaded| match loaded {
             LoadedCode::Ptx(modules) => Ok(Ok(self.weave(modules, gpu)?)),
-            LoadedCode::Cubin(cubin) => match self.triton.ptx_of(asker.pid, cubin) {
+            LoadedCode::Cubin(cubin) => match self.triton.ptx_of(requester.pid, cubin) {
                 Some(ptx) => Ok(Ok(self.weave(&[plain(&ptx)], gpu)?)),
-                None => Ok(Err(Outcome::NoPtx)),
+                None => Ok(Err(Woven::NoPtx)),
             },
-            LoadedCode::Kernel(symbol) => self.weave_early(symbol, asker.pid, gpu),
+            LoadedCode::Kernel(symbol) => self.weave_early(symbol, requester.pid, gpu),
             // Not one of the program's.
-            LoadedCode::Context => Ok(Err(Outcome::Nothing)),
+            LoadedCode::Context => Ok(Err(Woven::Nothing)),
         });
         let ImageTwins { texts, refused } = match woven.context("reading what the program has loaded")?? {
             Ok(twins) => twins,
-            Err(outcome) => return Ok(outcome),
+            Err(why) => return Ok(TwinOutcome::Not(why)),
         };
         let refused = refused.into_iter().map(|(kernel, why)| (kernel, why.into())).collect();
-        let mut twins = MadeTwins { made: Vec::new(), refused };
+        let mut twins = CompiledTwins { twins: Vec::new(), refused };
         for text in texts {
-            match self.code_of(&text, capabilities, asker) {
-                Ok(code) => twins.made.push(Made { text, code }),
+            match self.code_of(&text, capabilities, requester) {
+                Ok(code) => twins.twins.push(CompiledTwin { text, code }),
                 Err(why) => twins.refused.extend(text.kernels.into_iter().map(|it| (it, anyhow!("{why}")))),
             }
         }
-        let is_nothing = twins.made.is_empty() && twins.refused.is_empty();
-        Ok(if is_nothing { Outcome::Nothing } else { Outcome::Made(twins) })
+        let is_nothing = twins.twins.is_empty() && twins.refused.is_empty();
+        Ok(if is_nothing { TwinOutcome::Not(Woven::Nothing) } else { TwinOutcome::Twins(twins) })
     }
 
     /// Compiles a twin, or says why its kernels have none.
-    fn code_of(&self, text: &TwinText, capabilities: ComputeCapabilities, asker: Asker) -> Result<Code, String> {
+    fn code_of(
+        &self,
+        text: &TwinText,
+        capabilities: ComputeCapabilities,
+        requester: Requester,
+    ) -> Result<TwinCode, String> {
         let compile = |it: &str| {
-            self.compile(Source { text: it, target: &text.target, purpose: Purpose::Module }, capabilities, asker)
+            self.compile(
+                PtxSource { text: it, target: &text.target, purpose: Purpose::Module },
+                capabilities,
+                requester,
+            )
         };
         let Some(original) = &text.recursive_original else {
-            return Ok(compile(&text.text).map_or_else(Code::Text, Code::Cubin));
+            return Ok(compile(&text.text).map_or_else(TwinCode::Text, TwinCode::Cubin));
         };
         let unknown = |why: WhyText| {
             format!(
@@ -245,7 +145,7 @@ impl Making {
         let twin = compile(&text.text).map_err(unknown)?;
         let original = compile(original).map_err(unknown)?;
         match larger_frame(&twin.cubin.frames, &original.cubin.frames) {
-            None => Ok(Code::Cubin(twin)),
+            None => Ok(TwinCode::Cubin(twin)),
             Some((function, bytes, most_bytes)) => Err(format!(
                 "it may call itself, so its twin may take no more stack than it does: {} would take {bytes} bytes a call \
                  instead of {most_bytes}",
@@ -255,14 +155,14 @@ impl Making {
     }
 
     /// Makes kernels of what runs in kernels of its own.
-    fn programs(&self, image: &LoadedImage, asker: Asker) -> Outcome {
+    fn programs(&self, image: &LoadedImage, requester: Requester) -> TwinOutcome {
         let text = match self.programs_text(image.capabilities.least) {
             Ok(text) => text,
-            Err(error) => return Outcome::NoPrograms(format!("{error:#}")),
+            Err(error) => return TwinOutcome::NoPrograms(format!("{error:#}")),
         };
-        let source = Source { text: &text.text, target: &text.target, purpose: Purpose::Module };
-        let code = self.compile(source, image.capabilities, asker).map_or_else(Code::Text, Code::Cubin);
-        Outcome::Programs(MadePrograms { text, code })
+        let source = PtxSource { text: &text.text, target: &text.target, purpose: Purpose::Module };
+        let code = self.compile(source, image.capabilities, requester).map_or_else(TwinCode::Text, TwinCode::Cubin);
+        TwinOutcome::Programs(CompiledPrograms { text, code })
     }
 
     /// Returns their text, for GPUs of this compute capability.
@@ -278,10 +178,10 @@ impl Making {
     }
 
     /// Returns what a process gets to run in kernels of its own.
-    pub fn sent(&self, MadePrograms { text, code }: MadePrograms) -> Programs {
+    pub fn sent(&self, CompiledPrograms { text, code }: CompiledPrograms) -> Programs {
         let code = match code {
-            Code::Cubin(it) => it.cubin.code,
-            Code::Text(_) => text.as_code(),
+            TwinCode::Cubin(it) => it.cubin.code,
+            TwinCode::Text(_) => text.as_code(),
         };
         let launch = |(at, OwnLaunch { shape: Shape { grid, block }, .. }): (usize, &OwnLaunch)| ProgramLaunch {
             symbol: own_symbol(at),
@@ -291,7 +191,7 @@ impl Making {
         Programs { code, launches: self.launches.iter().enumerate().map(launch).collect() }
     }
 
-    fn patches(&self, image: LoadedImage, asker: Asker) -> Result<Outcome> {
+    fn patches(&self, image: LoadedImage, requester: Requester) -> Result<TwinOutcome> {
         let capabilities = image.capabilities;
         let mut refused = BTreeMap::new();
         let wanted = image.read(|loaded| match loaded {
@@ -316,19 +216,19 @@ impl Making {
             return Err(why.context(in_kernel(&symbol)));
         }
         if kernels.is_empty() && !self.takes_times {
-            return Ok(Outcome::Nothing);
+            return Ok(TwinOutcome::Not(Woven::Nothing));
         }
         let text = self
             .maker
             .patches(capabilities.least, self.takes_times)
             .map_err(|it| anyhow!("a handler can't run there: {}", it.what))?;
-        let source = Source { text: &text.text, target: &text.target, purpose: Purpose::Patch };
-        let code = self.compile(source, capabilities, asker);
+        let source = PtxSource { text: &text.text, target: &text.target, purpose: Purpose::Patch };
+        let code = self.compile(source, capabilities, requester);
         let code = code.map_err(|why| match why {
             WhyText::Failed(why) => anyhow!("ptxas does not compile the patches of machine code: {why}"),
             why => anyhow!(tally::lacking_for_patches(&why)),
         })?;
-        Ok(Outcome::Patched(Patched { code, points: text.points, kernels, refused }))
+        Ok(TwinOutcome::Patches(CompiledPatches { code, points: text.points, kernels, refused }))
     }
 
     /// Returns a kernel with its handlers, if it has any; `parameters` are what its code tells of its own.
@@ -356,8 +256,8 @@ impl Making {
 
     /// Weaves handlers into a kernel that was loaded before we came, or says why it gets none. Several files may have it: then
     /// all of them must have the same.
-    fn weave_early(&self, symbol: &str, pid: u32, gpu: Gpu) -> Result<Result<ImageTwins, Outcome>> {
-        let Some(wanted) = self.wanted(symbol) else { return Ok(Err(Outcome::Nothing)) };
+    fn weave_early(&self, symbol: &str, pid: u32, gpu: Gpu) -> Result<Result<ImageTwins, Woven>> {
+        let Some(wanted) = self.wanted(symbol) else { return Ok(Err(Woven::Nothing)) };
         let found = self.files.find(pid, symbol, gpu, &|it| self.wanted(it).is_some())?;
         let mut different: Vec<Vec<TwinText>> = Vec::new();
         for ptx in &found.ptx {
@@ -372,10 +272,10 @@ impl Making {
         }
         Ok(match (different.pop(), found.elsewhere) {
             (Some(texts), None) if different.is_empty() => Ok(ImageTwins { texts, ..ImageTwins::default() }),
-            (Some(_), _) => Err(Outcome::Ambiguous),
-            (None, Some(Elsewhere::OlderPtx)) => Err(Outcome::OlderPtx),
-            (None, Some(Elsewhere::NoPtx)) => Err(Outcome::NoPtx),
-            (None, None) => Err(Outcome::NotInFiles),
+            (Some(_), _) => Err(Woven::Ambiguous),
+            (None, Some(Elsewhere::OlderPtx)) => Err(Woven::OlderPtx),
+            (None, Some(Elsewhere::NoPtx)) => Err(Woven::NoPtx),
+            (None, None) => Err(Woven::NotInFiles),
         })
     }
 
@@ -389,9 +289,9 @@ impl Making {
 
     fn compile(
         &self,
-        Source { text, target, purpose }: Source<'_>,
+        PtxSource { text, target, purpose }: PtxSource<'_>,
         capabilities: ComputeCapabilities,
-        Asker { pid, account, .. }: Asker,
+        Requester { pid, account, .. }: Requester,
     ) -> Result<Compiled, WhyText> {
         let ComputeCapabilities { least: capability, greatest } = capabilities;
         if capability == 0 || capability != greatest {
@@ -413,7 +313,7 @@ impl Making {
             cache: cache.as_ref().ok(),
             limit,
         };
-        let _under_way = UnderWay::new(&self.n_compiling);
+        let _under_way = self.compiling.clone();
         let cubin = self.compiler.compile(order).map_err(|it| match it {
             NoCubin::NoPtxas(reasons) => WhyText::NoPtxas(reasons),
             NoCubin::Failed(why) => WhyText::Failed(why),
@@ -455,7 +355,7 @@ fn larger_frame<'a>(twin: &'a Frames, original: &Frames) -> Option<(&'a str, u32
 }
 
 /// PTX to compile.
-struct Source<'a> {
+struct PtxSource<'a> {
     text: &'a str,
     /// What it is for, as it says: `sm_90a`.
     target: &'a str,

@@ -5,7 +5,7 @@
 //!  _Z5scalePf                                     a kernel that has them, behind a space
 //! ```
 
-use super::{Kernels, Ways};
+use super::reached::{Kernels, Ways};
 use std::collections::{BTreeMap, BTreeSet};
 use xputrace_wire::device::Portability;
 use xputrace_wire::fatbin::Target;

@@ -5,7 +5,7 @@ use super::given::Look;
 
 /// A program that has loaded CUDA's driver library.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct TrackedProgram {
     pub(super) comm: String,
     /// When its process executed it, or was forked.
     begun_nanos: u64,
@@ -31,10 +31,18 @@ pub(super) enum Fate {
     Connected,
 }
 
-impl Program {
+impl TrackedProgram {
     /// Creates a program that has loaded the driver library.
     pub(super) fn new(comm: String, begun_nanos: u64, found: Look, looked_nanos: u64) -> Self {
-        Program { comm, begun_nanos, found, looked_nanos, fate: Fate::Loaded, is_handed_out: false, denied: None }
+        TrackedProgram {
+            comm,
+            begun_nanos,
+            found,
+            looked_nanos,
+            fate: Fate::Loaded,
+            is_handed_out: false,
+            denied: None,
+        }
     }
 
     /// Notes that it has come at least this far.
@@ -75,7 +83,7 @@ impl Program {
     }
 
     /// Whether it certainly used CUDA.
-    pub(super) fn used_cuda(&self) -> bool {
+    pub(super) fn used_driver(&self) -> bool {
         self.fate > Fate::Loaded
     }
 

@@ -1,6 +1,5 @@
 //! Where a `ptxas` may be, as whom it runs, and where cubins are kept.
 
-use crate::attach::shares_our_files;
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::env;
@@ -8,6 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use xputrace_boundary::user::Account;
 use xputrace_cubins::Cache;
+use xputrace_linux::shares_our_files;
 use xputrace_wire::maps::MapsLine;
 
 /// Environment variable that names the `ptxas` to use before others; empty for none at all.

@@ -101,7 +101,7 @@ pub(super) fn line(program: &Program, insn: usize) -> Site {
 mod tests {
     use super::*;
     use crate::twins::bundled::assemble;
-    use crate::twins::making::{Code, MadePrograms, WhyText};
+    use crate::twins::made::{CompiledPrograms, TwinCode, WhyText};
     use crate::twins::{Twins, why_not};
     use std::path::Path;
     use xputrace_objects::Wishes;
@@ -168,7 +168,7 @@ mod tests {
             ".visible .entry xpt_program_2() .maxntid 1, 1, 1",
         ];
         assert_eq!(entries, expected);
-        let sent = twins.making.sent(MadePrograms { code: Code::Text(WhyText::Gpus), text });
+        let sent = twins.making.sent(CompiledPrograms { code: TwinCode::Text(WhyText::Gpus), text });
         let shapes = |n: usize| (sent.launches[n].symbol.as_str(), sent.launches[n].grid, sent.launches[n].block);
         assert_eq!(shapes(0), ("xpt_program_0", [2, 1, 1], [64, 1, 1]));
         assert_eq!(shapes(1), ("xpt_program_1", [4, 2, 1], [8, 8, 1]));

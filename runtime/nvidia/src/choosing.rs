@@ -7,14 +7,15 @@
 //! ```
 
 mod looking;
-pub mod rule;
+mod rule;
+
+pub use rule::of_gpu;
 
 use crate::drivers::is_software_gpu;
 use crate::kernels::{Kernels, gpus};
 use crate::twins::{cache, no_compiler, unpatchable};
-use crate::unfinished::UnderWay;
-use looking::{Kept, Search};
-use rule::{Facts, Named};
+use looking::{Search, SearchedFiles};
+use rule::{Named, WayFacts};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,14 +33,14 @@ const SEARCHED_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a run's choices depend on, but for the processes.
 #[derive(Debug)]
-pub struct Chooser(Arc<Shared>);
+pub struct Chooser(Arc<Choice>);
 
 /// The searches of a run, one for each process.
 #[derive(Debug, Default)]
 struct Searches {
     n_begun: AtomicUsize,
-    /// Those that go on, and keep what they find.
-    n_under_way: Arc<AtomicUsize>,
+    /// Shared by those that go on, and keep what they find.
+    under_way: Arc<()>,
     /// Those after which the next run knows the files.
     n_kept: AtomicUsize,
     /// Those whose process no longer waited.
@@ -47,27 +48,27 @@ struct Searches {
 }
 
 /// What a search tells who waits for it: how many kernels are named, if it came to its end, and the GPUs' compute capability.
-type Told = (Option<Named>, Option<u32>);
+type SearchResult = (Option<Named>, Option<u32>);
 
 /// What searches use that outlive their process's wait.
 #[derive(Debug)]
-struct Shared {
+struct Choice {
     patterns: BTreeSet<KernelPattern>,
     unpatchable: Option<String>,
     takes_times: bool,
     is_script: bool,
-    files: Kept,
+    files: SearchedFiles,
     searches: Searches,
 }
 
 impl Chooser {
     pub fn of(plan: &Plan) -> Self {
-        Chooser(Arc::new(Shared::of(plan)))
+        Chooser(Arc::new(Choice::of(plan)))
     }
 
     /// Returns how many searches go on, and keep what they find for the next run.
     pub fn n_searching(&self) -> usize {
-        self.0.searches.n_under_way.load(Ordering::Acquire)
+        Arc::strong_count(&self.0.searches.under_way) - 1
     }
 
     /// Says what the next run knows of the files that there was no time to search, if there were any.
@@ -90,11 +91,11 @@ impl Chooser {
         account: Account,
         cache: impl FnOnce() -> Option<Cache> + Send + 'static,
         within: Duration,
-    ) -> Told {
+    ) -> SearchResult {
         let searches = &self.0.searches;
         searches.n_begun.fetch_add(1, Ordering::AcqRel);
         let (sender, found) = channel();
-        let (shared, under_way) = (self.0.clone(), UnderWay::new(&searches.n_under_way));
+        let (shared, under_way) = (self.0.clone(), searches.under_way.clone());
         let look = move || {
             let cache = cache();
             // Of what is not kept, nobody has anything once the process has gone on.
@@ -109,14 +110,14 @@ impl Chooser {
         let began = std::thread::Builder::new().name("xputrace-files".into()).spawn(look);
         began.ok().and_then(|_| found.recv_timeout(within).ok()).unwrap_or_else(|| {
             searches.n_late.fetch_add(1, Ordering::AcqRel);
-            Told::default()
+            SearchResult::default()
         })
     }
 }
 
 /// Returns what would be chosen for a program that has no other files, if it can be patched.
 pub fn for_files<'k>(plan: &Plan, files: impl IntoIterator<Item = &'k Kernels>, gpu: Option<u32>) -> Chosen {
-    let shared = Shared::of(plan);
+    let shared = Choice::of(plan);
     let named = Named::among(files, &shared.patterns, gpu);
     shared.choose(Some(named), gpu, None)
 }
@@ -126,20 +127,20 @@ pub fn patterns(plan: &Plan) -> BTreeSet<KernelPattern> {
     plan.device_handlers().map(|it| it.kernels.pattern().clone()).collect()
 }
 
-impl Shared {
+impl Choice {
     fn of(plan: &Plan) -> Self {
-        Shared {
+        Choice {
             patterns: patterns(plan),
             unpatchable: unpatchable(plan),
             takes_times: plan.demand.has(Detail::PatchedKernels),
             is_script: plan.object.is_none(),
-            files: Kept::default(),
+            files: SearchedFiles::default(),
             searches: Searches::default(),
         }
     }
 
     fn choose(&self, named: Option<Named>, gpu: Option<u32>, no_patches: Option<&str>) -> Chosen {
-        rule::choose(&Facts {
+        rule::choose(&WayFacts {
             patterns: &self.patterns,
             named,
             gpu,

@@ -1,22 +1,21 @@
 //! The kernels in the files that a process has mapped, each file searched once: what was found is kept on disk.
 
 use super::rule::Named;
-use crate::kernels::{FORM, Found, Kernels, found_in, matches, of_text, to_text};
-use crate::twins::files::mapped_programs;
+use crate::kernels::{FORM, FileKernels, Kernels, found_in, matches, of_text, to_text};
+use crate::twins::files::{mapped_programs, opened};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
-use xputrace_boundary::read::{Links, open_below, open_directory};
 use xputrace_boundary::user::Account;
 use xputrace_cubins::Cache;
 use xputrace_model::plan::KernelPattern;
 
 /// The files that were searched in this run, for each user: others can't make up what their files have.
 #[derive(Debug, Default)]
-pub struct Kept(Mutex<HashMap<(String, Account), Searched>>);
+pub struct SearchedFiles(Mutex<HashMap<(String, Account), Searched>>);
 
 /// A file that is searched once, by whoever comes first.
 type Searched = Arc<OnceLock<Arc<InFile>>>;
@@ -24,7 +23,7 @@ type Searched = Arc<OnceLock<Arc<InFile>>>;
 /// What a file has.
 #[derive(Debug, PartialEq, Eq)]
 struct InFile {
-    found: Found,
+    found: FileKernels,
     /// Whether the next run need not search it.
     is_kept: bool,
 }
@@ -80,16 +79,14 @@ pub struct Search<'a> {
     pub until: Instant,
 }
 
-impl Kept {
+impl SearchedFiles {
     /// Returns what the files of a process have that it has mapped as programs.
     pub fn of_process(&self, pid: u32, search: Search<'_>) -> Looked {
-        let root = open_directory(Path::new(&format!("/proc/{pid}/root")));
-        let (Ok(root), Ok(paths)) = (root, mapped_programs(pid)) else {
+        let Some(files) = mapped_programs(pid).ok().and_then(|it| opened(pid, it).ok()) else {
             return Looked { is_cut: true, ..Looked::default() };
         };
         let mut looked = Looked::default();
-        for path in paths {
-            let Ok(file) = open_below(&root, &path, Links::InRoot) else { continue };
+        for (path, file) in files {
             let Some(identity) = search.identity(&path, &file) else { continue };
             let found = self.cell(&identity, search.account);
             let found = found.get_or_init(|| Arc::new(search.kept_or_found(&identity, &file)));
@@ -117,7 +114,7 @@ impl Search<'_> {
     fn kept_or_found(&self, identity: &str, file: &File) -> InFile {
         let words = [FORM, identity];
         if let Some(kernels) = self.cache.and_then(|it| it.text(&words)).and_then(|it| of_text(&it)) {
-            return InFile { found: Found { kernels, is_cut: false }, is_kept: true };
+            return InFile { found: FileKernels { kernels, is_cut: false }, is_kept: true };
         }
         let found = found_in(file, self.gpu, &|| Instant::now() < self.until);
         let keep = || self.cache?.keep_text(&words, to_text(&found.kernels)?).ok();
@@ -179,7 +176,7 @@ mod tests {
     fn files_that_a_process_has_mapped_are_looked_at() {
         // Other tests map what has other kernels.
         let patterns = [KernelPattern::new("looked_for")].into();
-        let named = |search| Kept::default().of_process(std::process::id(), search).named(&patterns, None);
+        let named = |search| SearchedFiles::default().of_process(std::process::id(), search).named(&patterns, None);
         assert_eq!(named(search(None)), Some(Named::default()));
         let _library = Library::with(&machine_code_of("looked_for"));
         assert_eq!(named(search(None)), Some(Named { n_with_ptx: 0, n_without: 1 }));

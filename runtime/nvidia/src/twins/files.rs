@@ -5,6 +5,7 @@
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -93,11 +94,9 @@ impl ProgramFiles {
     /// # Errors
     /// A file could not be read, or not searched to its end.
     pub fn find(&self, pid: u32, symbol: &str, gpu: Gpu, is_wanted: &dyn Fn(&str) -> bool) -> Result<FoundKernel> {
-        let root = open_directory(Path::new(&format!("/proc/{pid}/root"))).context("opening its root directory")?;
         let (mut found, mut cut) = (FoundKernel::default(), None);
         let search = Search { gpu, is_wanted, until: Instant::now() + ALL_SEARCHED_WITHIN };
-        for path in mapped_programs(pid)? {
-            let Ok(file) = open_below(&root, &path, Links::InRoot) else { continue };
+        for (path, file) in opened(pid, mapped_programs(pid)?).context("opening its root directory")? {
             let Some(known) = self.known(&file, gpu) else { continue };
             let searched = known.get_or_init(|| search.images(&file));
             for image in searched.images.iter().filter(|it| it.kernels.iter().any(|it| it == symbol)) {
@@ -194,6 +193,15 @@ impl Search<'_> {
         let kernels: Vec<String> = entries_of(&text).filter(|it| (self.is_wanted)(it)).map(str::to_owned).collect();
         (!kernels.is_empty()).then_some(SearchedImage { ptx: *at, is_older, kernels })
     }
+}
+
+/// Opens files as a process sees them, without those that can't be opened.
+///
+/// # Errors
+/// Its root directory can't be opened.
+pub fn opened(pid: u32, paths: impl IntoIterator<Item = PathBuf>) -> io::Result<impl Iterator<Item = (PathBuf, File)>> {
+    let root = open_directory(Path::new(&format!("/proc/{pid}/root")))?;
+    Ok(paths.into_iter().filter_map(move |path| open_below(&root, &path, Links::InRoot).ok().map(|it| (path, it))))
 }
 
 /// Returns the programs and libraries that a process has mapped, as it sees them, without those that were deleted since.

@@ -1,6 +1,6 @@
 //! Searches a file for kernels, with several threads: libraries have thousands of images, and each has to be decompressed.
 
-use super::{Kernels, Ways};
+use super::reached::{Kernels, Ways};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -16,7 +16,7 @@ const FEW_IMAGES: usize = 16;
 
 /// What a file has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FileKernels {
     pub kernels: Kernels,
     /// Whether the search was given up before its end.
     pub is_cut: bool,
@@ -24,7 +24,7 @@ pub struct Found {
 
 /// Returns the kernels that GPUs of this compute capability run of a program or library; those of the newest code, if that is not
 /// known. Asks between its images whether to go on.
-pub fn found_in(file: &File, gpu: Option<u32>, goes_on: &(dyn Fn() -> bool + Sync)) -> Found {
+pub fn found_in(file: &File, gpu: Option<u32>, goes_on: &(dyn Fn() -> bool + Sync)) -> FileKernels {
     let images = images_of(file, &goes_on);
     let (next, n_bytes, is_cut) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(images.is_cut));
     let work = || {
@@ -54,7 +54,7 @@ pub fn found_in(file: &File, gpu: Option<u32>, goes_on: &(dyn Fn() -> bool + Syn
         }
         kernels
     });
-    Found { kernels, is_cut: is_cut.into_inner() }
+    FileKernels { kernels, is_cut: is_cut.into_inner() }
 }
 
 /// Returns the symbols of an image's kernels. Those of its machine code differ from GPU to GPU.

@@ -5,8 +5,7 @@
 //! ```
 //! The collector comes into it as into any command, and does the rest.
 
-use crate::cli::Run;
-use crate::run::programs::Turn;
+use crate::programs::Turn;
 use anyhow::{Context, Result};
 use std::ffi::{OsStr, OsString, c_int, c_void};
 use std::io;
@@ -23,7 +22,7 @@ const DRIVER: &str = "libcuda.so.1";
 
 /// Why it made no context, as its exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Failure {
+enum ContextFailure {
     NoDriver = 11,
     NotStarted,
     NoDevice,
@@ -31,29 +30,34 @@ enum Failure {
     NoCollector,
 }
 
-impl Failure {
-    const ALL: [Failure; 5] =
-        [Failure::NoDriver, Failure::NotStarted, Failure::NoDevice, Failure::NoContext, Failure::NoCollector];
+impl ContextFailure {
+    const ALL: [ContextFailure; 5] = [
+        ContextFailure::NoDriver,
+        ContextFailure::NotStarted,
+        ContextFailure::NoDevice,
+        ContextFailure::NoContext,
+        ContextFailure::NoCollector,
+    ];
 
     fn text(self) -> &'static str {
         match self {
-            Failure::NoDriver => "no GPU was found: libcuda.so.1 cannot be loaded",
-            Failure::NotStarted => "no GPU was found: cuInit failed",
-            Failure::NoDevice => "no GPU was found: CUDA has no device 0",
-            Failure::NoContext => "CUDA made no context on device 0",
-            Failure::NoCollector => "CUDA did not load xputrace's collector",
+            ContextFailure::NoDriver => "no GPU was found: libcuda.so.1 cannot be loaded",
+            ContextFailure::NotStarted => "no GPU was found: cuInit failed",
+            ContextFailure::NoDevice => "no GPU was found: CUDA has no device 0",
+            ContextFailure::NoContext => "CUDA made no context on device 0",
+            ContextFailure::NoCollector => "CUDA did not load xputrace's collector",
         }
     }
 }
 
-/// Returns the command that a run without one gets, if it takes one: its programs are to run on a GPU, and all that it does is to
-/// run them.
+/// Returns the command that a run without a target gets, if it takes one: its programs are to run on a GPU, and all that it does
+/// is to run them.
 ///
 /// # Errors
 /// The system does not say where xputrace is.
-pub fn command(run: &Run, plan: &Plan) -> Result<Option<Vec<OsString>>> {
+pub fn command(plan: &Plan) -> Result<Option<Vec<OsString>>> {
     let is_all = plan.probes.iter().all(|it| it.event == Event::Begin);
-    if !is_all || run.has_target() || Turn::with_a_command(plan) != Turn::Awaited {
+    if !is_all || Turn::with_a_command(plan) != Turn::Awaited {
         return Ok(None);
     }
     let own = own().context("finding xputrace's own file, to start it as a CUDA program")?;
@@ -71,7 +75,7 @@ pub fn is_own(command: &[OsString]) -> bool {
 
 /// Says why such a process has made no context, by its exit status; `None` if it has.
 pub fn failure(status: i32) -> Option<&'static str> {
-    Failure::ALL.into_iter().find(|it| *it as i32 == status).map(Failure::text)
+    ContextFailure::ALL.into_iter().find(|it| *it as i32 == status).map(ContextFailure::text)
 }
 
 /// Whether xputrace was started as such a process.
@@ -88,37 +92,38 @@ pub fn run() -> ExitCode {
 }
 
 /// Makes the first GPU's context current.
-fn make_context() -> Result<(), Failure> {
+fn make_context() -> Result<(), ContextFailure> {
     // SAFETY: loading the driver's library runs its initializers, as in every CUDA program.
-    let library = unsafe { libloading::Library::new(DRIVER) }.map_err(|_| Failure::NoDriver)?;
+    let library = unsafe { libloading::Library::new(DRIVER) }.map_err(|_| ContextFailure::NoDriver)?;
     // It has threads.
     let library = std::mem::ManuallyDrop::new(library);
     let (mut device, mut context): (c_int, *mut c_void) = (0, null_mut());
     // SAFETY: the types are those of cuda.h; pointers to what lives here.
     unsafe {
-        let init = library.get::<unsafe extern "C" fn(u32) -> c_int>(b"cuInit").map_err(|_| Failure::NoDriver)?;
+        let init =
+            library.get::<unsafe extern "C" fn(u32) -> c_int>(b"cuInit").map_err(|_| ContextFailure::NoDriver)?;
         let get = library.get::<unsafe extern "C" fn(*mut c_int, c_int) -> c_int>(b"cuDeviceGet");
         let retain = library.get::<unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int>(b"cuDevicePrimaryCtxRetain");
         let enter = library.get::<unsafe extern "C" fn(*mut c_void) -> c_int>(b"cuCtxSetCurrent");
-        let (Ok(get), Ok(retain), Ok(enter)) = (get, retain, enter) else { return Err(Failure::NoDriver) };
+        let (Ok(get), Ok(retain), Ok(enter)) = (get, retain, enter) else { return Err(ContextFailure::NoDriver) };
         let done = |answer: c_int, failure| if answer == 0 { Ok(()) } else { Err(failure) };
-        done(init(0), Failure::NotStarted)?;
-        done(get(&mut device, 0), Failure::NoDevice)?;
-        done(retain(&mut context, device), Failure::NoContext)?;
-        done(enter(context), Failure::NoContext)
+        done(init(0), ContextFailure::NotStarted)?;
+        done(get(&mut device, 0), ContextFailure::NoDevice)?;
+        done(retain(&mut context, device), ContextFailure::NoContext)?;
+        done(enter(context), ContextFailure::NoContext)
     }
 }
 
 /// Calls the collector, which CUDA has loaded.
-fn wait_for_programs() -> Result<(), Failure> {
+fn wait_for_programs() -> Result<(), ContextFailure> {
     use libloading::os::unix::{Library, RTLD_NOW};
     let path = std::env::var_os(INJECTION_VARIABLE).unwrap_or_default();
     // SAFETY: only finds what is loaded.
     let collector = unsafe { Library::open(Some(OsStr::new(&path)), RTLD_NOW | libc::RTLD_NOLOAD) };
-    let collector = std::mem::ManuallyDrop::new(collector.map_err(|_| Failure::NoCollector)?);
+    let collector = std::mem::ManuallyDrop::new(collector.map_err(|_| ContextFailure::NoCollector)?);
     // SAFETY: the collector's own function, of this version: the tracer has laid it down.
     let wait = unsafe { collector.get::<unsafe extern "C" fn()>(WAIT_FOR_PROGRAMS.as_bytes()) };
-    let wait = wait.map_err(|_| Failure::NoCollector)?;
+    let wait = wait.map_err(|_| ContextFailure::NoCollector)?;
     // SAFETY: it takes nothing.
     unsafe { wait() };
     Ok(())
@@ -130,7 +135,7 @@ mod tests {
 
     #[test]
     fn each_failure_has_a_status_that_says_it() {
-        for failure in Failure::ALL {
+        for failure in ContextFailure::ALL {
             assert_eq!(super::failure(failure as i32), Some(failure.text()));
         }
         assert_eq!((super::failure(0), super::failure(1), super::failure(125)), (None, None, None));

@@ -1,0 +1,10 @@
+//! The functions of the GPU's API whose calls are `api` events.
+
+use crate::catalog::glob;
+pub use xputrace_cuda_calls::{Function, Functions, Parameter};
+
+/// Returns the functions that a pattern matches: by their name, or as programs write it.
+pub fn functions_like(pattern: &str) -> impl Iterator<Item = &'static Function> {
+    let functions = xputrace_cuda_calls::functions().iter();
+    functions.filter(move |it| glob(pattern, it.name()) || glob(pattern, it.plain_name()))
+}
