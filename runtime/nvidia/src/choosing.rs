@@ -18,7 +18,7 @@ use looking::{Search, SearchedFiles};
 use rule::{Named, WayFacts};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use xputrace_boundary::user::Account;
@@ -68,7 +68,10 @@ impl Chooser {
 
     /// Returns how many searches go on, and keep what they find for the next run.
     pub fn n_searching(&self) -> usize {
-        Arc::strong_count(&self.0.searches.under_way) - 1
+        let n = Arc::strong_count(&self.0.searches.under_way) - 1;
+        // What a search that has ended did is seen from here on.
+        fence(Ordering::Acquire);
+        n
     }
 
     /// Says what the next run knows of the files that there was no time to search, if there were any.
