@@ -160,6 +160,8 @@ pub const PSEUDO_MAP_FD: u8 = 1;
 pub const PSEUDO_MAP_VALUE: u8 = 2;
 /// `src` of a call of a function of the program itself; the immediate is the distance to it.
 pub const PSEUDO_CALL: u8 = 1;
+/// Bytes of a function's stack (`MAX_BPF_STACK` in Linux's `include/linux/filter.h`).
+pub const STACK_BYTES: usize = 512;
 /// Functions that may be inside each other, the entry included (`MAX_CALL_FRAMES` in Linux's
 /// `include/linux/bpf_verifier.h`).
 pub const MAX_FRAMES: usize = 8;

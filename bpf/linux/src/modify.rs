@@ -14,12 +14,10 @@ use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use xputrace_bytecode::image::MapSpec;
-use xputrace_bytecode::insn::{self, Alu, Cond, Size};
+use xputrace_bytecode::insn::{self, Alu, Cond, STACK_BYTES, Size};
 use xputrace_bytecode::vm::{Atomic, Number};
 use xputrace_bytecode::{Assembler, BpfMapId, Reg, helper};
 
-/// Bytes of a program's stack.
-const STACK_BYTES: usize = 512;
 /// Bytes of a register.
 const WORD: usize = 8;
 

@@ -222,7 +222,7 @@ pub fn translate(request: Request<'_>) -> Result<Block, Refusal> {
 }
 
 /// Bytes of a function's stack.
-const STACK_BYTES: i64 = 512;
+const STACK_BYTES: i64 = insn::STACK_BYTES as i64;
 
 /// Reads the size in the code of a memory access.
 fn access_size(code: u8) -> insn::Size {

@@ -1,7 +1,7 @@
 //! The helper functions. Results and order of checks are Linux's.
 
-use super::FaultReason;
 use super::env::{Change, E2BIG, EAGAIN, EFAULT, EINVAL, EPERM, Env, GpuThread};
+use super::fault::FaultReason;
 use super::map::{Found, Map, Store};
 use super::memory::Memory;
 use super::pointer::{self, MAPS, STACK, VALUES};

@@ -2,9 +2,9 @@
 //!
 //! The first of a row does the work of all. The others stay where they are, for jumps to them.
 
-use super::decode::{Decoded, Op};
-use super::memory::STACK_BYTES;
+use super::op::{Decoded, Op};
 use super::pointer::{self, MAPS};
+use crate::insn::STACK_BYTES;
 
 /// Replaces the first instruction of each known row. The stack is fixed if the frame pointer is the same everywhere.
 pub(super) fn fuse(code: &mut [Decoded], stack_is_fixed: bool) {

@@ -3,9 +3,7 @@
 use super::env::Atomic;
 use super::map::Map;
 use super::pointer::{self, CTX, RECORDS, STACK, VALUES};
-
-/// Bytes of a program's stack.
-pub(super) const STACK_BYTES: usize = 512;
+use crate::insn::STACK_BYTES;
 
 /// A run's memory.
 pub(super) struct Memory<'a> {

@@ -1,13 +1,13 @@
 //! The inner loop.
 
 use super::call::{Call, Scratch, lookup_on_stack};
-use super::decode::{Decoded, Op};
 use super::env::{Atomic, Env};
+use super::fault::{Fault, FaultReason};
 use super::fuse::{COPY_SLOTS, LOOKUP_SLOTS, RETURN_SLOTS};
-use super::memory::{Caller, Calls, Memory, STACK_BYTES};
+use super::memory::{Caller, Calls, Memory};
+use super::op::{Decoded, Op};
 use super::pointer::{self, CTX, STACK};
-use super::{Fault, FaultReason};
-use crate::insn::{MAX_FRAMES, atomic};
+use crate::insn::{MAX_FRAMES, STACK_BYTES, atomic};
 
 /// Registers; five more than exist, so that no 4-bit index needs a check.
 type Registers = [u64; 16];
