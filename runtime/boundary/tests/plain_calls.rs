@@ -20,6 +20,7 @@ const CRATES: &[&str] = &[
     "gpu-probes/twins",
     "gpu-probes/wire",
     "runtime/bpftrace",
+    "runtime/compiler",
     "runtime/model",
     "runtime/nvidia",
     "runtime/objects",

@@ -1,8 +1,7 @@
 //! A script's own command line: `--ms=200`, `--ms 200`, `--verbose`.
 
-use crate::stage::{ArgumentSpec, ArgumentValue};
 use crate::units;
-use xputrace_model::diagnostic::nearest;
+use xputrace_model::diagnostic::{Label, nearest};
 
 /// Long options of the command line itself, also planned ones, sorted; scripts cannot declare arguments with these
 /// names.
@@ -38,6 +37,32 @@ pub const TAKEN: &[&str] = &[
     "version",
     "via",
 ];
+
+/// A script argument, as declared by `arg(name, default, help)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArgumentSpec {
+    /// The name without dashes.
+    pub name: String,
+    /// Determines the type of the value on the command line.
+    pub default: ArgumentValue,
+    pub help: String,
+    pub declared_at: Label,
+}
+
+/// A script argument's value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ArgumentValue {
+    /// A number without a unit.
+    Int(i64),
+    /// A time, or the period of a rate: its default has a unit in the script.
+    Time {
+        nanos: i64,
+        /// As written in the script or on the command line: `100ms`, `99hz`.
+        written: String,
+    },
+    Bool(bool),
+    Str(String),
+}
 
 /// The command line's arguments, and which of them the script asked for.
 #[derive(Default)]

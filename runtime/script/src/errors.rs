@@ -1,37 +1,23 @@
 //! Turns Rhai's errors into our diagnostics: a place in the user's text, our words, advice.
 
+use crate::failure::Failure;
 use crate::handler::{Positions, token_at};
-use crate::interpreter::{MOST_ELEMENTS, MOST_TEXT_MIB};
+use crate::mistakes::no_field;
 use crate::session::{Session, file_id};
-use crate::{declare, maps, static_check};
+use crate::{mistakes, words};
 use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Position};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::table::TableKind;
+
+/// Maximum size of a text, and of all texts of a list or object: the rows of a map may have 65,536 keys of 512 bytes.
+pub(crate) const MOST_TEXT_MIB: usize = 64;
+/// Maximum number of elements of a list.
+pub(crate) const MOST_ELEMENTS: usize = 1 << 20;
 
 /// Code for computing with a missing value.
 pub(crate) const MISSING_VALUE: &str = "missing-value";
 /// Code for a division by zero.
 pub(crate) const DIVISION_BY_ZERO: &str = "division-by-zero";
-
-/// A failure raised by one of our native functions; Rhai adds the position.
-#[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub(crate) code: &'static str,
-    pub(crate) message: String,
-    pub(crate) help: Option<String>,
-}
-
-impl Failure {
-    /// Returns the failure as Rhai's error.
-    pub(crate) fn raise<T>(
-        code: &'static str,
-        message: impl Into<String>,
-        help: Option<&str>,
-    ) -> Result<T, Box<EvalAltResult>> {
-        let failure = Failure { code, message: message.into(), help: help.map(str::to_owned) };
-        Err(Box::new(EvalAltResult::ErrorRuntime(Dynamic::from(failure), Position::NONE)))
-    }
-}
 
 /// Converts a run-time error. `file` is where it ran, unless the error names another.
 pub(crate) fn diagnostic(session: &Session, file: FileId, error: EvalAltResult) -> Diagnostic {
@@ -111,17 +97,17 @@ fn thrown(value: Dynamic, label: Label) -> Diagnostic {
 /// Handles an unknown function, which Rhai names with its argument types: `+ (i64, ())`.
 fn function_not_found(session: &Session, file: FileId, signature: &str, label: Label) -> Diagnostic {
     let (name, types) = signature.split_once(" (").unwrap_or((signature, ""));
-    let name = declare::as_written(name);
+    let name = words::as_written(name);
     let types: Vec<&str> = types.trim_end_matches(')').split(", ").filter(|it| !it.is_empty()).map(strip).collect();
     match (name, types.first()) {
-        (_, Some(got)) if declare::SWITCHING.contains(&name) => {
+        (_, Some(got)) if words::SWITCHING.contains(&name) => {
             return match *got {
                 "probe" => Diagnostic::error("wrong-arguments", format!("`{name}` takes no argument"), label),
-                other => declare::no_probe(name, kind(other), label),
+                other => mistakes::no_probe(name, kind(other), label),
             };
         }
-        (_, Some(&"probe")) if name.starts_with(|c: char| c.is_ascii_alphabetic()) && !static_check::is_known(name) => {
-            return declare::no_probe_method(name, label);
+        (_, Some(&"probe")) if name.starts_with(|c: char| c.is_ascii_alphabetic()) && !words::is_known(name) => {
+            return mistakes::no_probe_method(name, label);
         }
         _ => {}
     }
@@ -130,11 +116,11 @@ fn function_not_found(session: &Session, file: FileId, signature: &str, label: L
         return operator(name, &types, label);
     }
     let defined = session.files.get(file.0 as usize).is_some_and(|it| it.interpreted.defines(name));
-    if !defined && !static_check::is_known(name) {
-        return static_check::unknown_function(name, label);
+    if !defined && !words::is_known(name) {
+        return mistakes::unknown_function(name, label);
     }
-    let near = nearest(name, declare::names().filter(|it| *it != name));
-    if let (true, Some(near)) = (types.contains(&"Fn") && !declare::names().any(|it| it == name), near) {
+    let near = nearest(name, words::declaring().filter(|it| *it != name));
+    if let (true, Some(near)) = (types.contains(&"Fn") && !words::declaring().any(|it| it == name), near) {
         return Diagnostic::error("wrong-arguments", format!("`{name}` does not take a handler"), label)
             .help(format!("did you mean `{near}`?"));
     }
@@ -206,12 +192,12 @@ fn unknown_name(name: &str, text: &str, label: Label) -> Diagnostic {
         "k" | "e" | "l" => {
             diagnostic.help(format!("a handler names its event between bars: `|{name}| …`; other code cannot see it"))
         }
-        _ if static_check::is_known(name) => diagnostic.help(format!("it is a function: `{name}(…)`")),
+        _ if words::is_known(name) => diagnostic.help(format!("it is a function: `{name}(…)`")),
         _ if bare.contains(&name) => {
             let field = if name == "nsecs" { "time" } else { name };
             diagnostic.help(format!("read it from the event: `|e| … e.{field}`"))
         }
-        _ => match nearest(name, static_check::declaring_names()) {
+        _ => match nearest(name, words::suggested()) {
             Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
             None => diagnostic.help(format!("declare a variable with `let {name} = …;`, or write `@{name}` for a map")),
         },
@@ -237,57 +223,11 @@ fn unknown_field(text: &str, label: Label) -> Diagnostic {
     }
 }
 
-/// Reports that `noun` has no such field, and suggests one of those that it has.
-pub(crate) fn no_field(noun: &str, field: &str, known: &[&str], label: Label) -> Diagnostic {
-    let mut diagnostic = Diagnostic::error("unknown-field", format!("{noun} has no field `{field}`"), label);
-    if let Some(near) = synonym(field, known).or_else(|| nearest(field, known.iter().copied())) {
-        diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
-    }
-    match known {
-        [] => diagnostic,
-        known => diagnostic.help(format!("it has: {}", known.join(" "))),
-    }
-}
-
-/// What other tools call a field, and what it is called here, the likelier first.
-const SYNONYMS: &[(&str, &[&str])] = &[
-    ("size", &["bytes", "dynamic_shared"]),
-    ("len", &["bytes"]),
-    ("length", &["bytes"]),
-    ("count", &["copies", "bytes"]),
-    ("elapsed", &["duration"]),
-    ("latency", &["duration"]),
-    ("took", &["duration"]),
-    ("dur", &["duration"]),
-    ("time", &["start", "duration"]),
-    ("timestamp", &["time"]),
-    ("ts", &["time"]),
-    ("nsecs", &["time"]),
-    ("thread", &["tid"]),
-    ("process", &["pid"]),
-    ("addr", &["address"]),
-    ("ptr", &["address"]),
-    ("stack", &["ustack", "capture"]),
-    ("backtrace", &["ustack"]),
-    ("ret", &["retval", "result"]),
-    ("return", &["retval", "result"]),
-    ("status", &["result", "retval"]),
-    ("function", &["func", "api", "name"]),
-    ("gpu_id", &["device"]),
-    ("kernel", &["name"]),
-];
-
-/// Returns the field that is meant by another tool's word for it.
-fn synonym<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    let (_, meant) = SYNONYMS.iter().find(|it| it.0 == word)?;
-    meant.iter().find_map(|it| known.iter().find(|known| *known == it)).copied()
-}
-
 /// Returns the fields of one of our types, by its name in Rhai.
 fn fields_of(kind: &str) -> Vec<&'static str> {
     match kind {
-        "row of a map" => maps::row_fields().collect(),
-        "map element" => maps::element_fields().collect(),
+        "row of a map" => words::row_fields().collect(),
+        "map element" => words::element_fields().collect(),
         "probe" => vec!["name"],
         _ => Vec::new(),
     }
@@ -363,10 +303,4 @@ fn plain(text: &str) -> String {
         Some(first) => first.to_lowercase().chain(chars).collect(),
         None => text,
     }
-}
-
-/// Names an event with its article: "a `kernel` event", "an `api` event".
-pub(crate) fn an_event(name: &str) -> String {
-    let article = if name.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" };
-    format!("{article} `{name}` event")
 }

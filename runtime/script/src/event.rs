@@ -1,6 +1,6 @@
 //! A GPU event as a value of the interpreter, for `interpret(|k| …)`; its fields follow the schema.
 
-use crate::errors::Failure;
+use crate::failure::Failure;
 use crate::host::EventView;
 use crate::maps::{Stack, to_dynamic};
 use crate::operators::Symbols;

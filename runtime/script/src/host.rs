@@ -34,14 +34,54 @@ pub trait Host {
     fn fit(&mut self, texts: &[String], beside: usize) -> Vec<String>;
     /// Draws the map `name`, whose first key is a stack, to `path`. Errors are sentences.
     fn flamegraph(&mut self, path: &str, name: &str) -> Result<(), String>;
-    /// Returns a number about the run, such as `launches` or `own_cost_ns`; `None` if unknown.
-    fn builtin(&mut self, name: &str) -> Option<Value>;
+    /// Returns a number about the run; `None` if it isn't known.
+    fn number(&mut self, number: RunNumber) -> Option<Value>;
     /// Switches the `declared`-th probe of the script on or off.
     fn switch(&mut self, declared: u32, on: bool);
     /// Returns for how many nanoseconds the GPU with this UUID ran kernels; `None` if it ran none.
     fn busy_nanos_of(&mut self, uuid: &str) -> Option<i64>;
     /// Ends the run with this exit status.
     fn exit(&mut self, code: i64);
+}
+
+macro_rules! run_numbers {
+    ($($number:ident $name:literal)*) => {
+        /// A number about the run, which scripts read by a function without arguments.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum RunNumber {
+            $($number,)*
+        }
+
+        impl RunNumber {
+            pub const ALL: &[RunNumber] = &[$(RunNumber::$number),*];
+
+            /// Returns the function's name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(RunNumber::$number => $name,)*
+                }
+            }
+        }
+    };
+}
+
+run_numbers! {
+    Launches "launches"
+    Joined "joined"
+    Failed "failed"
+    Lost "lost"
+    Kernels "kernels"
+    Losses "losses"
+    GpuBusyNanos "gpu_busy_ns"
+    GpuBusyShare "gpu_busy_share"
+    GpuTimeNanos "gpu_time_ns"
+    CollectorCostNanos "collector_cost_ns"
+    TracerCostNanos "tracer_cost_ns"
+    StacksTaken "stacks_taken"
+    KeptPrograms "kept_programs"
+    OwnCostNanos "own_cost_ns"
+    ElapsedNanos "elapsed_ns"
+    OutputIsJson "output_is_json"
 }
 
 /// A GPU event, for `interpret(|k| …)`.

@@ -1,13 +1,15 @@
 //! Runs the handlers that need all of Rhai, and creates the engine, which also runs the top level.
 
-use crate::errors::{self, Failure};
+use crate::errors::{self, MOST_ELEMENTS, MOST_TEXT_MIB};
+use crate::failure::Failure;
 use crate::handler::map_name;
-use crate::host::{EventView, Host};
+use crate::host::{EventView, Host, RunNumber};
 use crate::maps::{self, MapRef, Taken, Top};
 use crate::operators::{self, Symbols};
 use crate::session::Shared;
 use crate::width::WIDTHS;
-use crate::{declare, event, static_check, units};
+use crate::words::DISABLED;
+use crate::{declare, event, units};
 use rhai::{Array, Dynamic, Engine, EvalAltResult, Identifier, Map, OptimizationLevel, Position, Scope};
 use std::any::TypeId;
 use std::cell::{Cell, RefCell};
@@ -25,11 +27,6 @@ use xputrace_model::table::Value;
 const STAGING_OPERATIONS: u64 = 5_000_000;
 /// Maximum number of operations for one run of a handler.
 const HANDLER_OPERATIONS: u64 = 50_000_000;
-
-/// Maximum size of a text, and of all texts of a list or object: the rows of a map may have 65,536 keys of 512 bytes.
-pub(crate) const MOST_TEXT_MIB: usize = 64;
-/// Maximum number of elements of a list.
-pub(crate) const MOST_ELEMENTS: usize = 1 << 20;
 
 /// Maximum time for one run of a handler: operations on long lists take long.
 const HANDLER_TIME: Duration = Duration::from_secs(60);
@@ -163,7 +160,7 @@ pub(crate) fn engine(session: &Shared) -> Engine {
     engine.set_max_string_size(MOST_TEXT_MIB << 20);
     engine.set_max_array_size(MOST_ELEMENTS);
     engine.set_max_map_size(1 << 16);
-    for name in ["eval", "sleep", "timestamp", "mixin"] {
+    for name in DISABLED {
         engine.disable_symbol(name);
     }
     resolve_maps(&mut engine, session);
@@ -275,12 +272,12 @@ fn register_output(engine: &mut Engine, session: &Shared) {
         let busy = host.borrow_mut().busy_nanos_of(uuid);
         Ok(busy.map_or(Dynamic::UNIT, Dynamic::from))
     });
-    for name in static_check::BUILTINS {
-        let shared = session.clone();
-        engine.register_fn(*name, move || {
+    for number in RunNumber::ALL {
+        let (shared, name) = (session.clone(), number.name());
+        engine.register_fn(name, move || {
             let help = format!("call it in a handler: `end(|| print({name}()))`");
             let host = maps::host_for(&shared, "there are no numbers about the run yet", &help)?;
-            let value = host.borrow_mut().builtin(name).unwrap_or(Value::Missing);
+            let value = host.borrow_mut().number(*number).unwrap_or(Value::Missing);
             Ok::<_, Box<EvalAltResult>>(maps::to_dynamic(value))
         });
     }

@@ -15,28 +15,30 @@
 
 mod arguments;
 mod bundle;
-pub mod compile;
 mod declare;
 mod errors;
 mod event;
+mod failure;
 pub mod handler;
 mod host;
 mod interpreter;
 pub mod lexer;
 mod maps;
+pub mod mistakes;
 mod operators;
 mod session;
 mod source;
 mod stage;
 mod static_check;
-mod units;
-mod width;
+pub mod units;
+mod values;
+pub mod width;
+pub mod words;
 
-pub use arguments::{TAKEN, help as argument_help};
+pub use arguments::{ArgumentSpec, ArgumentValue, TAKEN, help as argument_help};
 pub use bundle::{Bundled, BundledKind, bundled, scripts, stdlib};
 pub use declare::PATTERN as PATTERN_MISTAKE;
-pub use host::{EventView, Host};
+pub use host::{EventView, Host, RunNumber};
 pub use interpreter::Interpreter;
 pub use source::{BundledLoader, Clocks, Loader};
-pub use stage::{ArgumentSpec, ArgumentValue, Loaded, load};
-pub use static_check::BUILTINS as NUMBERS;
+pub use stage::{Loaded, load};

@@ -4,9 +4,11 @@
 //! meant. After a method call on an element, Rhai writes the element back through the map's index
 //! setter, which therefore accepts anything and does nothing.
 
-use crate::errors::Failure;
+use crate::failure::Failure;
 use crate::host::Host;
 use crate::session::Shared;
+use crate::values::{Interpreted, ProbeRef};
+use crate::words::PARTS;
 use rhai::{Array, Dynamic, Engine, EvalAltResult, FuncRegistration, ImmutableString, Module};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -195,13 +197,13 @@ impl ElementRef {
                 "`+=` is applied to a missing value",
                 Some("test it first, or use a default: `x ?? 0`"),
             ),
-            _ => Failure::raise("type", format!("`+=` does not take {}", crate::declare::kind_of(&delta)), None),
+            _ => Failure::raise("type", format!("`+=` does not take {}", kind_of(&delta)), None),
         }
     }
 
     fn update(&self, kind: TableKind, value: Dynamic) -> Answer<()> {
         let Ok(n) = value.as_int() else {
-            let message = format!("`{}` takes an integer, not {}", kind.verb(), crate::declare::kind_of(&value));
+            let message = format!("`{}` takes an integer, not {}", kind.verb(), kind_of(&value));
             return Failure::raise(if value.is_unit() { "missing-value" } else { "type" }, message, None);
         };
         let host = self.map.host()?;
@@ -329,7 +331,7 @@ pub(crate) fn from_dynamic(value: &Dynamic) -> Answer<Value> {
     if let Some(element) = value.clone().try_cast::<ElementRef>() {
         return from_dynamic(&element.value()?);
     }
-    let message = format!("a map holds integers, strings, booleans and stacks, not {}", crate::declare::kind_of(value));
+    let message = format!("a map holds integers, strings, booleans and stacks, not {}", kind_of(value));
     Failure::raise("type", message, None)
 }
 
@@ -529,37 +531,6 @@ fn reads(engine: &mut Engine) {
     });
 }
 
-/// The properties of aggregations.
-const PARTS: &[&str] = &[
-    "count", "sum", "total", "min", "max", "avg", "average", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95",
-    "p99",
-];
-
-/// Properties of an element besides its parts.
-const ELEMENT: &[&str] = &["value", "human", "hex"];
-/// Properties of a row besides its parts.
-const ROW: &[&str] = &["key", "keys", "value", "human"];
-
-/// Whether an element of a map has a field.
-pub(crate) fn is_element_field(name: &str) -> bool {
-    ELEMENT.contains(&name) || PARTS.contains(&name)
-}
-
-/// Whether a row of a map has a field.
-pub(crate) fn is_row_field(name: &str) -> bool {
-    ROW.contains(&name) || PARTS.contains(&name)
-}
-
-/// Returns the fields of an element.
-pub(crate) fn element_fields() -> impl Iterator<Item = &'static str> {
-    ELEMENT.iter().chain(PARTS).copied()
-}
-
-/// Returns the fields of a row.
-pub(crate) fn row_fields() -> impl Iterator<Item = &'static str> {
-    ROW.iter().chain(PARTS).copied()
-}
-
 fn element_part(it: &ElementRef, name: &str) -> Answer<Dynamic> {
     Ok(optional(it.cell()?.and_then(|(cell, kind)| part(&cell, kind, name))))
 }
@@ -631,4 +602,24 @@ fn texts(engine: &mut Engine, session: &Shared) {
     engine.register_get("lines", |it: &mut Stack| Stack(it.0.with_lines()));
     engine.register_fn("==", |a: Stack, b: Stack| a == b);
     engine.register_fn("!=", |a: Stack, b: Stack| a != b);
+}
+
+/// Names a value's type for messages.
+pub(crate) fn kind_of(value: &Dynamic) -> &'static str {
+    match value.type_name() {
+        "()" => "`()`",
+        "i64" => "an integer",
+        "f64" => "a fraction",
+        "bool" => "a boolean",
+        "char" => "a character",
+        "string" => "text",
+        "array" => "a list",
+        "map" => "a `#{…}`",
+        "Fn" => "a function",
+        "range" | "range=" => "a range",
+        _ if value.is::<ProbeRef>() => "a probe",
+        _ if value.is::<MapRef>() => "a map",
+        _ if value.is::<Interpreted>() => "an interpreted handler",
+        _ => "a value of another type",
+    }
 }

@@ -2,12 +2,11 @@
 //!
 //! All native functions share this value; none calls back into Rhai while it is borrowed.
 
-use crate::arguments::Arguments;
+use crate::arguments::{ArgumentSpec, Arguments};
 use crate::handler::{DeclaredProbe, Function, Handler, MapDeclaration, ModuleAlias, Positions, token_at};
 use crate::host::Host;
 use crate::lexer::Tokenized;
 use crate::source::Clocks;
-use crate::stage::ArgumentSpec;
 use rhai::{AST, ASTNode, Expr, FnPtr, Module, NativeCallContext, Position, Stmt};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 //! Runs the top level of a script once and collects the handlers it declares.
 
-use crate::arguments::Arguments;
+use crate::arguments::{ArgumentSpec, Arguments};
 use crate::errors;
 use crate::handler::{Function, ModuleAlias, Staged, token_at};
 use crate::interpreter::{self, Interpreter};
@@ -22,32 +22,6 @@ pub struct Loaded {
     pub diagnostics: Vec<Diagnostic>,
     /// The arguments that `arg(…)` calls declare, in order, for `--help`.
     pub arguments: Vec<ArgumentSpec>,
-}
-
-/// A script argument, as declared by `arg(name, default, help)`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ArgumentSpec {
-    /// The name without dashes.
-    pub name: String,
-    /// Determines the type of the value on the command line.
-    pub default: ArgumentValue,
-    pub help: String,
-    pub declared_at: Label,
-}
-
-/// A script argument's value.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ArgumentValue {
-    /// A number without a unit.
-    Int(i64),
-    /// A time, or the period of a rate: its default has a unit in the script.
-    Time {
-        nanos: i64,
-        /// As written in the script or on the command line: `100ms`, `99hz`.
-        written: String,
-    },
-    Bool(bool),
-    Str(String),
 }
 
 /// Runs the top level of `main` with the script's own arguments (`--name=value`, `--name value`).

@@ -17,7 +17,7 @@ pub(crate) const NANOS: &[(&str, i64)] =
 
 /// Converts `n` of `unit` to nanoseconds; `None` for an unknown unit, an invalid rate, or a result
 /// beyond 64 bits.
-pub(crate) fn whole(n: i64, unit: &str) -> Option<i64> {
+pub fn whole(n: i64, unit: &str) -> Option<i64> {
     match unit {
         "hz" if n > 0 => Some((SECOND + n / 2) / n),
         _ => NANOS.iter().find(|(name, _)| *name == unit).and_then(|(_, nanos)| n.checked_mul(*nanos)),
@@ -25,7 +25,7 @@ pub(crate) fn whole(n: i64, unit: &str) -> Option<i64> {
 }
 
 /// Returns the unit of values from both; a number without a unit takes the other's.
-pub(crate) fn join_unit(a: Unit, b: Unit) -> Unit {
+pub fn join_unit(a: Unit, b: Unit) -> Unit {
     match (a, b) {
         (Unit::None, other) | (other, Unit::None) => other,
         (a, b) if a == b => a,
@@ -46,7 +46,7 @@ fn is_conversion(unit: Unit, divisor: i64) -> bool {
 
 /// Returns the unit of a result: sums keep it, a time divided by a time has none. `b_is` is the second number, if it is
 /// known.
-pub(crate) fn of_result(op: Alu, a: Unit, b: Unit, b_is: Option<i64>) -> Unit {
+pub fn of_result(op: Alu, a: Unit, b: Unit, b_is: Option<i64>) -> Unit {
     match (op, a, b) {
         (Alu::Div, a, _) if b_is.is_some_and(|it| is_conversion(a, it)) => Unit::None,
         (Alu::Sub, Unit::Clock, Unit::Clock) | (Alu::Mod, Unit::Clock, Unit::Nanos) => Unit::Nanos,
@@ -61,7 +61,7 @@ pub(crate) fn of_result(op: Alu, a: Unit, b: Unit, b_is: Option<i64>) -> Unit {
 }
 
 /// Returns the arithmetic operation that an operator stands for, of those that keep units in interpreted handlers.
-pub(crate) fn operation(operator: &str) -> Option<Alu> {
+pub fn operation(operator: &str) -> Option<Alu> {
     Some(match operator {
         "+" => Alu::Add,
         "-" => Alu::Sub,
@@ -88,12 +88,12 @@ pub(crate) fn of_tagged(value: &Dynamic) -> Unit {
 }
 
 /// Whether a name is a unit.
-pub(crate) fn is_unit(name: &str) -> bool {
+pub fn is_unit(name: &str) -> bool {
     whole(1, name).is_some()
 }
 
 /// Says why [`whole`] returned `None` for a unit.
-pub(crate) fn refusal(n: i64, unit: &str) -> (String, &'static str) {
+pub fn refusal(n: i64, unit: &str) -> (String, &'static str) {
     match unit {
         "hz" => (format!("{n} times a second is not a valid rate"), "a rate must be at least 1 per second: `99.hz`"),
         _ => (format!("{n} {unit} in nanoseconds exceeds 64 bits"), "the longest time is 292 years"),
@@ -101,7 +101,7 @@ pub(crate) fn refusal(n: i64, unit: &str) -> (String, &'static str) {
 }
 
 /// The diagnostic for a unit applied to what is a time already.
-pub(crate) fn of_a_time(unit: &str, label: Label) -> Diagnostic {
+pub fn of_a_time(unit: &str, label: Label) -> Diagnostic {
     let diagnostic = Diagnostic::error("unit", format!("this is a time already, so `.{unit}` makes no sense"), label);
     match unit {
         "hz" => diagnostic.help("a rate is `1.s / time`"),
@@ -110,7 +110,7 @@ pub(crate) fn of_a_time(unit: &str, label: Label) -> Diagnostic {
 }
 
 /// Lists the units, for messages.
-pub(crate) fn names() -> String {
+pub fn names() -> String {
     NANOS.iter().map(|it| it.0).chain(["hz"]).collect::<Vec<_>>().join(", ")
 }
 

@@ -5,10 +5,10 @@
 
 /// An integer width: the property's name, its bits, and whether it is signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Width {
-    pub(crate) name: &'static str,
-    pub(crate) bits: u32,
-    pub(crate) signed: bool,
+pub struct Width {
+    pub name: &'static str,
+    pub bits: u32,
+    pub signed: bool,
 }
 
 const fn width(name: &'static str, bits: u32, signed: bool) -> Width {
@@ -16,7 +16,7 @@ const fn width(name: &'static str, bits: u32, signed: bool) -> Width {
 }
 
 /// Every width. `i64` changes nothing: it says that all 64 bits are meant.
-pub(crate) const WIDTHS: &[Width] = &[
+pub const WIDTHS: &[Width] = &[
     width("i8", 8, true),
     width("u8", 8, false),
     width("i16", 16, true),
@@ -28,22 +28,22 @@ pub(crate) const WIDTHS: &[Width] = &[
 
 impl Width {
     /// Returns the width of a property.
-    pub(crate) fn of(name: &str) -> Option<Width> {
+    pub fn of(name: &str) -> Option<Width> {
         WIDTHS.iter().copied().find(|it| it.name == name)
     }
 
     /// Returns the width of an integer of so many bytes; `None` for all 64 bits.
-    pub(crate) fn of_bytes(bytes: u32, signed: bool) -> Option<Width> {
+    pub fn of_bytes(bytes: u32, signed: bool) -> Option<Width> {
         WIDTHS.iter().copied().find(|it| it.bits == 8 * bytes && it.signed == signed && it.above() > 0)
     }
 
     /// Returns the number of bits above it.
-    pub(crate) fn above(self) -> u32 {
+    pub fn above(self) -> u32 {
         64 - self.bits
     }
 
     /// Returns the low bits of an integer, sign-extended if the width is signed.
-    pub(crate) fn of_integer(self, n: i64) -> i64 {
+    pub fn of_integer(self, n: i64) -> i64 {
         let high = n << self.above();
         if self.signed { high >> self.above() } else { (high as u64 >> self.above()) as i64 }
     }

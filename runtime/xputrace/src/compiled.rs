@@ -17,10 +17,11 @@ use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Severity, SourceFile, Sources};
 use xputrace_model::plan::{Plan, ProbeScope, ReturnWay};
 use xputrace_model::stack::PythonFrames;
+use xputrace_compiler::{Wishes, compile};
 use xputrace_nvidia_tracer::programs;
 use xputrace_nvidia_tracer::twins;
 use xputrace_nvidia_tracer::ways::{self, WaySubject};
-use xputrace_script::{ArgumentSpec, BundledLoader, Clocks, Interpreter, Loader, compile};
+use xputrace_script::{ArgumentSpec, BundledLoader, Clocks, Interpreter, Loader};
 
 /// A script without errors: ready to run.
 pub struct Compiled {
@@ -85,7 +86,7 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Compiled> {
     }
     // Python frames beside native ones are shown if a recording has them; a script that names them needs them.
     let python = run.options.naming.python != PythonFrames::Off && run.options.replay.is_none();
-    let wishes = compile::Wishes {
+    let wishes = Wishes {
         python,
         window: run.options.window.is_limited(),
         hits: run.has_target() && !run.options.quiet,
@@ -93,7 +94,7 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Compiled> {
         other_loaders: run.options.loaders.is_some(),
         chooses_way: run.starts_programs(),
     };
-    let (plan, compiled) = compile::compile(&loaded.staged, catalog, wishes);
+    let (plan, compiled) = compile(&loaded.staged, catalog, wishes);
     let diagnostics: Vec<Diagnostic> = loaded.diagnostics.into_iter().chain(compiled).collect();
     console::diagnose(&diagnostics, &loaded.staged.sources, run.options.quiet);
     if diagnostics.iter().any(|it| it.severity == Severity::Error) {

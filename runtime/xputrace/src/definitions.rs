@@ -42,8 +42,8 @@ pub fn print() -> Result<ExitCode> {
     for (head, meaning) in FUNCTIONS {
         let _ = write!(text, "\n/// {meaning}\nfn {head};\n");
     }
-    for name in xputrace_script::NUMBERS {
-        let _ = write!(text, "\n/// A number about the run.\nfn {name}() -> int;\n");
+    for number in xputrace_script::RunNumber::ALL {
+        let _ = write!(text, "\n/// A number about the run.\nfn {}() -> int;\n", number.name());
     }
     console::print(text)?;
     Ok(ExitCode::SUCCESS)

@@ -7,7 +7,7 @@ use crate::console;
 use anyhow::{Result, anyhow, bail};
 use std::process::ExitCode;
 use xputrace_linux::{LiveCatalog, list_functions, list_tracepoints, list_usdt, with_descendants};
-use xputrace_model::api::{Function, Parameter, functions_like};
+use xputrace_model::api::{self, Function, Parameter};
 use xputrace_model::catalog::{Catalog, glob};
 use xputrace_model::listing::Listed;
 use xputrace_model::schema::{Event, HostEvent};
@@ -76,7 +76,7 @@ fn calls(pattern: &str) -> Result<Vec<Listed>> {
         own: it.parameters.iter().map(parameter).collect(),
         ..Listed::new(API, format!("api:{}", it.name()))
     };
-    Ok(functions_like(pattern).map(listed).collect())
+    Ok(api::matching(pattern).map(listed).collect())
 }
 
 /// Lists the places in kernels.

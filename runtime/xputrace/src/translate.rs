@@ -12,7 +12,8 @@ use xputrace_boundary::read;
 use xputrace_bpftrace::{SyntaxError, Translation};
 use xputrace_linux::LiveCatalog;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Severity, SourceFile, Sources};
-use xputrace_script::{BundledLoader, compile};
+use xputrace_compiler::{MISSING_PLACES, Wishes, compile};
+use xputrace_script::BundledLoader;
 
 /// More than anybody writes.
 pub const MOST_SCRIPT_BYTES: u64 = 16 << 20;
@@ -55,8 +56,8 @@ fn status(translation: &Translation) -> ExitCode {
 fn mistakes_of(translation: &Translation) -> (Vec<Diagnostic>, Sources) {
     let source = SourceFile { name: "translation".into(), text: translation.text.clone() };
     let loaded = xputrace_script::load(source, &[], Rc::new(BundledLoader));
-    let (_, compiled) = compile::compile(&loaded.staged, &LiveCatalog::new(), compile::Wishes::default());
-    let is_of_elsewhere = |code| code == xputrace_script::PATTERN_MISTAKE || compile::MISSING_PLACES.contains(&code);
+    let (_, compiled) = compile(&loaded.staged, &LiveCatalog::new(), Wishes::default());
+    let is_of_elsewhere = |code| code == xputrace_script::PATTERN_MISTAKE || MISSING_PLACES.contains(&code);
     let all = loaded.diagnostics.into_iter().chain(compiled);
     let mistakes = all.filter(|it| it.severity == Severity::Error && !is_of_elsewhere(it.code)).collect();
     (mistakes, loaded.staged.sources)

@@ -21,8 +21,8 @@ use xputrace_pipeline::{
     DeviceLayout, DeviceSite, EngineMaps, HandlerState, Limits, Outputs, Pipeline, ProcessIndex, ProcessInfo, Sink,
 };
 use xputrace_render::{Context, json, text};
+use xputrace_compiler::{Wishes, compile};
 use xputrace_replay::ReplaySink;
-use xputrace_script::compile::{Wishes, compile};
 use xputrace_script::{BundledLoader, load, scripts};
 use xputrace_wire::device::DeviceCopy;
 

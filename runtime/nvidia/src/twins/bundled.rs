@@ -7,7 +7,7 @@ use std::rc::Rc;
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::diagnostic::SourceFile;
 use xputrace_model::plan::Detail;
-use xputrace_script::compile::{Wishes, compile};
+use xputrace_compiler::{Wishes, compile};
 use xputrace_script::{Bundled, BundledLoader, load, scripts};
 use xputrace_twins::{Gpu, TwinText, Wanted};
 use xputrace_wire::device::{Codec, Portability, Ptx};

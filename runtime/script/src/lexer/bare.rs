@@ -1,6 +1,6 @@
 //! Handlers that name no event and read its fields by their names alone: `uprobe("libc:malloc", || @[comm].count())`.
 
-use super::token::{Kind, Token};
+use super::token::{Kind, Token, closing};
 use rustc_hash::FxHashSet;
 use xputrace_model::schema::Event;
 
@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
             return None;
         }
         let event = self.declared(open)?;
-        let end = super::closing(self.text, self.tokens, *open.last()?)?;
+        let end = closing(self.text, self.tokens, *open.last()?)?;
         let names = (bars + 1..end).filter(|at| self.is_field(*at, event));
         let (own, fields) = names.partition(|at| own.contains(self.slice(*at)));
         Some(BareHandler { bars, fields, own })
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
     /// Returns the words between the parentheses that open at `open`.
     fn listed(&self, open: usize) -> Vec<&'a str> {
         let end = match self.slice(open) {
-            "(" => super::closing(self.text, self.tokens, open).unwrap_or(open),
+            "(" => closing(self.text, self.tokens, open).unwrap_or(open),
             _ => open,
         };
         (open..end).map(|at| self.word(at)).filter(|it| !it.is_empty()).collect()

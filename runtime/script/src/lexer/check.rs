@@ -3,6 +3,7 @@
 
 use super::token::{Kind, Token};
 use super::{bare, bpftrace};
+use crate::words;
 use std::ops::Range;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
 
@@ -230,7 +231,7 @@ impl Checker<'_> {
 
     fn name(&mut self, at: usize) {
         let name = self.slice(at);
-        if name == "fn" && crate::declare::names().any(|it| it == self.word(at + 1)) {
+        if name == "fn" && words::declaring().any(|it| it == self.word(at + 1)) {
             let message =
                 format!("`{}` is a function of xputrace, which this definition would hide", self.word(at + 1));
             return self.say(at + 1, "taken-name", message, &["give the function another name"]);
@@ -359,7 +360,7 @@ impl Checker<'_> {
     /// Reports `uprobe("libc:malloc" |e| …)`, whose bars would be operators.
     fn missing_comma_before_handler(&mut self, at: usize) -> bool {
         let (Some(before), Some(open)) = (at.checked_sub(1), self.open.last().copied()) else { return false };
-        let declares = open > 0 && crate::declare::names().any(|it| it == self.word(open - 1));
+        let declares = open > 0 && words::declaring().any(|it| it == self.word(open - 1));
         let is_bar = |it: usize| matches!(self.slice(it), "|" | "||");
         let ends = matches!(self.slice(before), "}" | "]") || self.ends_operand(before);
         if !is_bar(at) || !declares || self.slice(open) != "(" || !ends || (open..at).any(is_bar) {

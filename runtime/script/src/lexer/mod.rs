@@ -22,44 +22,16 @@
 mod bare;
 mod bpftrace;
 mod check;
+mod imports;
 mod rewrite;
 #[cfg(test)]
 mod tests;
 mod token;
 
-use crate::handler::Positions;
-pub(crate) use rewrite::{MODULE_FUNCTION, takes_maps};
+pub(crate) use imports::Import;
+pub(crate) use rewrite::MOST_POSITIONS;
+pub use rewrite::{Dialect, Lexed};
 use xputrace_model::diagnostic::{Diagnostic, FileId};
-
-/// The reader that a text is rewritten for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
-    /// What `compile` reads: maps are plain variables.
-    Compiled,
-    /// What Rhai runs: a map is a handle, and `.value` reads or writes its contents.
-    Interpreted,
-}
-
-/// A text that Rhai can parse, and its positions in the original.
-#[derive(Clone, Debug, Default)]
-pub struct Lexed {
-    pub text: String,
-    pub positions: Positions,
-    /// The variables that stand for maps, each once, in order of first use.
-    pub map_variables: Vec<String>,
-}
-
-/// Maximum line and column that Rhai's positions can hold.
-pub(crate) const MOST_POSITIONS: usize = u16::MAX as usize;
-
-impl Lexed {
-    /// Returns the first place in the user's text that Rhai's positions cannot express.
-    pub(crate) fn too_far(&self) -> Option<usize> {
-        let long = self.text.lines().position(|it| it.len() > MOST_POSITIONS && it.chars().count() > MOST_POSITIONS);
-        let line = long.or_else(|| (self.positions.lines.len() > MOST_POSITIONS).then_some(MOST_POSITIONS))?;
-        Some(self.positions.user_offset(self.positions.lines[line]))
-    }
-}
 
 /// A tokenized text, for all later steps.
 #[derive(Clone, Debug, Default)]
@@ -87,7 +59,7 @@ impl Tokenized {
     /// Returns the imports. They are removed from what Rhai parses, because it would forget a
     /// module before the handlers that use it run.
     pub(crate) fn imports(&self) -> Vec<Import> {
-        imports(&self.text, &self.tokens)
+        imports::imports(&self.text, &self.tokens)
     }
 
     /// Returns how the second argument is written, in the call whose parenthesis is the first token
@@ -100,55 +72,6 @@ impl Tokenized {
 
 /// Codes of mistakes that [`rewrite`] repairs, so that checking can continue.
 pub(crate) const REPAIRED: &[&str] = &["unit", "field-arrow"];
-
-/// A top-level `import "name" as alias`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Import {
-    pub(crate) name: String,
-    pub(crate) alias: Option<String>,
-    /// The name with its quotes.
-    pub(crate) name_span: std::ops::Range<usize>,
-    /// The whole statement without its semicolon.
-    span: std::ops::Range<usize>,
-}
-
-/// Returns the token that closes the bracket at `open`.
-fn closing(text: &str, tokens: &[token::Token], open: usize) -> Option<usize> {
-    let mut depth = 0usize;
-    for (at, token) in tokens.iter().enumerate().skip(open) {
-        match (token.kind, &text[token.span.clone()]) {
-            (token::Kind::TemplateStart, _) | (token::Kind::Symbol, "[" | "(" | "{" | "#{" | "?[") => depth += 1,
-            (token::Kind::TemplateEnd, _) | (token::Kind::Symbol, "]" | ")" | "}") => depth = depth.checked_sub(1)?,
-            _ => {}
-        }
-        if depth == 0 {
-            return Some(at);
-        }
-    }
-    None
-}
-
-fn imports(text: &str, tokens: &[token::Token]) -> Vec<Import> {
-    let slice = |at: usize| tokens.get(at).map_or("", |it: &token::Token| &text[it.span.clone()]);
-    let is_name =
-        |at: usize| tokens.get(at).is_some_and(|it| it.kind == token::Kind::Text) && slice(at).starts_with('"');
-    let mut found = Vec::new();
-    for at in 0..tokens.len() {
-        if slice(at) != "import" || tokens[at].kind != token::Kind::Identifier || !is_name(at + 1) {
-            continue;
-        }
-        let alias = (slice(at + 2) == "as").then(|| slice(at + 3).to_owned());
-        let last = if alias.is_some() { at + 3 } else { at + 1 };
-        let Some(end) = tokens.get(last).map(|it| it.span.end) else { continue };
-        found.push(Import {
-            name: slice(at + 1).trim_matches('"').to_owned(),
-            alias,
-            name_span: tokens[at + 1].span.clone(),
-            span: tokens[at].span.start..end,
-        });
-    }
-    found
-}
 
 /// How an integer argument with a unit is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,7 +108,7 @@ fn second_argument(text: &str, tokens: &[token::Token]) -> Option<Written> {
 
 /// Returns the integers and quoted strings of a text, each once, as written; integers also with a
 /// leading minus.
-pub(crate) fn literals(text: &str) -> Vec<String> {
+pub fn literals(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for token in token::tokens(text) {
         let written = &text[token.span.clone()];

@@ -1,17 +1,44 @@
 //! The rewriting: tokens in, text and positions out.
 
 use super::bare::{self, BareHandler};
-use super::token::{Kind, SHEBANG, Token, byte_order_mark};
-use super::{Dialect, Lexed};
-use crate::declare::SWITCHING;
-use crate::handler::{BARE_EVENT, BARE_MAP};
+use super::imports::imports;
+use super::token::{Kind, SHEBANG, Token, byte_order_mark, closing};
+use crate::handler::{BARE_EVENT, BARE_MAP, Positions};
 use crate::units;
+use crate::words::{MODULE_FUNCTION, SWITCHING, takes_maps};
 use std::collections::BTreeMap;
 use xputrace_model::plan::HostEvent;
 use xputrace_model::table::TableKind;
 
-/// What the function `module` is to Rhai, which reserves that word.
-pub(crate) const MODULE_FUNCTION: &str = "module_event";
+/// The reader that a text is rewritten for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// What `compile` reads: maps are plain variables.
+    Compiled,
+    /// What Rhai runs: a map is a handle, and `.value` reads or writes its contents.
+    Interpreted,
+}
+
+/// A text that Rhai can parse, and its positions in the original.
+#[derive(Clone, Debug, Default)]
+pub struct Lexed {
+    pub text: String,
+    pub positions: Positions,
+    /// The variables that stand for maps, each once, in order of first use.
+    pub map_variables: Vec<String>,
+}
+
+/// Maximum line and column that Rhai's positions can hold.
+pub(crate) const MOST_POSITIONS: usize = u16::MAX as usize;
+
+impl Lexed {
+    /// Returns the first place in the user's text that Rhai's positions cannot express.
+    pub(crate) fn too_far(&self) -> Option<usize> {
+        let long = self.text.lines().position(|it| it.len() > MOST_POSITIONS && it.chars().count() > MOST_POSITIONS);
+        let line = long.or_else(|| (self.positions.lines.len() > MOST_POSITIONS).then_some(MOST_POSITIONS))?;
+        Some(self.positions.user_offset(self.positions.lines[line]))
+    }
+}
 
 /// Words that Rhai reserves but that make good field names.
 const RESERVED: &[&str] = &[
@@ -80,15 +107,6 @@ const RESERVED: &[&str] = &[
     "yield",
 ];
 
-/// Functions that take a map or element itself. All others get its value; the value of a map with
-/// keys is the map itself.
-const TAKE_MAPS: &[&str] = &["print", "flamegraph", "clear", "remove", "len", "is_empty"];
-
-/// Whether a function takes a map itself, and not its value. Such a function stores nothing into it.
-pub(crate) fn takes_maps(function: &str) -> bool {
-    TAKE_MAPS.contains(&function)
-}
-
 /// Whether a method of a map or an element is called for what it does.
 fn acts_on_map(method: &str) -> bool {
     matches!(method, "remove" | "clear" | "take") || TableKind::of_method(method).is_some()
@@ -101,7 +119,7 @@ pub(super) fn rewrite(text: &str, tokens: &[Token], dialect: Dialect) -> Lexed {
     for at in (0..tokens.len()).rev() {
         plan.token(at, dialect);
     }
-    for import in super::imports(text, tokens) {
+    for import in imports(text, tokens) {
         plan.remove(import.span);
     }
     let mut out = Writer::default();
@@ -364,7 +382,7 @@ impl Plan<'_> {
 
     /// Returns the token that closes the bracket at `open`.
     fn closing(&self, open: usize) -> Option<usize> {
-        super::closing(self.text, self.tokens, open)
+        closing(self.text, self.tokens, open)
     }
 
     /// Names the event of a handler `|| …` that reads its fields by their names alone.

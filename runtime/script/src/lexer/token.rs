@@ -53,6 +53,22 @@ pub(super) fn byte_order_mark(text: &str) -> usize {
     if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 }
 }
 
+/// Returns the token that closes the bracket at `open`.
+pub(super) fn closing(text: &str, tokens: &[Token], open: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    for (at, token) in tokens.iter().enumerate().skip(open) {
+        match (token.kind, &text[token.span.clone()]) {
+            (Kind::TemplateStart, _) | (Kind::Symbol, "[" | "(" | "{" | "#{" | "?[") => depth += 1,
+            (Kind::TemplateEnd, _) | (Kind::Symbol, "]" | ")" | "}") => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+    None
+}
+
 /// Returns all tokens of `text`.
 pub(super) fn tokens(text: &str) -> Vec<Token> {
     let mut scanner = Scanner { text, at: byte_order_mark(text), tokens: Vec::new(), braces: Vec::new() };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use xputrace_model::output::{Output, Piece};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, Table, TableDef, TableKind, Value};
-use xputrace_script::Host;
+use xputrace_script::{Host, RunNumber};
 
 #[derive(Default)]
 pub(crate) struct FakeHost {
@@ -129,8 +129,8 @@ impl Host for FakeHost {
         Ok(())
     }
 
-    fn builtin(&mut self, name: &str) -> Option<Value> {
-        (name == "launches").then_some(Value::Int(12))
+    fn number(&mut self, number: RunNumber) -> Option<Value> {
+        (number == RunNumber::Launches).then_some(Value::Int(12))
     }
 
     fn switch(&mut self, declared: u32, on: bool) {

@@ -2,6 +2,7 @@
 
 use super::RunState;
 use std::time::Duration;
+use xputrace_script::RunNumber;
 use xputrace_wire::totals::CollectorTotals;
 
 /// Minimum number of launches for a cost estimate: the collector times one in 64.
@@ -17,27 +18,29 @@ pub fn refresh(state: &mut RunState, totals: &[CollectorTotals], elapsed: Durati
     let sum = |of: fn(&CollectorTotals) -> u64| totals.iter().map(of).fold(0, u64::saturating_add) as i64;
     let elapsed_ns = elapsed.as_nanos() as i64;
     let busy = state.pipeline.busy_nanos() as i64;
-    let values = [
-        ("elapsed_ns", elapsed_ns),
-        ("gpu_busy_ns", busy),
-        ("gpu_time_ns", gpu_time as i64),
-        ("gpu_busy_share", busy.saturating_mul(1000).checked_div(elapsed_ns).unwrap_or(0)),
-        ("launches", launches.made as i64),
-        ("joined", launches.joined as i64),
-        ("failed", launches.failed as i64),
-        ("lost", launches.lost as i64),
-        ("kernels", kernels as i64),
-        ("tracer_cost_ns", own_cpu_nanos()),
-        ("stacks_taken", sum(|it| it.stacks)),
-        ("kept_programs", state.stacks.n_programs() as i64),
-    ];
-    state.builtins.extend(values);
     // An estimate from a handful of samples means nothing.
-    if sum(CollectorTotals::launches) >= LEAST_LAUNCHES {
-        let inside = sum(|it| it.callback_nanos);
-        let costs = [("collector_cost_ns", inside), ("own_cost_ns", inside.saturating_add(own_cpu_nanos()))];
-        state.builtins.extend(costs);
-    }
+    let is_estimated = sum(CollectorTotals::launches) >= LEAST_LAUNCHES;
+    let inside = sum(|it| it.callback_nanos);
+    let kept_programs = state.stacks.n_programs() as i64;
+    let value = |number: RunNumber| match number {
+        RunNumber::Launches => Some(launches.made as i64),
+        RunNumber::Joined => Some(launches.joined as i64),
+        RunNumber::Failed => Some(launches.failed as i64),
+        RunNumber::Lost => Some(launches.lost as i64),
+        RunNumber::Kernels => Some(kernels as i64),
+        RunNumber::GpuBusyNanos => Some(busy),
+        RunNumber::GpuBusyShare => Some(busy.saturating_mul(1000).checked_div(elapsed_ns).unwrap_or(0)),
+        RunNumber::GpuTimeNanos => Some(gpu_time as i64),
+        RunNumber::CollectorCostNanos => is_estimated.then_some(inside),
+        RunNumber::TracerCostNanos => Some(own_cpu_nanos()),
+        RunNumber::OwnCostNanos => is_estimated.then(|| inside.saturating_add(own_cpu_nanos())),
+        RunNumber::StacksTaken => Some(sum(|it| it.stacks)),
+        RunNumber::KeptPrograms => Some(kept_programs),
+        RunNumber::ElapsedNanos => Some(elapsed_ns),
+        // They are known when they are asked for.
+        RunNumber::Losses | RunNumber::OutputIsJson => None,
+    };
+    state.numbers.extend(RunNumber::ALL.iter().filter_map(|it| Some((*it, value(*it)?))));
 }
 
 fn own_cpu_nanos() -> i64 {

@@ -6,7 +6,7 @@ use xputrace_model::output::Output;
 use xputrace_model::plan::MapAction;
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{Table, TableId, TableKind, Value};
-use xputrace_script::Host;
+use xputrace_script::{Host, RunNumber};
 
 impl RunState {
     fn known(&self, name: &str) -> Result<TableId, String> {
@@ -101,13 +101,13 @@ impl Host for RunState {
         self.pipeline.busy_nanos_of(uuid).map(|it| it as i64)
     }
 
-    fn builtin(&mut self, name: &str) -> Option<Value> {
-        match name {
-            "losses" => {
+    fn number(&mut self, number: RunNumber) -> Option<Value> {
+        match number {
+            RunNumber::Losses => {
                 Some(Value::Int(self.all_losses().iter().map(|(_, _, n)| n).fold(0, u64::saturating_add) as i64))
             }
-            "output_is_json" => Some(Value::Bool(self.printer.machine_readable())),
-            _ => self.builtins.get(name).map(|it| Value::Int(*it)),
+            RunNumber::OutputIsJson => Some(Value::Bool(self.printer.machine_readable())),
+            _ => self.numbers.get(&number).map(|it| Value::Int(*it)),
         }
     }
 

@@ -21,6 +21,7 @@ use xputrace_model::table::{Table, TableDef, TableId};
 use xputrace_pipeline::Pipeline;
 use xputrace_nvidia_tracer::drivers::Drivers;
 use xputrace_render::{Exporter, Maps, StackFile};
+use xputrace_script::RunNumber;
 use xputrace_store::Store;
 use xputrace_symbols::Omission;
 
@@ -37,7 +38,7 @@ pub struct RunState {
     /// Set by `exit(code)`.
     pub exit: Option<i64>,
     /// Built-in values by name, as last computed.
-    pub builtins: HashMap<&'static str, i64>,
+    pub numbers: HashMap<RunNumber, i64>,
     pub(super) store: Store,
     /// Maps that a handler has printed, drawn or cleared.
     pub(super) shown: HashSet<TableId>,
@@ -59,7 +60,7 @@ impl RunState {
             drivers: Drivers::default(),
             losses: Losses::default(),
             exit: None,
-            builtins: HashMap::new(),
+            numbers: HashMap::new(),
             store,
             shown: HashSet::new(),
             printer,
