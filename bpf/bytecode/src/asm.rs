@@ -2,6 +2,7 @@
 //!
 //! One method per instruction, named after the verifier's mnemonics; nothing is optimized.
 
+use crate::helper;
 use crate::id::BpfMapId;
 use crate::image::Line;
 use crate::insn::{self, Alu, Cond, Insn, Reg, Size, class, mode};
@@ -158,6 +159,23 @@ impl Assembler {
     pub fn jump_if_imm(&mut self, cond: Cond, dst: Reg, imm: i32, label: Label) {
         self.jumps.push((self.here(), label));
         self.push(class::JMP | cond as u8, dst, Reg::R0, 0, imm);
+    }
+
+    /// Sets R0 to the address of the only element of an array, or jumps if there is none. Writes the array's key at `key` on
+    /// the stack, and clobbers R1 to R5.
+    pub fn find_only(&mut self, array: BpfMapId, key: i16, none: Label) {
+        self.st_imm(Size::W, Reg::FP, key, 0);
+        self.ld_map(Reg::R1, array);
+        self.mov(Reg::R2, Reg::FP);
+        self.alu_imm(Alu::Add, Reg::R2, key.into());
+        self.call(helper::MAP_LOOKUP_ELEM);
+        self.jump_if_imm(Cond::Eq, Reg::R0, 0, none);
+    }
+
+    /// Loads the only word of an array into R0, or jumps if there is none; as [`Assembler::find_only`].
+    pub fn load_only(&mut self, array: BpfMapId, key: i16, none: Label) {
+        self.find_only(array, key, none);
+        self.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
     }
 
     /// `r0 = helper(r1, …, r5)`; clobbers R1 to R5.

@@ -22,7 +22,7 @@ pub const MOST_RULES: u32 = 1024;
 const ARGUMENT_BYTES: usize = 16;
 /// Size of a rule.
 pub const RULE_BYTES: usize = MOST_ARGUMENTS * ARGUMENT_BYTES;
-/// Bytes of the program's stack that [`Reader::argument`] overwrites.
+/// Bytes of the program's stack that [`ArgumentReader::argument`] overwrites.
 pub const SCRATCH_BYTES: i16 = 32;
 /// The cookie's upper half is the number of a rule.
 const RULE_SHIFT: i32 = 32;
@@ -140,7 +140,7 @@ impl Argument {
 }
 
 /// Emits readers of arguments into a program.
-pub struct Reader<'a> {
+pub struct ArgumentReader<'a> {
     pub asm: &'a mut Assembler,
     /// The map of rules.
     pub rules: BpfMapId,
@@ -160,7 +160,7 @@ mod slot {
     pub(super) const HALF: i16 = 16;
 }
 
-impl Reader<'_> {
+impl ArgumentReader<'_> {
     /// Sets R0 to an argument. Jumps to `absent` if the place has none, and to `unreadable` if its memory cannot be read.
     /// Clobbers R1 to R5.
     ///

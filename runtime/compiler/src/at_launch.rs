@@ -1,6 +1,6 @@
 //! What is known of a launch when its call has only begun: at the collector's marker function, in Linux.
 
-use super::typed::Source;
+use super::typed::ValueSource;
 use xputrace_model::context::word;
 
 /// Where a field's value is then.
@@ -9,7 +9,7 @@ pub(super) enum AtLaunch {
     /// In the word that it has in the event.
     Word,
     /// Elsewhere.
-    Source(Source),
+    Source(ValueSource),
     /// Nowhere, and why.
     Later(&'static str),
 }
@@ -21,10 +21,10 @@ const BY_TRACER: AtLaunch = AtLaunch::Later("the tracer adds it after the call r
 pub(super) fn at_launch(field: &str) -> Option<AtLaunch> {
     Some(match field {
         "time" | "start" | "grid" | "block" | "dynamic_shared" | "device" | "context" | "stream" => AtLaunch::Word,
-        "pid" => AtLaunch::Source(Source::Pid),
-        "tid" => AtLaunch::Source(Source::Tid),
-        "comm" => AtLaunch::Source(Source::Comm),
-        "symbol" => AtLaunch::Source(Source::MarkerText(word::LAUNCH_SYMBOL)),
+        "pid" => AtLaunch::Source(ValueSource::Pid),
+        "tid" => AtLaunch::Source(ValueSource::Tid),
+        "comm" => AtLaunch::Source(ValueSource::Comm),
+        "symbol" => AtLaunch::Source(ValueSource::MarkerText(word::LAUNCH_SYMBOL)),
         "duration" | "end" | "result" => NOT_RETURNED,
         "name" => AtLaunch::Later("only the mangled name is known when the call begins"),
         "tag" => AtLaunch::Later("it can only be set there"),

@@ -58,7 +58,7 @@ fn names(unit: &Unit) -> Option<Diagnostic> {
         fields.flat_map(|it| iter::once(("", it)).chain(parts_of_launch(it).map(|part| ("launch.", part))));
     let (of, field) = with_parts
         .filter(|(of, it)| it.kind == FieldType::Name || !of.is_empty())
-        .find(|(_, it)| unit.reads().has(it))?;
+        .find(|(_, it)| unit.scan.reads.has(it))?;
     let message = format!("the handler reads `{of}{}`, which an object's run doesn't know", field.name);
     Some(error(unit.handler.declared_at.clone(), message))
 }

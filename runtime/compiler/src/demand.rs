@@ -1,11 +1,16 @@
 //! What a script makes the collector record: it follows from the fields that its handlers read.
 
+use super::device;
 use super::reads::Reads;
 use super::unit::Unit;
 use super::wishes::Wishes;
 use xputrace_model::context::word;
-use xputrace_model::plan::{Activities, Activity, Demand, Detail, Details, HostEvent, HostEvents, Place, Target};
+use xputrace_model::plan::{
+    Activities, Activity, Demand, Detail, Details, DeviceWays, HostEvent, HostEvents, Place, Switch, Target,
+};
 use xputrace_model::schema::{self, Event};
+use xputrace_script::handler::{DeclaredProbe, Staged};
+use xputrace_script::words;
 
 /// Words of an activity that only its launch tells: the thread, and what its stream is. By launches it is known, too,
 /// whether a kernel is missing between two.
@@ -56,11 +61,60 @@ fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut Demand)
     demand.details.add_if(waits, Detail::WaitedFor);
 }
 
+/// What a plan demands of the collector.
+pub(super) struct Demands {
+    /// All that it may be asked for.
+    pub(super) whole: Demand,
+    /// What of it does not depend on switches, if there are any.
+    pub(super) always: Demand,
+    pub(super) switches: Vec<Switch>,
+}
+
+impl Demands {
+    pub(super) fn of(staged: &Staged, units: &[Unit], ways: &DeviceWays, wishes: Wishes) -> Demands {
+        let switches = switches(staged, units, wishes);
+        let is_always = |it: &&Unit| !switches.iter().any(|switch| switch.declared == it.handler.declared);
+        let always = match &switches[..] {
+            [] => Demand::default(),
+            _ => demand(units.iter().filter(is_always), wishes),
+        };
+        // What the GPU did belongs to a probe that was on at its launch, whatever its handlers read.
+        let is_switched = |it| switches.iter().any(|switch| switch.demand.activities.contains(it));
+        let whole = demand(units.iter(), wishes).joining(is_switched);
+        match device::has_patched_kernels(staged, ways) {
+            true => Demands { whole: device::patched(whole), always: device::patched(always), switches },
+            false => Demands { whole, always, switches },
+        }
+    }
+}
+
+/// Returns the probes that begin off, or that a handler can switch.
+fn switches(staged: &Staged, units: &[Unit], wishes: Wishes) -> Vec<Switch> {
+    let is_held = |probe: u32| staged.handlers.iter().any(|it| it.holds.contains(&probe));
+    let declared = (0u32..).zip(&staged.probes).filter(|(_, it)| words::can_be_switched(it.event));
+    let switched = declared.filter(|(probe, it)| !it.begins_on || is_held(*probe));
+    let is_turned_elsewhere =
+        |probe| units.iter().any(|it| it.place != Place::Linux && it.handler.holds.contains(&probe));
+    let switch = |(declared, it): (u32, &DeclaredProbe)| {
+        let of_it = units.iter().filter(|it| it.handler.declared == declared);
+        let site = units.iter().find(|it| it.handler.declared == declared).map(|it| it.handler.site);
+        Switch {
+            declared,
+            name: it.name.clone(),
+            begins_on: it.begins_on,
+            is_turned_elsewhere: is_turned_elsewhere(declared),
+            demand: demand(of_it, wishes),
+            site: site.unwrap_or_default(),
+        }
+    };
+    switched.map(switch).collect()
+}
+
 /// Returns what the collector must record: it follows from the fields that the handlers read.
-pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wishes: Wishes) -> Demand {
+fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wishes: Wishes) -> Demand {
     let mut demand = Demand::default();
     for unit in units {
-        let mut reads = unit.reads().of_kernel(unit.handler.event);
+        let mut reads = unit.scan.reads.of_kernel(unit.handler.event);
         if unit.handler.options.tag.is_some() {
             reads.add(word::LAUNCH_TAG);
         }

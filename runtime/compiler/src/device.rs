@@ -78,7 +78,7 @@ fn unpatchable_handler(staged: &Staged, handler: &Handler) -> Option<Diagnostic>
             error("in which stream a launch is isn't known where kernels are patched")
                 .help("`stream` needs a twin: leave `via` out")
         }
-        event if needs_cupti(handler) => {
+        event if needs_activity_records(handler) => {
             let message =
                 format!("`{}` needs CUPTI, which can't be used in a process whose kernels are patched", event.name());
             let first = staged.handlers.iter().find(|it| it.options.via.is_some());
@@ -107,7 +107,7 @@ fn via_error(handler: &Handler, message: String) -> Diagnostic {
 }
 
 /// Whether only CUPTI tells of a handler's event. Patches tell of kernels, and the Sanitizer API of launches.
-fn needs_cupti(handler: &Handler) -> bool {
+fn needs_activity_records(handler: &Handler) -> bool {
     match handler.event {
         Event::Activity(activity) => activity != Activity::Kernel,
         Event::Launch => !Calls::LAUNCHES.contains_all(handler.options.calls()),
@@ -130,7 +130,7 @@ pub(super) fn patched(demand: Demand) -> Demand {
 }
 
 /// What CUPTI alone tells of a kernel and of a launch.
-const OF_CUPTI: [usize; 21] = [
+const OF_ACTIVITY_RECORDS: [usize; 21] = [
     word::STREAM,
     word::STREAM_KIND,
     word::STREAM_PRIORITY,
@@ -158,9 +158,9 @@ const OF_CUPTI: [usize; 21] = [
 fn fields_of_patched_kernels<'a>(units: &'a [Unit<'a>]) -> impl Iterator<Item = Diagnostic> + 'a {
     let is_one = |it: &&Unit| matches!(it.handler.event, Event::Activity(_) | Event::Launch);
     let mistake = |unit: &Unit| {
-        let reads = unit.reads();
+        let reads = &unit.scan.reads;
         let untold: Vec<&str> =
-            fields_of_cupti(unit.handler.event).filter(|it| reads.has(it)).map(|it| it.name).collect();
+            fields_of_records(unit.handler.event).filter(|it| reads.has(it)).map(|it| it.name).collect();
         let message = format!("nobody tells of these fields where kernels are patched: {}", untold.join(", "));
         let error = Diagnostic::error("via", message, unit.handler.declared_at.clone())
             .help("CUPTI does, which can't be used then: run the handler in a script of its own");
@@ -169,13 +169,13 @@ fn fields_of_patched_kernels<'a>(units: &'a [Unit<'a>]) -> impl Iterator<Item = 
     units.iter().filter(is_one).filter_map(mistake)
 }
 
-fn fields_of_cupti(event: Event) -> impl Iterator<Item = &'static Field> {
+fn fields_of_records(event: Event) -> impl Iterator<Item = &'static Field> {
     let fields = event.fields().iter().filter(move |_| event != Event::Launch).chain(schema::LAUNCH);
-    let is_of_cupti = |it: &&Field| match it.from {
-        From::Word(at) | From::Optional { value: at, .. } => OF_CUPTI.contains(&at),
+    let is_of_records = |it: &&Field| match it.from {
+        From::Word(at) | From::Optional { value: at, .. } => OF_ACTIVITY_RECORDS.contains(&at),
         From::Probe => false,
     };
-    fields.filter(is_of_cupti)
+    fields.filter(is_of_records)
 }
 
 /// Reports tags that no launch has.

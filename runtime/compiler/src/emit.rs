@@ -11,6 +11,7 @@ use rhai::Position;
 use rustc_hash::{FxHashMap, FxHashSet};
 use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, STACK_BYTES, Size, atomic, class};
 use xputrace_bytecode::{Assembler, BpfMapId, Label, Line, Program, ProgramKind, helper};
+use xputrace_model::context::ContextWords;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::ProbeId;
@@ -47,6 +48,8 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) loops: Vec<(Label, Label)>,
     /// Ends the program.
     pub(super) end: Label,
+    /// The words of the GPU context that are loaded.
+    pub(super) reads: ContextWords,
     depth: usize,
     used: i32,
     deepest: i32,
@@ -99,6 +102,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             leaving: Vec::new(),
             loops: Vec::new(),
             end,
+            reads: ContextWords::default(),
             depth: 0,
             used: 8,
             deepest: 8,
@@ -223,6 +227,12 @@ impl<'a, 'b> Emitter<'a, 'b> {
             Temporary::Register(register) => self.asm.mov(into, register),
             Temporary::Slot(slot) => self.load(into, slot),
         }
+    }
+
+    /// Loads a word of the GPU context.
+    pub(super) fn load_word(&mut self, into: Reg, word: usize) {
+        self.reads.add(word);
+        self.asm.ldx(Size::Dw, into, Reg::R6, (word * 8) as i16);
     }
 
     pub(super) fn load(&mut self, into: Reg, slot: i16) {

@@ -2,7 +2,7 @@
 
 use super::build::Engine;
 use super::emit::Emitter;
-use super::typed::{Base, Block, Expr, Inlined, Kind, MapId, Source};
+use super::typed::{Base, Expr, ExprKind, Inlined, MapId, TypedBlock, ValueSource};
 use rhai::Position;
 use xputrace_bytecode::Label;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
@@ -20,23 +20,23 @@ impl Emitter<'_, '_> {
     /// Sets R0 to the value; jumps to `missing` if there is none. Clobbers R1 to R5.
     pub(super) fn eval(&mut self, expr: &Expr, missing: Label) {
         match &expr.kind {
-            Kind::Const(n) => self.asm.mov_imm(Reg::R0, *n),
-            Kind::Literal(text) => {
+            ExprKind::Const(n) => self.asm.mov_imm(Reg::R0, *n),
+            ExprKind::Literal(text) => {
                 let id = self.build.string(text);
                 self.asm.mov_imm(Reg::R0, i64::from(id));
             }
-            Kind::Missing => self.asm.jump(missing),
-            Kind::Local(local) => self.eval_local(*local, missing),
-            Kind::Source(source) => self.source(*source, expr.at, missing),
-            Kind::Joined(inner) => {
+            ExprKind::Missing => self.asm.jump(missing),
+            ExprKind::Local(local) => self.eval_local(*local, missing),
+            ExprKind::Source(source) => self.source(*source, expr.at, missing),
+            ExprKind::Joined(inner) => {
                 self.joined(missing);
                 self.eval(inner, missing);
             }
-            Kind::Read(map, keys) => {
+            ExprKind::Read(map, keys) => {
                 self.find(*map, keys, missing);
                 self.asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
             }
-            Kind::Exchange(map, keys) => {
+            ExprKind::Exchange(map, keys) => {
                 self.find(*map, keys, missing);
                 let bpf_map = self.table(*map);
                 if self.has_copies(bpf_map) {
@@ -47,17 +47,17 @@ impl Emitter<'_, '_> {
                     self.asm.mov(Reg::R0, Reg::R1);
                 }
             }
-            Kind::Neg(value) => {
+            ExprKind::Neg(value) => {
                 self.eval_strict(value);
                 self.asm.alu_imm(Alu::Neg, Reg::R0, 0);
             }
-            Kind::Binary(op, a, b) => self.binary(*op, a, b, expr.at),
-            Kind::Coalesce(parts) => self.coalesce(parts, missing, &mut |this, part, to| this.eval(part, to)),
-            Kind::If(condition, then, otherwise) => {
+            ExprKind::Binary(op, a, b) => self.binary(*op, a, b, expr.at),
+            ExprKind::Coalesce(parts) => self.coalesce(parts, missing, &mut |this, part, to| this.eval(part, to)),
+            ExprKind::If(condition, then, otherwise) => {
                 self.if_value(condition, then, otherwise, missing, &mut |this, value, to| this.eval(value, to));
             }
-            Kind::Block(block) => self.block_value(block, missing, &mut |this, value, to| this.eval(value, to)),
-            Kind::Pick(larger, a, b) => {
+            ExprKind::Block(block) => self.block_value(block, missing, &mut |this, value, to| this.eval(value, to)),
+            ExprKind::Pick(larger, a, b) => {
                 self.two(a, b);
                 let done = self.asm.label();
                 let keep = if *larger { Cond::Sge } else { Cond::Sle };
@@ -65,24 +65,24 @@ impl Emitter<'_, '_> {
                 self.asm.mov(Reg::R0, Reg::R1);
                 self.asm.place(done);
             }
-            Kind::Abs(value) => {
+            ExprKind::Abs(value) => {
                 self.eval_strict(value);
                 let done = self.asm.label();
                 self.asm.jump_if_imm(Cond::Sge, Reg::R0, 0, done);
                 self.asm.alu_imm(Alu::Neg, Reg::R0, 0);
                 self.asm.place(done);
             }
-            Kind::Contains(..)
-            | Kind::Not(_)
-            | Kind::Compare(..)
-            | Kind::Same(..)
-            | Kind::IsMissing(_)
-            | Kind::Match(..)
-            | Kind::And(_)
-            | Kind::Or(_) => self.truth(expr),
-            Kind::Inlined(call) => self.inlined(call, missing, &mut |this, value, to| this.eval(value, to)),
+            ExprKind::Contains(..)
+            | ExprKind::Not(_)
+            | ExprKind::Compare(..)
+            | ExprKind::Same(..)
+            | ExprKind::IsMissing(_)
+            | ExprKind::Match(..)
+            | ExprKind::And(_)
+            | ExprKind::Or(_) => self.truth(expr),
+            ExprKind::Inlined(call) => self.inlined(call, missing, &mut |this, value, to| this.eval(value, to)),
             // Texts are never evaluated as a word; see `Emitter::text`.
-            Kind::UserText(..) | Kind::Hex(_) | Kind::Concat(_) => self.asm.mov_imm(Reg::R0, 0),
+            ExprKind::UserText(..) | ExprKind::Hex(_) | ExprKind::Concat(_) => self.asm.mov_imm(Reg::R0, 0),
         }
     }
 
@@ -111,7 +111,7 @@ impl Emitter<'_, '_> {
 
     /// Jumps to `missing` if the kernel's launch is unknown.
     pub(super) fn joined(&mut self, missing: Label) {
-        self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, (word::JOINED * 8) as i16);
+        self.load_word(Reg::R0, word::JOINED);
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, missing);
     }
 
@@ -129,9 +129,9 @@ impl Emitter<'_, '_> {
     fn two(&mut self, a: &Expr, b: &Expr) {
         self.eval_strict(a);
         match b.kind {
-            Kind::Const(n) => self.asm.mov_imm(Reg::R1, n),
-            Kind::Source(Source::Word(n)) if self.engine != Engine::Linux => {
-                self.asm.ldx(Size::Dw, Reg::R1, Reg::R6, (n * 8) as i16);
+            ExprKind::Const(n) => self.asm.mov_imm(Reg::R1, n),
+            ExprKind::Source(ValueSource::Word(n)) if self.engine != Engine::Linux => {
+                self.load_word(Reg::R1, n);
             }
             _ => {
                 let mark = self.mark();
@@ -146,7 +146,7 @@ impl Emitter<'_, '_> {
 
     fn binary(&mut self, op: Alu, a: &Expr, b: &Expr, at: Position) {
         let constant = match b.kind {
-            Kind::Const(n) => Some(n),
+            ExprKind::Const(n) => Some(n),
             _ => None,
         };
         match (op, constant.map(i32::try_from)) {
@@ -239,8 +239,8 @@ impl Emitter<'_, '_> {
     pub(super) fn if_value(
         &mut self,
         condition: &Expr,
-        then: &Block,
-        otherwise: &Block,
+        then: &TypedBlock,
+        otherwise: &TypedBlock,
         missing: Label,
         each: &mut dyn FnMut(&mut Self, &Expr, Label),
     ) {
@@ -253,7 +253,12 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    pub(super) fn block_value(&mut self, block: &Block, missing: Label, each: &mut dyn FnMut(&mut Self, &Expr, Label)) {
+    pub(super) fn block_value(
+        &mut self,
+        block: &TypedBlock,
+        missing: Label,
+        each: &mut dyn FnMut(&mut Self, &Expr, Label),
+    ) {
         let mark = self.mark();
         for stmt in &block.stmts {
             self.stmt(stmt);
@@ -283,7 +288,7 @@ impl Emitter<'_, '_> {
                 self.block(&call.body);
                 self.leaving.pop();
                 self.asm.place(out);
-                let value = Expr { kind: Kind::Local(result), ty: self.checked.locals[result], at: Position::NONE };
+                let value = Expr { kind: ExprKind::Local(result), ty: self.checked.locals[result], at: Position::NONE };
                 each(self, &value, missing);
             }
         }
@@ -305,27 +310,27 @@ impl Emitter<'_, '_> {
     /// Jumps to `to` if the condition equals `when`, else falls through.
     pub(super) fn branch(&mut self, expr: &Expr, when: bool, to: Label) {
         match &expr.kind {
-            Kind::Not(inner) => self.branch(inner, !when, to),
-            Kind::And(parts) => self.branch_all(parts, true, when, to),
-            Kind::Or(parts) => self.branch_all(parts, false, when, to),
-            Kind::Compare(Cond::Eq, a, b) => {
+            ExprKind::Not(inner) => self.branch(inner, !when, to),
+            ExprKind::And(parts) => self.branch_all(parts, true, when, to),
+            ExprKind::Or(parts) => self.branch_all(parts, false, when, to),
+            ExprKind::Compare(Cond::Eq, a, b) => {
                 self.equality(a, b, when, to, &mut |this, a, b, unequal| this.unequal_words(a, b, unequal));
             }
-            Kind::Same(a, b) => {
+            ExprKind::Same(a, b) => {
                 self.equality(a, b, when, to, &mut |this, a, b, unequal| this.unequal_texts(a, b, unequal));
             }
-            Kind::Compare(cond, a, b) => self.ordered(*cond, a, b, when, to),
-            Kind::IsMissing(value) => {
+            ExprKind::Compare(cond, a, b) => self.ordered(*cond, a, b, when, to),
+            ExprKind::IsMissing(value) => {
                 let missing = self.other(!when, to);
                 self.discard(value, missing);
                 self.finish_branch(missing, !when, to);
             }
-            Kind::Match(place, string, wanted) => {
+            ExprKind::Match(place, string, wanted) => {
                 let unmatched = self.other(when, to);
                 self.matched(*place, string, wanted, unmatched);
                 self.finish_branch(unmatched, when, to);
             }
-            Kind::Contains(map, keys) => {
+            ExprKind::Contains(map, keys) => {
                 let missing = self.other(when, to);
                 self.find(*map, keys, missing);
                 self.finish_branch(missing, when, to);
@@ -371,7 +376,7 @@ impl Emitter<'_, '_> {
     fn ordered(&mut self, cond: Cond, a: &Expr, b: &Expr, when: bool, to: Label) {
         let cond = if when { cond } else { inverse(cond) };
         match b.kind {
-            Kind::Const(n) if i32::try_from(n).is_ok() => {
+            ExprKind::Const(n) if i32::try_from(n).is_ok() => {
                 self.eval_strict(a);
                 self.asm.jump_if_imm(cond, Reg::R0, n as i32, to);
             }
@@ -423,7 +428,7 @@ impl Emitter<'_, '_> {
     }
 
     pub(super) fn unequal_words(&mut self, a: &Expr, b: &Expr, unequal: Label) {
-        if let Kind::Const(n) = b.kind
+        if let ExprKind::Const(n) = b.kind
             && let Ok(small) = i32::try_from(n)
         {
             self.eval(a, unequal);

@@ -3,11 +3,12 @@
 use super::build::Engine;
 use super::emit::{Emitter, SCRATCH};
 use super::probe_ctx::MARKER_SLOT;
-use super::typed::{Base, Block, Expr, Kind, LocalId, MapId, Part, Printed, Stmt, StmtKind};
+use super::typed::{Base, Expr, ExprKind, LocalId, MapId, PrintPart, Printed, Stmt, StmtKind, TypedBlock};
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::probe::TaskId;
 use xputrace_bytecode::{BpfMapId, Home, Label, helper};
+use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Arg, Form, MapAction, Piece, Print, TAG_SLOTS, record};
@@ -17,7 +18,7 @@ use xputrace_model::table::Scalar;
 const MAX_RECORD_BYTES: usize = 440;
 
 impl Emitter<'_, '_> {
-    pub(super) fn block(&mut self, block: &Block) {
+    pub(super) fn block(&mut self, block: &TypedBlock) {
         let mark = self.mark();
         for stmt in &block.stmts {
             self.stmt(stmt);
@@ -130,7 +131,7 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    fn if_stmt(&mut self, condition: &Expr, then: &Block, otherwise: &Block) {
+    fn if_stmt(&mut self, condition: &Expr, then: &TypedBlock, otherwise: &TypedBlock) {
         let (otherwise_at, done) = (self.asm.label(), self.asm.label());
         self.branch(condition, false, otherwise_at);
         self.block(then);
@@ -144,7 +145,7 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    fn unrolled(&mut self, iterations: &[Block]) {
+    fn unrolled(&mut self, iterations: &[TypedBlock]) {
         let out = self.asm.label();
         for block in iterations {
             let next = self.asm.label();
@@ -372,6 +373,8 @@ impl Emitter<'_, '_> {
         let on = self.asm.label();
         let loss = if self.engine == Engine::Gpu { Loss::DeviceRingFull } else { Loss::LinuxRingFull };
         let full = self.counts(loss, at, None, on);
+        // The tracer asks when the event ended, for what the record switches.
+        self.reads.add(word::LAUNCH_END);
         let ring = self.build.ring_map(self.engine);
         self.asm.ld_map(Reg::R1, ring);
         self.address(Reg::R2, buffer);
@@ -417,18 +420,18 @@ struct PrintRecord<'e> {
 
 impl<'e> PrintRecord<'e> {
     /// Makes room for the value of a part of a line; what is known to be missing needs none.
-    fn piece_of_line(&mut self, part: &'e Part) -> Piece {
+    fn piece_of_line(&mut self, part: &'e PrintPart) -> Piece {
         match part {
-            Part::Value { expr, .. } if matches!(expr.kind, Kind::Missing) => Piece::Text("-".into()),
+            PrintPart::Value { expr, .. } if matches!(expr.kind, ExprKind::Missing) => Piece::Text("-".into()),
             part => self.piece(part),
         }
     }
 
     /// Makes room for a part's value.
-    fn piece(&mut self, part: &'e Part) -> Piece {
+    fn piece(&mut self, part: &'e PrintPart) -> Piece {
         let (expr, style) = match part {
-            Part::Text(text) => return Piece::Text(text.clone()),
-            Part::Value { expr, style } => (expr, *style),
+            PrintPart::Text(text) => return Piece::Text(text.clone()),
+            PrintPart::Value { expr, style } => (expr, *style),
         };
         let kind = match expr.ty.base {
             Base::Unknown => Scalar::Int,
@@ -453,21 +456,21 @@ fn atomic_op(op: Alu) -> i32 {
 
 /// Whether writing `value`'s text over a local would destroy its own source.
 fn overwrites(value: &Expr, local: LocalId) -> bool {
-    let in_block = |block: &Block| block.value.as_ref().is_some_and(|it| overwrites(it, local));
+    let in_block = |block: &TypedBlock| block.value.as_ref().is_some_and(|it| overwrites(it, local));
     match &value.kind {
-        Kind::Concat(parts) => parts.iter().any(|it| may_read(it, local)),
-        Kind::Coalesce(parts) => parts.iter().any(|it| overwrites(it, local)),
-        Kind::Joined(inner) => overwrites(inner, local),
-        Kind::If(_, then, otherwise) => in_block(then) || in_block(otherwise),
-        Kind::Block(block) => in_block(block),
-        Kind::Inlined(call) => in_block(&call.body),
+        ExprKind::Concat(parts) => parts.iter().any(|it| may_read(it, local)),
+        ExprKind::Coalesce(parts) => parts.iter().any(|it| overwrites(it, local)),
+        ExprKind::Joined(inner) => overwrites(inner, local),
+        ExprKind::If(_, then, otherwise) => in_block(then) || in_block(otherwise),
+        ExprKind::Block(block) => in_block(block),
+        ExprKind::Inlined(call) => in_block(&call.body),
         _ => false,
     }
 }
 
 fn may_read(part: &Expr, local: LocalId) -> bool {
     match part.kind {
-        Kind::Local(other) => other == local,
+        ExprKind::Local(other) => other == local,
         _ => !part.is_simple(),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::build::Engine;
 use super::emit::{Emitter, Temporary};
-use super::typed::{Base, Expr, Kind};
+use super::typed::{Base, Expr, ExprKind};
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::{Label, helper};
@@ -30,21 +30,21 @@ impl Emitter<'_, '_> {
     pub(super) fn text(&mut self, expr: &Expr, slot: i16, capacity: u32, missing: Label) {
         let words = capacity.div_ceil(8) as usize;
         match &expr.kind {
-            Kind::Literal(text) => {
+            ExprKind::Literal(text) => {
                 let text = cut(text, capacity as usize);
                 for index in 0..words {
                     self.store_imm(slot + index as i16 * 8, word_of(text, index));
                 }
             }
-            Kind::Missing => self.asm.jump(missing),
-            Kind::Local(local) if matches!(expr.ty.base, Base::Text(_)) => {
+            ExprKind::Missing => self.asm.jump(missing),
+            ExprKind::Local(local) if matches!(expr.ty.base, Base::Text(_)) => {
                 self.local_text(*local, slot, capacity, missing);
             }
-            Kind::Joined(inner) => {
+            ExprKind::Joined(inner) => {
                 self.joined(missing);
                 self.text(inner, slot, capacity, missing);
             }
-            Kind::Read(map, keys) if matches!(expr.ty.base, Base::Text(_)) => {
+            ExprKind::Read(map, keys) if matches!(expr.ty.base, Base::Text(_)) => {
                 self.find(*map, keys, missing);
                 let stored = expr.ty.base.scalar().size();
                 for at in (0..(words * 8).min(stored) as i16).step_by(8) {
@@ -53,29 +53,29 @@ impl Emitter<'_, '_> {
                 }
                 self.zero_from(slot, stored, words * 8);
             }
-            Kind::Coalesce(parts) => {
+            ExprKind::Coalesce(parts) => {
                 self.coalesce(parts, missing, &mut |this, part, to| this.text(part, slot, capacity, to));
             }
-            Kind::If(condition, then, otherwise) => {
+            ExprKind::If(condition, then, otherwise) => {
                 self.if_value(condition, then, otherwise, missing, &mut |this, value, to| {
                     this.text(value, slot, capacity, to);
                 });
             }
-            Kind::Block(block) => {
+            ExprKind::Block(block) => {
                 self.block_value(block, missing, &mut |this, value, to| this.text(value, slot, capacity, to));
             }
-            Kind::Inlined(call) => {
+            ExprKind::Inlined(call) => {
                 self.inlined(call, missing, &mut |this, value, to| this.text(value, slot, capacity, to));
             }
-            Kind::Concat(parts) => self.concat(parts, slot, capacity, expr),
-            Kind::Hex(_) => self.concat(std::slice::from_ref(expr), slot, capacity, expr),
-            Kind::UserText(address, n) => {
+            ExprKind::Concat(parts) => self.concat(parts, slot, capacity, expr),
+            ExprKind::Hex(_) => self.concat(std::slice::from_ref(expr), slot, capacity, expr),
+            ExprKind::UserText(address, n) => {
                 self.zero(slot, words * 8);
                 self.eval_strict(address);
                 let unreadable = self.lost_value(Loss::UnreadableMemory, expr.at, missing);
                 self.read_text(helper::PROBE_READ_USER_STR, (*n).min(capacity), slot, expr.at, unreadable);
             }
-            Kind::Source(source) if matches!(expr.ty.base, Base::Text(_)) => {
+            ExprKind::Source(source) if matches!(expr.ty.base, Base::Text(_)) => {
                 self.source_text(*source, slot, capacity, expr.at);
             }
             _ => self.name_text(expr, slot, capacity, missing),
@@ -196,7 +196,7 @@ impl Emitter<'_, '_> {
     }
 
     fn piece(&mut self, part: &Expr, slot: i16, cursor: Cursor) -> Cursor {
-        if let (Kind::Literal(text), Cursor::Known(at)) = (&part.kind, &cursor) {
+        if let (ExprKind::Literal(text), Cursor::Known(at)) = (&part.kind, &cursor) {
             self.bytes_at(Reg::FP, slot + at, text.as_bytes());
             return Cursor::Known(at + text.len() as i16);
         }
@@ -246,8 +246,8 @@ impl Emitter<'_, '_> {
     /// Writes a value's text at the cursor; sets R0 to its length.
     fn piece_value(&mut self, part: &Expr, slot: i16, cursor: &Cursor, missing: Label) {
         match (&part.kind, part.ty.base) {
-            (Kind::Literal(text), _) => self.literal_piece(text, slot, cursor),
-            (Kind::Hex(number), _) => {
+            (ExprKind::Literal(text), _) => self.literal_piece(text, slot, cursor),
+            (ExprKind::Hex(number), _) => {
                 self.eval_strict(number);
                 self.hex_piece(slot, cursor);
             }
@@ -405,7 +405,7 @@ impl Emitter<'_, '_> {
         match (a.ty.base, b.ty.base) {
             (Base::Text(n), Base::Text(m)) => self.unequal_slots(a, b, n.max(m), unequal),
             (Base::Text(n), _) => match &b.kind {
-                Kind::Literal(text) => self.unequal_literal(a, n, text.as_bytes(), unequal),
+                ExprKind::Literal(text) => self.unequal_literal(a, n, text.as_bytes(), unequal),
                 _ => self.unequal_slots(a, b, n.max(super::tables::NAME_TEXT_BYTES), unequal),
             },
             (_, Base::Text(_)) => self.unequal_texts(b, a, unequal),

@@ -17,7 +17,7 @@ pub(super) fn warn_of_exchanges(staged: &Staged, units: &[Unit]) -> Vec<Diagnost
     let mut found = Vec::new();
     for unit in units.iter().filter(late) {
         // With the tag, a handler reads what was stored for that launch.
-        let is_exact = unit.handler.event == Event::Launch || unit.reads().any(&[word::LAUNCH_TAG]);
+        let is_exact = unit.handler.event == Event::Launch || unit.scan.reads.any(&[word::LAUNCH_TAG]);
         for it in &unit.scan.uses {
             if !is_exact && it.how.reads() && cpu_maps.written.contains(&it.map) {
                 found.push(late_read(staged, it));

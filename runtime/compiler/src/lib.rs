@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! Handlers ─scan, placement─▶ Units ─check, until the maps' shapes hold still─▶ typed Units ─emit─▶ programs
-//!                                                   fields that handlers read ─▶ Demand, `explain`
+//!                               └── fields that handlers read ─▶ Demand, `explain`
 //! ```
+//!
+//! It knows Rhai's syntax trees, and neither its engine nor its values: see the crate `script`.
 //!
 //! The loader also needs to know: programs of function probes read the attach cookie
 //! (`model::plan::cookie`), which holds the function's name and where its return is seen. A probe
 //! with an entry program attaches both programs to the same function, the entry first.
+#![forbid(unsafe_code)]
 
 mod aggregate;
 mod at_launch;
@@ -40,15 +43,15 @@ mod unit;
 mod wishes;
 
 use build::Build;
+use demand::Demands;
 pub use places::MISSING_PLACES;
 use tables::Shapes;
 use unit::Unit;
 pub use wishes::Wishes;
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Label, Severity, nearest};
-use xputrace_model::plan::{Place, Plan, Switch};
+use xputrace_model::plan::{Place, Plan};
 use xputrace_script::handler::{DeclaredProbe, Handler, Staged};
-use xputrace_script::words;
 
 /// Maximum number of handlers in Linux: each is a program, and takes milliseconds to attach and
 /// detach.
@@ -99,21 +102,10 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
 
     let fit = !has_errors(&diagnostics);
     let mut build = Build::new(staged, catalog, &shapes);
-    build.plan.demand = demand::demand(units.iter(), wishes);
-    build.plan.switches = switches(staged, &units, wishes);
-    if !build.plan.switches.is_empty() {
-        let always = |it: &&Unit| build.plan.switch_of(it.handler.declared).is_none();
-        build.plan.always = demand::demand(units.iter().filter(always), wishes);
-        // What the GPU did belongs to a probe that was on at its launch, whatever its handlers read.
-        let is_switched = |it| build.plan.switches.iter().any(|switch| switch.demand.activities.contains(it));
-        build.plan.demand = build.plan.demand.joining(is_switched);
-    }
-    if device::has_patched_kernels(staged, &ways) {
-        build.plan.demand = device::patched(build.plan.demand);
-        build.plan.always = device::patched(build.plan.always);
-    }
+    let demands = Demands::of(staged, &units, &ways, wishes);
+    (build.plan.demand, build.plan.always, build.plan.switches) = (demands.whole, demands.always, demands.switches);
     build.plan.device_ways = ways;
-    build.plan.reads_lines = units.iter().any(Unit::reads_lines);
+    build.plan.reads_lines = units.iter().any(|it| it.scan.reads_lines);
     build.has_window = wishes.window;
     // Other loaders have the ids of Linux's stack map alone, and a recording's have the caller already.
     build.keeps_callers = !wishes.other_loaders && !catalog.is_recording();
@@ -126,28 +118,6 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     plan.shown_by_end = interpreted::shown_by_end(&units, &shapes);
     explain::explain(&units, &mut plan);
     (plan, diagnostics)
-}
-
-/// Returns the probes that begin off, or that a handler can switch.
-fn switches(staged: &Staged, units: &[Unit], wishes: Wishes) -> Vec<Switch> {
-    let is_held = |probe: u32| staged.handlers.iter().any(|it| it.holds.contains(&probe));
-    let declared = (0u32..).zip(&staged.probes).filter(|(_, it)| words::can_be_switched(it.event));
-    let switched = declared.filter(|(probe, it)| !it.begins_on || is_held(*probe));
-    let is_turned_elsewhere =
-        |probe| units.iter().any(|it| it.place != Place::Linux && it.handler.holds.contains(&probe));
-    let switch = |(declared, it): (u32, &DeclaredProbe)| {
-        let of_it = units.iter().filter(|it| it.handler.declared == declared);
-        let site = units.iter().find(|it| it.handler.declared == declared).map(|it| it.handler.site);
-        Switch {
-            declared,
-            name: it.name.clone(),
-            begins_on: it.begins_on,
-            is_turned_elsewhere: is_turned_elsewhere(declared),
-            demand: demand::demand(of_it, wishes),
-            site: site.unwrap_or_default(),
-        }
-    };
-    switched.map(switch).collect()
 }
 
 /// Warns of a probe that begins off, and that no handler switches on.

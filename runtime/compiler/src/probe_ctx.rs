@@ -3,12 +3,12 @@
 
 use super::build::Engine;
 use super::emit::{Emitter, SCRATCH};
-use super::typed::Source;
+use super::typed::ValueSource;
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::probe::{EEXIST, Frames, Machine, Reader, SCRATCH_BYTES, TaskId, pt_regs};
 use xputrace_bytecode::targets::leave_out_others;
-use xputrace_bytecode::{BpfMapId, Label, helper, usdt};
+use xputrace_bytecode::{Label, helper, usdt};
 use xputrace_model::context::{device, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{SwitchId, Target};
@@ -24,70 +24,70 @@ const SPREAD: i64 = 0x9e37_79b9;
 
 impl Emitter<'_, '_> {
     /// Sets R0 to an 8-byte field.
-    pub(super) fn source(&mut self, source: Source, at: Position, missing: Label) {
+    pub(super) fn source(&mut self, source: ValueSource, at: Position, missing: Label) {
         match source {
-            Source::Word(n) => self.word(n, at),
-            Source::Flagged(flag, value) => {
+            ValueSource::Word(n) => self.word(n, at),
+            ValueSource::Flagged(flag, value) => {
                 self.word(flag, at);
                 self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, missing);
                 self.word(value, at);
             }
-            Source::Register(offset) => self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, offset),
-            Source::Time => match self.time {
+            ValueSource::Register(offset) => self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, offset),
+            ValueSource::Time => match self.time {
                 Some(slot) => self.load(Reg::R0, slot),
                 None => self.asm.call(helper::KTIME_GET_NS),
             },
-            Source::Pid => self.task_id(TaskId::Process),
-            Source::Tid => self.task_id(TaskId::Thread),
-            Source::Cpu => self.asm.call(helper::GET_SMP_PROCESSOR_ID),
-            Source::Uid => {
+            ValueSource::Pid => self.task_id(TaskId::Process),
+            ValueSource::Tid => self.task_id(TaskId::Thread),
+            ValueSource::Cpu => self.asm.call(helper::GET_SMP_PROCESSOR_ID),
+            ValueSource::Uid => {
                 self.asm.call(helper::GET_CURRENT_UID_GID);
                 self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
             }
-            Source::Gid => {
+            ValueSource::Gid => {
                 self.asm.call(helper::GET_CURRENT_UID_GID);
                 self.asm.alu_imm(Alu::Rsh, Reg::R0, 32);
             }
-            Source::Cgroup => self.asm.call(helper::GET_CURRENT_CGROUP_ID),
-            Source::Cookie => {
+            ValueSource::Cgroup => self.asm.call(helper::GET_CURRENT_CGROUP_ID),
+            ValueSource::Cookie => {
                 self.asm.mov(Reg::R1, Reg::R6);
                 self.asm.call(helper::GET_ATTACH_COOKIE);
                 // The name's id; the upper bits say where a return was seen.
                 self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
             }
-            Source::UserStack => self.stack(Frames::User, at),
-            Source::LinuxStack => self.stack(Frames::Kernel, at),
-            Source::EntryTime => self.entry_word(0),
-            Source::EntryArg(n) => self.entry_word(1 + n),
-            Source::Record { offset, size, signed } => self.record_integer(offset, size, signed),
-            Source::UsdtArgument(n) => self.usdt_argument(n, at, missing),
+            ValueSource::UserStack => self.stack(Frames::User, at),
+            ValueSource::LinuxStack => self.stack(Frames::Kernel, at),
+            ValueSource::EntryTime => self.entry_word(0),
+            ValueSource::EntryArg(n) => self.entry_word(1 + n),
+            ValueSource::Record { offset, size, signed } => self.record_integer(offset, size, signed),
+            ValueSource::UsdtArgument(n) => self.usdt_argument(n, at, missing),
             // These are texts.
-            Source::Comm
-            | Source::WordText(_)
-            | Source::RecordChars { .. }
-            | Source::RecordLoc { .. }
-            | Source::MarkerText(_) => self.asm.mov_imm(Reg::R0, 0),
+            ValueSource::Comm
+            | ValueSource::WordText(_)
+            | ValueSource::RecordChars { .. }
+            | ValueSource::RecordLoc { .. }
+            | ValueSource::MarkerText(_) => self.asm.mov_imm(Reg::R0, 0),
         }
     }
 
     /// Writes a text field into words of the stack.
-    pub(super) fn source_text(&mut self, source: Source, slot: i16, capacity: u32, at: Position) {
+    pub(super) fn source_text(&mut self, source: ValueSource, slot: i16, capacity: u32, at: Position) {
         let bytes = capacity.next_multiple_of(8) as usize;
         match source {
-            Source::WordText(n) => {
+            ValueSource::WordText(n) => {
                 for word in 0..2 {
-                    self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, ((n + word) * 8) as i16);
+                    self.load_word(Reg::R0, n + word);
                     self.store(slot + word as i16 * 8, Reg::R0);
                 }
                 self.zero_from(slot, 16, bytes);
             }
-            Source::Comm => {
+            ValueSource::Comm => {
                 self.address(Reg::R1, slot);
                 self.asm.mov_imm(Reg::R2, 16);
                 self.asm.call(helper::GET_CURRENT_COMM);
                 self.zero_from(slot, 16, bytes);
             }
-            Source::RecordChars { offset, len } => {
+            ValueSource::RecordChars { offset, len } => {
                 // Use the helper, which stops at the NUL: what Linux left after it is not part of
                 // the text.
                 self.zero(slot, bytes);
@@ -97,7 +97,7 @@ impl Emitter<'_, '_> {
                 self.asm.alu_imm(Alu::Add, Reg::R3, offset as i32);
                 self.asm.call(helper::PROBE_READ_KERNEL_STR);
             }
-            Source::RecordLoc { offset } => {
+            ValueSource::RecordLoc { offset } => {
                 self.zero(slot, bytes);
                 self.asm.ldx(Size::W, Reg::R1, Reg::R6, offset as i16);
                 self.asm.alu_imm(Alu::And, Reg::R1, 0xffff);
@@ -106,7 +106,7 @@ impl Emitter<'_, '_> {
                 let unreadable = self.ends_with(Loss::UnreadableMemory, at);
                 self.read_text(helper::PROBE_READ_KERNEL_STR, capacity, slot, at, unreadable);
             }
-            Source::MarkerText(word) => {
+            ValueSource::MarkerText(word) => {
                 self.zero(slot, bytes);
                 self.word(word, at);
                 let unreadable = self.ends_with(Loss::UnreadableMemory, at);
@@ -119,8 +119,7 @@ impl Emitter<'_, '_> {
     /// Sets R0 to a word of the GPU context, which at the marker lies in the target's memory.
     fn word(&mut self, n: usize, at: Position) {
         if self.engine != Engine::Linux {
-            self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, (n * 8) as i16);
-            return;
+            return self.load_word(Reg::R0, n);
         }
         let unreadable = self.ends_with(Loss::UnreadableMemory, at);
         self.address(Reg::R1, SCRATCH);
@@ -170,7 +169,7 @@ impl Emitter<'_, '_> {
         let rules = self.build.usdt_rules_map();
         let mark = self.mark();
         let scratch = self.alloc(usdt::SCRATCH_BYTES as usize);
-        usdt::Reader { asm: &mut self.asm, rules, context: Reg::R6, scratch }.argument(n, absent, unreadable);
+        usdt::ArgumentReader { asm: &mut self.asm, rules, context: Reg::R6, scratch }.argument(n, absent, unreadable);
         self.release(mark);
     }
 
@@ -251,7 +250,7 @@ impl Emitter<'_, '_> {
             Per::Block => (device::THREAD..device::THREAD + 3, 0),
         };
         for at in words {
-            self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, (at * 8) as i16);
+            self.load_word(Reg::R0, at);
             self.asm.jump_if_imm(Cond::Ne, Reg::R0, expected, self.end);
         }
     }
@@ -259,9 +258,7 @@ impl Emitter<'_, '_> {
     /// Skips events after an `exit` in Linux: the probes stay until the tracer has heard of it.
     fn until_exit(&mut self) {
         if let Some(map) = self.build.over_map(self.engine) {
-            self.find_only(map);
-            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
-            self.asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
+            self.asm.load_only(map, SCRATCH, self.end);
             self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, self.end);
         }
     }
@@ -272,9 +269,7 @@ impl Emitter<'_, '_> {
             return;
         }
         if let Some(map) = self.build.window_map(self.engine) {
-            self.find_only(map);
-            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
-            self.asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
+            self.asm.load_only(map, SCRATCH, self.end);
             self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
         }
     }
@@ -301,17 +296,10 @@ impl Emitter<'_, '_> {
     pub(super) fn announce_exit(&mut self) {
         if let Some(map) = self.build.over_map(self.engine) {
             let unknown = self.asm.label();
-            self.find_only(map);
-            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, unknown);
+            self.asm.find_only(map, SCRATCH, unknown);
             self.asm.st_imm(Size::Dw, Reg::R0, 0, 1);
             self.asm.place(unknown);
         }
-    }
-
-    /// Sets R0 to the address of the only element of an array.
-    fn find_only(&mut self, bpf_map: BpfMapId) {
-        self.asm.st_imm(Size::W, Reg::FP, SCRATCH, 0);
-        self.lookup(bpf_map, SCRATCH);
     }
 
     /// Skips events of other processes, if the program runs there too.

@@ -23,7 +23,7 @@ impl Build<'_> {
             scope: handler.options.scope(),
             texts: unit.checked.as_ref().map_or(Vec::new(), |it| it.texts.clone()),
             sees_unjoined: unit.sees_unjoined(),
-            arguments: unit.arguments(),
+            arguments: unit.scan.arguments.iter().map(|it| it.0.to_owned()).collect(),
             usdt_arguments: unit.checked.as_ref().map_or(Vec::new(), |it| it.usdt_arguments.clone()),
             switch: self.plan.switch_of(handler.declared),
             launches: if unit.place == Place::Gpu { handler.options.launches() } else { LaunchFilter::ALL },
@@ -32,7 +32,7 @@ impl Build<'_> {
             ..Probe::of(handler.event, unit.place)
         };
         if let Some(checked) = unit.checked.as_ref().filter(|_| fit) {
-            probe.program = self.program(handler, unit.place, checked, id);
+            self.add_program(handler, checked, id, &mut probe);
             if checked.entry_args.is_some() {
                 probe.entry_program = self.entry_program(handler, checked, id);
             }
@@ -43,8 +43,8 @@ impl Build<'_> {
         self.plan.probes.push(probe);
     }
 
-    fn program(&mut self, handler: &Handler, place: Place, checked: &Checked, probe: ProbeId) -> Option<ProgramId> {
-        let (engine, kind) = match (place, handler.event, &handler.target) {
+    fn add_program(&mut self, handler: &Handler, checked: &Checked, id: ProbeId, probe: &mut Probe) {
+        let (engine, kind) = match (probe.place, handler.event, &handler.target) {
             (Place::Gpu, event, Target::Kernels(kernels)) => {
                 let (place, kernels) = (event.name().to_owned(), kernels.pattern().text().to_owned());
                 (Engine::Gpu, ProgramKind::Device { place, kernels })
@@ -63,12 +63,12 @@ impl Build<'_> {
                 self.string(it);
             });
         }
-        let name = format!("{}_{}", handler.event.name(), probe.0);
-        let mut emitter = Emitter::new(self, handler, checked, engine, probe);
+        let name = format!("{}_{}", handler.event.name(), id.0);
+        let mut emitter = Emitter::new(self, handler, checked, engine, id);
         emitter.prologue();
         emitter.block(&checked.body);
-        let program = emitter.finish(name, kind)?;
-        Some(self.plan.image.add_program(program))
+        probe.reads = Some(emitter.reads).filter(|_| engine == Engine::Tracer);
+        probe.program = emitter.finish(name, kind).map(|it| self.plan.image.add_program(it));
     }
 
     fn entry_program(&mut self, handler: &Handler, checked: &Checked, probe: ProbeId) -> Option<ProgramId> {

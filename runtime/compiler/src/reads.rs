@@ -1,29 +1,30 @@
 //! The words of the GPU context that a handler reads. What the collector records, and what
 //! `explain` says of it, follow from this set alone.
 
-use std::collections::BTreeSet;
-use xputrace_model::context::{device, word};
+use xputrace_model::context::{ContextWords, device, word};
 use xputrace_model::schema::{Event, Field, FieldType, From};
 
 /// Words of the GPU context. Fields of CPU events have none.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Reads(BTreeSet<usize>);
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reads(ContextWords);
 
 impl Reads {
     pub(super) fn add(&mut self, word: usize) {
-        self.0.insert(word);
+        self.0.add(word);
     }
 
     /// Adds a field; for `.launch` itself, only whether the launch is known.
     pub(super) fn add_field(&mut self, field: &Field) {
-        self.0.extend(word_of(field));
+        if let Some(word) = word_of(field) {
+            self.0.add(word);
+        }
     }
 
     /// Whether a field is read.
     pub(super) fn has(&self, field: &Field) -> bool {
         match field.kind {
             FieldType::Parts(parts) => parts.iter().any(|it| self.has(it)),
-            _ => word_of(field).is_some_and(|it| self.0.contains(&it)),
+            _ => word_of(field).is_some_and(|it| self.0.has(it)),
         }
     }
 
@@ -38,20 +39,20 @@ impl Reads {
 
     /// Whether any of these words is read.
     pub(super) fn any(&self, words: &[usize]) -> bool {
-        words.iter().any(|it| self.0.contains(it))
+        words.iter().any(|it| self.0.has(*it))
     }
 
     /// Returns what is read of a kernel's event: for device events, the words that stand for one of them.
     pub(super) fn of_kernel(&self, event: Event) -> Reads {
         match event {
-            Event::Device(_) => Reads(self.0.iter().filter_map(|it| device::launch_word(*it)).collect()),
-            _ => self.clone(),
+            Event::Device(_) => Reads(self.0.iter().filter_map(device::launch_word).collect()),
+            _ => *self,
         }
     }
 
     /// Whether any field of the launch is read.
     pub(super) fn of_launch(&self) -> bool {
-        self.0.range(word::LAUNCH..).next().is_some()
+        self.0.iter().any(|it| it >= word::LAUNCH)
     }
 }
 

@@ -1,6 +1,5 @@
-//! What a handler does with maps and with its event, read from the syntax before types are known:
-//! placement needs it, and handlers that are not compiled are read only this way. The functions
-//! that a handler calls are included.
+//! What a handler reads and does: found in its syntax, before types are known, for compiled and interpreted handlers alike.
+//! Placement, the demand, `explain` and the checker take it from here. The functions that a handler calls are included.
 
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
 use super::reads::Reads;
@@ -8,7 +7,7 @@ use rhai::{Expr, FnCallExpr, Position, Stmt};
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::FileId;
 use xputrace_model::schema::{self, Event, Field, FieldType, Unit};
-use xputrace_script::handler::{Captured, Function, Handler, Staged};
+use xputrace_script::handler::{Captured, Handler, ScriptFunction, Staged};
 use xputrace_script::mistakes::an_event;
 use xputrace_script::{units, words};
 
@@ -62,7 +61,7 @@ pub(super) struct Scan<'a> {
     /// The fields of the handler's event.
     fields: &'static [Field],
     /// Functions already followed, with the meanings of their parameters.
-    followed: Vec<(&'a Function, Vec<Meaning<'a>>)>,
+    followed: Vec<(&'a ScriptFunction, Vec<Meaning<'a>>)>,
     /// Variables of the function being scanned, innermost last.
     names: Vec<(&'a str, Meaning<'a>)>,
     pub(super) uses: Vec<Use<'a>>,
@@ -72,9 +71,9 @@ pub(super) struct Scan<'a> {
     pub(super) tests_launch: bool,
     /// Whether it reads something's `.lines`, which may be a stack's.
     pub(super) reads_lines: bool,
-    /// What it may read of its event; for handlers that are not compiled this is the only answer.
+    /// What it may read of its event.
     pub(super) reads: Reads,
-    /// The parameters of a CUDA call that it may read, each once, and where.
+    /// The parameters of a CUDA call that it may read, each once, in the order of their words, and where.
     pub(super) arguments: Vec<(&'a str, FileId, Position)>,
     /// Where it applies a unit to a field that is a time: `k.duration.ms`.
     pub(super) units_of_times: Vec<(&'a str, FileId, Position)>,
@@ -125,7 +124,7 @@ enum Meaning<'a> {
     Launch,
     /// A row of a map.
     Row,
-    Closure(&'a Function),
+    Closure(&'a ScriptFunction),
     /// A number that has a unit.
     Number(Unit),
     /// A probe, by its declaration.
@@ -211,7 +210,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Follows a function whose parameters stand for `arguments`.
-    fn follow(&mut self, function: &'a Function, arguments: Vec<Meaning<'a>>) {
+    fn follow(&mut self, function: &'a ScriptFunction, arguments: Vec<Meaning<'a>>) {
         if self.followed.iter().any(|it| it.0 == function && it.1 == arguments) {
             return;
         }
@@ -446,7 +445,7 @@ impl<'a> Scan<'a> {
     fn expr(&mut self, expr: &'a Expr) {
         let expr = unwrapped(expr);
         let chain = Chain::of(expr);
-        self.reads_lines |= chain.links.iter().any(|it| matches!(it, Link::Property("lines", _)));
+        self.reads_lines |= self.asks_for_lines(&chain);
         if let Some(map) = map_name(chain.head) {
             return self.map(map, &chain);
         }
@@ -472,6 +471,22 @@ impl<'a> Scan<'a> {
                 Link::Method(call, _) => call.args.iter().for_each(|it| self.expr(it)),
             }
         }
+    }
+
+    /// Whether a chain reads the lines of what may be a stack that has none yet.
+    fn asks_for_lines(&self, chain: &Chain<'a>) -> bool {
+        let (fields, not_of_field) = match self.head(chain.head) {
+            // A tracepoint may have a field of this name.
+            Meaning::Event => (self.fields, chain.links.get(1..).unwrap_or_default()),
+            Meaning::Launch => (schema::LAUNCH, &chain.links[..]),
+            _ => (&[][..], &chain.links[..]),
+        };
+        let links = match leaf(fields, &chain.links) {
+            Some((field, _)) if field.from.word() == Some(word::LAUNCH_PYSTACK) => &[],
+            Some((_, behind)) => behind,
+            None => not_of_field,
+        };
+        links.iter().any(|it| matches!(it, Link::Property("lines", _)))
     }
 
     /// Notes what is done with a probe, and where a probe's method is called on something else.

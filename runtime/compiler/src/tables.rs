@@ -3,7 +3,7 @@
 //! Every use of a map tells something about its keys, kind and values. Uses are merged in turn; one
 //! that contradicts an earlier use is reported with both places.
 
-use super::typed::{Base, Expr, Kind, MapId, Source, Type};
+use super::typed::{Base, Expr, ExprKind, MapId, Type, ValueSource};
 use rustc_hash::FxHashMap;
 use xputrace_model::context::device;
 use xputrace_model::diagnostic::{Diagnostic, Label};
@@ -20,13 +20,13 @@ pub(super) const NAME_TEXT_BYTES: u32 = 128;
 /// All maps of the script.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shapes {
-    pub(super) list: Vec<Shape>,
+    pub(super) list: Vec<MapShape>,
     by_name: FxHashMap<String, MapId>,
 }
 
 /// What is known about one map.
 #[derive(Clone, Debug)]
-pub(super) struct Shape {
+pub(super) struct MapShape {
     pub(super) name: String,
     keys: Option<(Vec<Stored>, Label)>,
     kind: Option<(Purpose, Label)>,
@@ -65,7 +65,7 @@ impl LaunchWords {
     /// Returns those that an expression of device code consists of.
     pub(super) fn of(expr: &Expr) -> Option<LaunchWords> {
         match expr.kind {
-            Kind::Source(Source::Flagged(flag, value)) if device::launch_word(value).is_some() => {
+            ExprKind::Source(ValueSource::Flagged(flag, value)) if device::launch_word(value).is_some() => {
                 Some(LaunchWords { flag, value })
             }
             _ => None,
@@ -139,7 +139,7 @@ impl Shapes {
         }
         let id = self.list.len();
         self.by_name.insert(name.into(), id);
-        self.list.push(Shape {
+        self.list.push(MapShape {
             name: name.into(),
             keys: None,
             kind: None,
@@ -362,7 +362,7 @@ impl Shapes {
     }
 }
 
-impl Shape {
+impl MapShape {
     /// Notes that a compiled handler there uses it.
     pub(super) fn used_in(&mut self, place: Place) {
         match place {

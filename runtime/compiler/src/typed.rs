@@ -1,7 +1,6 @@
 //! Handlers with every name resolved and every value typed: the checker's output and the emitter's
 //! input. Nothing is optimized in between.
 
-use super::reads::Reads;
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond};
 use xputrace_model::diagnostic::FileId;
@@ -77,7 +76,7 @@ impl Type {
 
 #[derive(Clone, Debug)]
 pub(super) struct Expr {
-    pub(super) kind: Kind,
+    pub(super) kind: ExprKind,
     pub(super) ty: Type,
     pub(super) at: Position,
 }
@@ -86,10 +85,17 @@ impl Expr {
     /// Whether it can be computed twice cheaply and without side effects.
     pub(super) fn is_simple(&self) -> bool {
         match &self.kind {
-            Kind::Joined(inner) => inner.is_simple(),
-            Kind::Source(Source::UsdtArgument(_)) => false,
+            ExprKind::Joined(inner) => inner.is_simple(),
+            ExprKind::Source(ValueSource::UsdtArgument(_)) => false,
             kind => {
-                matches!(kind, Kind::Const(_) | Kind::Literal(_) | Kind::Missing | Kind::Local(_) | Kind::Source(_))
+                matches!(
+                    kind,
+                    ExprKind::Const(_)
+                        | ExprKind::Literal(_)
+                        | ExprKind::Missing
+                        | ExprKind::Local(_)
+                        | ExprKind::Source(_)
+                )
             }
         }
     }
@@ -97,12 +103,12 @@ impl Expr {
 
 /// Returns a missing value.
 pub(super) fn missing(at: Position) -> Expr {
-    Expr { kind: Kind::Missing, ty: Type::of(Base::Unknown).maybe(true), at }
+    Expr { kind: ExprKind::Missing, ty: Type::of(Base::Unknown).maybe(true), at }
 }
 
 /// Returns a constant integer.
 pub(super) fn int(n: i64, at: Position) -> Expr {
-    Expr { kind: Kind::Const(n), ty: Type::of(Base::Int), at }
+    Expr { kind: ExprKind::Const(n), ty: Type::of(Base::Int), at }
 }
 
 /// A local variable of the handler, numbered in declaration order.
@@ -111,14 +117,14 @@ pub(super) type LocalId = usize;
 pub(super) type MapId = usize;
 
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+pub(super) enum ExprKind {
     /// Integers and booleans.
     Const(i64),
     /// A string known at compile time.
     Literal(String),
     Missing,
     Local(LocalId),
-    Source(Source),
+    Source(ValueSource),
     /// A field of a kernel's launch, in a handler that tests `.launch`: missing if not joined.
     Joined(Box<Expr>),
     Read(MapId, Vec<Expr>),
@@ -137,8 +143,8 @@ pub(super) enum Kind {
     And(Vec<Expr>),
     Or(Vec<Expr>),
     Coalesce(Vec<Expr>),
-    If(Box<Expr>, Box<Block>, Box<Block>),
-    Block(Box<Block>),
+    If(Box<Expr>, Box<TypedBlock>, Box<TypedBlock>),
+    Block(Box<TypedBlock>),
     /// The smaller of two values, or the larger if `true`.
     Pick(bool, Box<Expr>, Box<Expr>),
     Abs(Box<Expr>),
@@ -188,14 +194,14 @@ pub(super) struct Inlined {
     pub(super) file: FileId,
     /// The parameters' values, in the caller's terms.
     pub(super) arguments: Vec<(LocalId, Expr)>,
-    pub(super) body: Block,
+    pub(super) body: TypedBlock,
     /// Where an early `return` leaves the value; the body's end then does the same.
     pub(super) result: Option<LocalId>,
 }
 
 /// Where a field's value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum ValueSource {
     /// A word of the GPU context.
     Word(usize),
     /// The second word if the first is not 0.
@@ -241,7 +247,7 @@ pub(super) enum Source {
 
 /// Statements, then the block's value if it has one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Block {
+pub(super) struct TypedBlock {
     pub(super) stmts: Vec<Stmt>,
     pub(super) value: Option<Expr>,
 }
@@ -268,10 +274,10 @@ pub(super) enum StmtKind {
     /// Switches a probe, by the number of its declaration, on or off.
     Switch(u32, bool),
     Tag(Expr),
-    If(Expr, Block, Block),
-    Block(Block),
+    If(Expr, TypedBlock, TypedBlock),
+    Block(TypedBlock),
     /// The unrolled iterations of a `for`.
-    Loop(Vec<Block>),
+    Loop(Vec<TypedBlock>),
     Break,
     Continue,
     /// Ends the handler.
@@ -285,14 +291,14 @@ pub(super) enum StmtKind {
 /// What a `print` prints.
 #[derive(Clone, Debug)]
 pub(super) enum Printed {
-    Line(Vec<Part>),
+    Line(Vec<PrintPart>),
     /// A `#{…}`: names, in order, with their values.
-    Object(Vec<(String, Part)>),
+    Object(Vec<(String, PrintPart)>),
 }
 
 /// A piece of a printed line.
 #[derive(Clone, Debug)]
-pub(super) enum Part {
+pub(super) enum PrintPart {
     Text(String),
     Value { expr: Expr, style: Style },
 }
@@ -300,20 +306,14 @@ pub(super) enum Part {
 /// A checked handler.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Checked {
-    pub(super) body: Block,
+    pub(super) body: TypedBlock,
     pub(super) locals: Vec<Type>,
-    /// The fields of a GPU event that it reads.
-    pub(super) reads: Reads,
-    /// The parameters of a CUDA call that it reads, in the order of their words.
-    pub(super) arguments: Vec<String>,
     /// The numbers of the arguments of a USDT probe that it reads.
     pub(super) usdt_arguments: Vec<usize>,
     /// The texts that it reads from the target.
     pub(super) texts: Vec<TextRead>,
     /// Whether it reads a kernel's launch without testing for it.
     pub(super) needs_launch: bool,
-    /// Whether it asks for a stack's lines.
-    pub(super) reads_lines: bool,
     /// Highest argument number read at the entry, plus one; `None` if no entry is needed.
     pub(super) entry_args: Option<usize>,
     /// How often it reads the event's time at a CPU probe.

@@ -1,7 +1,6 @@
 //! One handler on its way through the compiler, with what each step finds out about it.
 
 use super::placement;
-use super::reads::Reads;
 use super::scan::{self, Scan};
 use super::typed::Checked;
 use xputrace_model::plan::Place;
@@ -44,29 +43,10 @@ impl Unit<'_> {
         self.place == Place::Linux && self.scan.calls.contains(&"exit")
     }
 
-    /// Returns the fields that it reads: resolved by the checker or, if it is interpreted, taken
-    /// from its syntax; if the syntax does not tell, all that it could read.
-    pub(super) fn reads(&self) -> &Reads {
-        self.checked.as_ref().map_or(&self.scan.reads, |it| &it.reads)
-    }
-
-    /// Returns the parameters of a CUDA call that it reads, in the order of their words.
-    pub(super) fn arguments(&self) -> Vec<String> {
-        match &self.checked {
-            Some(checked) => checked.arguments.clone(),
-            None => self.scan.arguments.iter().map(|it| it.0.to_owned()).collect(),
-        }
-    }
-
-    /// Whether it asks for a stack's lines; if it is interpreted, as far as its syntax tells.
-    pub(super) fn reads_lines(&self) -> bool {
-        self.checked.as_ref().map_or(self.scan.reads_lines, |it| it.reads_lines)
-    }
-
     /// Whether it sees kernels without a known launch.
     pub(super) fn sees_unjoined(&self) -> bool {
         matches!(self.handler.event, Event::Launch | Event::Host(_))
             || self.scan.tests_launch
-            || !self.reads().of_launch()
+            || !self.scan.reads.of_launch()
     }
 }

@@ -2,6 +2,7 @@
 
 pub use crate::api::Functions;
 use crate::catalog::glob;
+use crate::context::ContextWords;
 use crate::diagnostic::{Site, Sources};
 pub use crate::id::{ClosureId, ProbeId, SwitchId};
 use crate::loss::{self, Loss};
@@ -272,6 +273,8 @@ pub struct Probe {
     /// The interpreter's closure, for interpreted handlers.
     pub closure: Option<ClosureId>,
     pub scope: ProbeScope,
+    /// The words of a GPU event that the program reads, beside the time; `None` if that isn't known, so it may read any.
+    pub reads: Option<ContextWords>,
     /// Texts that the handler reads from the target.
     pub texts: Vec<TextRead>,
     /// Whether the handler sees kernels without a known launch.
@@ -324,6 +327,7 @@ impl Probe {
             returns: ReturnWay::default(),
             closure: None,
             scope: ProbeScope::default(),
+            reads: None,
             texts: Vec::new(),
             sees_unjoined: false,
             arguments: Vec::new(),

@@ -2,8 +2,7 @@
 
 use crate::context::ALWAYS_FILLED;
 use crate::handler::GpuHandler;
-use xputrace_bytecode::vm::context_reads;
-use xputrace_model::context::WORDS;
+use xputrace_model::context::ContextWords;
 use xputrace_model::plan::{Activity, Plan};
 use xputrace_wire::events::{Column, Launch};
 
@@ -21,58 +20,25 @@ pub(crate) struct FieldsRead {
 impl FieldsRead {
     pub(crate) const ALL: FieldsRead = FieldsRead { record: true, launch_record: true, launch_facts: true };
 
-    /// Returns what these handlers read. Interpreted ones may read everything.
+    /// Returns what these handlers read. Those of which that isn't known, such as interpreted ones, may read everything.
     pub(crate) fn of<'a>(plan: &Plan, handlers: impl Iterator<Item = &'a GpuHandler>) -> FieldsRead {
-        let of_handler = |it: &GpuHandler| WordSet::read_by(plan, it);
-        let read = handlers.map(of_handler).try_fold(WordSet::default(), |all, it| Some(all.with(it?)));
+        let reads = |it: &GpuHandler| plan.probes.get(it.probe.index())?.reads;
+        let read = handlers.map(reads).try_fold(ContextWords::default(), |all, it| Some(all.with(it?)));
         let Some(read) = read else { return FieldsRead::ALL };
-        let read = read.without(WordSet::of(ALWAYS_FILLED.iter().copied()));
-        let records = WordSet::of_columns(Activity::ALL.iter().flat_map(|it| it.columns()));
-        let launch = WordSet::of_columns(Launch::COLUMNS.iter());
+        let read = read.without(ALWAYS_FILLED.into_iter().collect());
+        let records = filled_by(Activity::ALL.iter().flat_map(|it| it.columns()));
+        let launch = filled_by(Launch::COLUMNS.iter());
         let others = read.without(records).without(launch);
         FieldsRead {
             record: read.meets(records),
             launch_record: read.meets(launch),
-            launch_facts: others != WordSet::default(),
+            launch_facts: !others.is_empty(),
         }
     }
 }
 
-/// A set of words of an event.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct WordSet(u128);
-
-const _: () = assert!(WORDS <= u128::BITS as usize);
-
-impl WordSet {
-    fn of(words: impl Iterator<Item = usize>) -> WordSet {
-        WordSet(words.filter(|it| *it < WORDS).fold(0, |all, it| all | 1 << it))
-    }
-
-    /// Returns those that columns fill.
-    fn of_columns<'a>(columns: impl Iterator<Item = &'a Column>) -> WordSet {
-        let meanings = columns.filter_map(|it| Some((it.count, it.meaning?)));
-        WordSet::of(meanings.filter_map(|(count, it)| Some(it.from.word()?..it.from.word()? + count)).flatten())
-    }
-
-    /// Returns those that a handler reads; `None` if it may read all.
-    fn read_by(plan: &Plan, handler: &GpuHandler) -> Option<WordSet> {
-        let program = plan.image.programs.get(handler.program?.index())?;
-        let bytes = context_reads(program)?;
-        Some(WordSet::of(
-            bytes.into_iter().flat_map(|it| it.start / size_of::<u64>()..it.end.div_ceil(size_of::<u64>())),
-        ))
-    }
-
-    fn with(self, other: WordSet) -> WordSet {
-        WordSet(self.0 | other.0)
-    }
-
-    fn without(self, other: WordSet) -> WordSet {
-        WordSet(self.0 & !other.0)
-    }
-
-    fn meets(self, other: WordSet) -> bool {
-        self.0 & other.0 != 0
-    }
+/// Returns the words that columns fill.
+fn filled_by<'a>(columns: impl Iterator<Item = &'a Column>) -> ContextWords {
+    let meanings = columns.filter_map(|it| Some((it.count, it.meaning?)));
+    meanings.filter_map(|(count, it)| Some(it.from.word()?..it.from.word()? + count)).flatten().collect()
 }

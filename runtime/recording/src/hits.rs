@@ -395,13 +395,7 @@ impl<'a> Builder<'a> {
         }
         // Entries are recorded at any time, for returns that happen later.
         if let (Some(map), true) = (self.plan.window, number & ENTRY == 0) {
-            asm.st_imm(Size::W, Reg::FP, slot::KEY, 0);
-            asm.ld_map(Reg::R1, map);
-            asm.mov(Reg::R2, Reg::FP);
-            asm.alu_imm(Alu::Add, Reg::R2, slot::KEY.into());
-            asm.call(helper::MAP_LOOKUP_ELEM);
-            asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
-            asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
+            asm.load_only(map, slot::KEY, out);
             asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
         }
         asm.ld_map(Reg::R1, self.ring);

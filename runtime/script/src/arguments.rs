@@ -66,7 +66,7 @@ pub enum ArgumentValue {
 
 /// The command line's arguments, and which of them the script asked for.
 #[derive(Default)]
-pub(crate) struct Arguments {
+pub(crate) struct ScriptArguments {
     words: Vec<Word>,
 }
 
@@ -75,10 +75,10 @@ struct Word {
     used: bool,
 }
 
-impl Arguments {
+impl ScriptArguments {
     pub(crate) fn new(args: &[String]) -> Self {
         let words = args.iter().map(|it| Word { text: it.clone(), used: matches!(&**it, "--help" | "-h") }).collect();
-        Arguments { words }
+        ScriptArguments { words }
     }
 
     /// Returns the value given for `name`, parsed like its default; the last occurrence counts.

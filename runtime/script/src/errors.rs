@@ -1,6 +1,6 @@
 //! Turns Rhai's errors into our diagnostics: a place in the user's text, our words, advice.
 
-use crate::failure::Failure;
+use crate::failure::NativeFailure;
 use crate::handler::{Positions, token_at};
 use crate::mistakes::no_field;
 use crate::session::{Session, file_id};
@@ -85,7 +85,7 @@ fn at(session: &Session, file: FileId, error: EvalAltResult, position: Position)
 
 /// Handles our own failures and what a script throws.
 fn thrown(value: Dynamic, label: Label) -> Diagnostic {
-    match value.clone().try_cast::<Failure>() {
+    match value.clone().try_cast::<NativeFailure>() {
         Some(failure) => {
             let diagnostic = Diagnostic::error(failure.code, failure.message, label);
             failure.help.into_iter().fold(diagnostic, Diagnostic::help)

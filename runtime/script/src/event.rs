@@ -1,6 +1,6 @@
 //! A GPU event as a value of the interpreter, for `interpret(|k| …)`; its fields follow the schema.
 
-use crate::failure::Failure;
+use crate::failure::NativeFailure;
 use crate::host::EventView;
 use crate::maps::{Stack, to_dynamic};
 use crate::operators::Symbols;
@@ -36,9 +36,9 @@ struct Data {
 
 /// `a.args`: parameters of a CUDA call.
 #[derive(Clone)]
-struct Arguments(Rc<Data>);
+struct CallArguments(Rc<Data>);
 
-impl Arguments {
+impl CallArguments {
     fn get(&self, name: &str) -> Result<Dynamic, Box<EvalAltResult>> {
         let Data { words, arguments, .. } = &*self.0;
         match arguments.iter().position(|it| it == name) {
@@ -46,7 +46,7 @@ impl Arguments {
             Some(at) => Ok(Dynamic::from_int(words[word::call::ARGUMENT + at] as i64)),
             None => {
                 let help = format!("read it from the event where the handler names it: `a.args.{name}`");
-                Failure::raise("unknown-field", format!("the parameter `{name}` is not at hand"), Some(&help))
+                NativeFailure::raise("unknown-field", format!("the parameter `{name}` is not at hand"), Some(&help))
             }
         }
     }
@@ -83,7 +83,7 @@ impl EventValue {
                         format!("there are {}", self.fields.iter().map(|it| it.name).collect::<Vec<_>>().join(", "))
                     }
                 };
-                Failure::raise("unknown-field", format!("this event has no field `{name}`"), Some(&help))
+                NativeFailure::raise("unknown-field", format!("this event has no field `{name}`"), Some(&help))
             }
         }
     }
@@ -111,7 +111,7 @@ impl EventValue {
             FieldType::Launch => no_launch(),
             FieldType::Parts(fields) => Dynamic::from(EventValue { fields, data: self.data.clone() }),
             FieldType::Entry => Dynamic::UNIT,
-            FieldType::Arguments => Dynamic::from(Arguments(self.data.clone())),
+            FieldType::Arguments => Dynamic::from(CallArguments(self.data.clone())),
         }
     }
 }
@@ -165,10 +165,10 @@ fn field_of_missing(value: &Dynamic, field: &str) -> Result<(), Box<EvalAltResul
 pub(crate) fn register(engine: &mut Engine) {
     engine.register_type_with_name::<EventValue>("event");
     engine.register_type_with_name::<Dim3>("size");
-    engine.register_type_with_name::<Arguments>("arguments");
+    engine.register_type_with_name::<CallArguments>("arguments");
     let mut module = Module::new();
     FuncRegistration::new_index_getter()
-        .set_into_module(&mut module, |arguments: &mut Arguments, name: ImmutableString| arguments.get(&name));
+        .set_into_module(&mut module, |arguments: &mut CallArguments, name: ImmutableString| arguments.get(&name));
     // Rhai asks the index getter for properties without a registered getter.
     FuncRegistration::new_index_getter()
         .set_into_module(&mut module, |event: &mut EventValue, name: ImmutableString| event.get(&name));

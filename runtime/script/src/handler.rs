@@ -110,7 +110,7 @@ pub enum Captured {
     /// An object `#{…}` with at most as many names.
     Object(Vec<(String, Captured)>),
     /// A closure in a variable: `f.call(x)` is inlined.
-    Closure(Box<Function>),
+    Closure(Box<ScriptFunction>),
     /// A probe: a position in [`Staged::probes`].
     Probe(u32),
     /// A value that means nothing in compiled code; the text names its type.
@@ -119,7 +119,7 @@ pub enum Captured {
 
 /// A function of the script or of a module; compiled handlers inline its calls.
 #[derive(Clone, Debug)]
-pub struct Function {
+pub struct ScriptFunction {
     /// The file of the body.
     pub file: FileId,
     pub name: String,
@@ -130,7 +130,7 @@ pub struct Function {
 }
 
 /// Functions at the same place are the same.
-impl PartialEq for Function {
+impl PartialEq for ScriptFunction {
     fn eq(&self, other: &Self) -> bool {
         (self.file, &self.name, &self.captured) == (other.file, &other.name, &other.captured)
     }
@@ -179,7 +179,7 @@ pub struct Staged {
     /// For each source file, the mapping from rewritten to user's text.
     pub positions: Vec<Positions>,
     /// The functions of all files.
-    pub functions: Vec<Function>,
+    pub functions: Vec<ScriptFunction>,
     pub modules: Vec<ModuleAlias>,
 }
 
@@ -256,7 +256,13 @@ impl Positions {
 impl Staged {
     /// Returns the function that `name(…)` or `module::name(…)` with this many arguments means in
     /// `file`.
-    pub fn function(&self, file: FileId, module: Option<&str>, name: &str, n_arguments: usize) -> Option<&Function> {
+    pub fn function(
+        &self,
+        file: FileId,
+        module: Option<&str>,
+        name: &str,
+        n_arguments: usize,
+    ) -> Option<&ScriptFunction> {
         let file = match module {
             None => file,
             Some(alias) => self.modules.iter().find(|it| it.importer == file && it.alias == alias)?.module,

@@ -1,12 +1,12 @@
 //! Runs the handlers that need all of Rhai, and creates the engine, which also runs the top level.
 
 use crate::errors::{self, MOST_ELEMENTS, MOST_TEXT_MIB};
-use crate::failure::Failure;
+use crate::failure::NativeFailure;
 use crate::handler::map_name;
 use crate::host::{EventView, Host, RunNumber};
-use crate::maps::{self, MapRef, Taken, Top};
+use crate::maps::{self, MapRef, TakenTable, Top};
 use crate::operators::{self, Symbols};
-use crate::session::Shared;
+use crate::session::SharedSession;
 use crate::width::WIDTHS;
 use crate::words::DISABLED;
 use crate::{declare, event, units};
@@ -41,7 +41,7 @@ const PRINTED: &str = "\0printed";
 /// A script's interpreted handlers, ready to run.
 pub struct Interpreter {
     engine: Engine,
-    session: Shared,
+    session: SharedSession,
     symbols: Symbols,
     watch: Rc<Watch>,
 }
@@ -58,7 +58,7 @@ impl Watch {
     }
 
     /// Returns why the handler is to end now, if it is.
-    fn look(&self, operations: u64) -> Option<Failure> {
+    fn look(&self, operations: u64) -> Option<NativeFailure> {
         if !operations.is_multiple_of(OPERATIONS_UNWATCHED) {
             return None;
         }
@@ -70,12 +70,12 @@ impl Watch {
         } else {
             return None;
         };
-        Some(Failure { code, message, help: None })
+        Some(NativeFailure { code, message, help: None })
     }
 }
 
 impl Interpreter {
-    pub(crate) fn new(mut engine: Engine, session: Shared) -> Self {
+    pub(crate) fn new(mut engine: Engine, session: SharedSession) -> Self {
         engine.set_max_operations(HANDLER_OPERATIONS);
         let symbols = Symbols::default();
         operators::register(&mut engine, &symbols);
@@ -150,7 +150,7 @@ fn ended_itself(error: &EvalAltResult) -> bool {
 }
 
 /// Creates an engine that knows every name available to scripts.
-pub(crate) fn engine(session: &Shared) -> Engine {
+pub(crate) fn engine(session: &SharedSession) -> Engine {
     let mut engine = Engine::new();
     engine.set_optimization_level(OptimizationLevel::None);
     engine.set_strict_variables(true);
@@ -173,7 +173,7 @@ pub(crate) fn engine(session: &Shared) -> Engine {
 }
 
 /// Returns the scope with a text's maps: closures can only capture what is in the scope.
-pub(crate) fn scope(session: &Shared, variables: &[String]) -> Scope<'static> {
+pub(crate) fn scope(session: &SharedSession, variables: &[String]) -> Scope<'static> {
     let mut scope = Scope::new();
     for variable in variables {
         if let Some(name) = map_name(variable) {
@@ -184,14 +184,14 @@ pub(crate) fn scope(session: &Shared, variables: &[String]) -> Scope<'static> {
 }
 
 /// Resolves map names in function bodies and imported modules, which do not see the scope.
-fn resolve_maps(engine: &mut Engine, session: &Shared) {
+fn resolve_maps(engine: &mut Engine, session: &SharedSession) {
     let session = session.clone();
     #[expect(deprecated, reason = "not deprecated: Rhai marks what may change so, and its version is pinned")]
     engine.on_var(move |name, _, _| Ok(map_name(name).map(|name| Dynamic::from(MapRef::new(&name, &session)))));
 }
 
 /// Registers `100.ms`, `x / 1.us`, `99.hz` and `x.human`.
-fn register_units(engine: &mut Engine, session: &Shared) {
+fn register_units(engine: &mut Engine, session: &SharedSession) {
     for (name, nanos) in units::NANOS {
         engine.register_get(*name, move |n: &mut f64| (*n * *nanos as f64).round() as i64);
     }
@@ -200,7 +200,7 @@ fn register_units(engine: &mut Engine, session: &Shared) {
             Some(nanos) => Ok(nanos),
             None => {
                 let (message, help) = units::refusal(*n, name);
-                Failure::raise(if name == "hz" { "rate" } else { "overflow" }, message, Some(help))
+                NativeFailure::raise(if name == "hz" { "rate" } else { "overflow" }, message, Some(help))
             }
         });
     }
@@ -221,14 +221,14 @@ fn register_units(engine: &mut Engine, session: &Shared) {
 }
 
 /// Registers `x.pad(n)`.
-fn register_padding(engine: &mut Engine, session: &Shared) {
+fn register_padding(engine: &mut Engine, session: &SharedSession) {
     let session = session.clone();
     engine.register_fn("pad", move |value: Dynamic, columns: i64| -> Result<String, Box<EvalAltResult>> {
         Ok(style::padded(&maps::text(&session, &value)?, columns))
     });
 }
 
-fn register_output(engine: &mut Engine, session: &Shared) {
+fn register_output(engine: &mut Engine, session: &SharedSession) {
     // Rhai passes `print`'s result to `on_print`, and already knows `print` for its own types.
     let shared = session.clone();
     engine.on_print(move |text| {
@@ -243,16 +243,16 @@ fn register_output(engine: &mut Engine, session: &Shared) {
     }
     engine.register_fn("print", |_: Dynamic, _: Dynamic| -> Result<(), Box<EvalAltResult>> {
         let help = "write `print(`…${x}…`)`, or `print(@map.top(5))`";
-        Failure::raise("wrong-arguments", "`print` takes one value", Some(help))
+        NativeFailure::raise("wrong-arguments", "`print` takes one value", Some(help))
     });
     let shared = session.clone();
     engine.register_fn("flamegraph", move |path: &str, map: MapRef| {
         let drawn = maps::host(&shared)?.borrow_mut().flamegraph(path, &map.name);
-        drawn.or_else(|it| Failure::raise("flamegraph", it, None))
+        drawn.or_else(|it| NativeFailure::raise("flamegraph", it, None))
     });
     engine.register_fn("flamegraph", |_: Dynamic, _: Dynamic| -> Result<(), Box<EvalAltResult>> {
         let help = "write `flamegraph(\"gpu.svg\", @gpu)`";
-        Failure::raise("wrong-arguments", "`flamegraph` takes a file name and a map", Some(help))
+        NativeFailure::raise("wrong-arguments", "`flamegraph` takes a file name and a map", Some(help))
     });
     engine.register_fn("str", |value: Dynamic| value);
     let shared = session.clone();
@@ -284,8 +284,8 @@ fn register_output(engine: &mut Engine, session: &Shared) {
 }
 
 /// Prints a map as a table; returns the text of anything else for `on_print`.
-fn print(session: &Shared, value: &Dynamic) -> Result<String, Box<EvalAltResult>> {
-    if let Some(taken) = value.clone().try_cast::<Taken>() {
+fn print(session: &SharedSession, value: &Dynamic) -> Result<String, Box<EvalAltResult>> {
+    if let Some(taken) = value.clone().try_cast::<TakenTable>() {
         output(session, Output::table(taken.0, None));
         return Ok(PRINTED.to_owned());
     }
@@ -305,7 +305,7 @@ fn print(session: &Shared, value: &Dynamic) -> Result<String, Box<EvalAltResult>
 }
 
 /// Returns the members of a printed `#{…}`. Lists and objects in it are texts.
-fn members(session: &Shared, object: &Map) -> Result<Vec<Member>, Box<EvalAltResult>> {
+fn members(session: &SharedSession, object: &Map) -> Result<Vec<Member>, Box<EvalAltResult>> {
     let member = |(name, it): (&Identifier, &Dynamic)| {
         let value = match maps::from_dynamic(it) {
             Ok(value) => value,
@@ -317,7 +317,7 @@ fn members(session: &Shared, object: &Map) -> Result<Vec<Member>, Box<EvalAltRes
 }
 
 /// Passes an output to the host, or keeps it until there is one.
-fn output(session: &Shared, out: Output) {
+fn output(session: &SharedSession, out: Output) {
     let host = session.borrow().host.clone();
     match host {
         Some(host) => host.borrow_mut().output(out),
@@ -326,7 +326,7 @@ fn output(session: &Shared, out: Output) {
 }
 
 /// Requests the end of the run and ends the handler.
-fn exit(session: &Shared, code: i64) -> Result<(), Box<EvalAltResult>> {
+fn exit(session: &SharedSession, code: i64) -> Result<(), Box<EvalAltResult>> {
     const HELP: &str = "end it in a handler: `interval(10.s, || exit(0))`; `--for 10s` ends a run too";
     maps::host_for(session, "there is no run to end yet", HELP)?.borrow_mut().exit(code);
     Err(Box::new(EvalAltResult::ErrorTerminated(Dynamic::UNIT, Position::NONE)))

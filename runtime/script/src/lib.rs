@@ -1,13 +1,13 @@
-//! Compiles Rhai text to a `Plan`, and interprets the handlers that need all of Rhai.
+//! Reads a script: runs its top level, hands its handlers on to be compiled, and interprets those that need all of Rhai.
 //!
 //! ```text
-//! text ─lexer─▶ Rhai text + position map ─stage─▶ Handlers ─compile─▶ Plan
+//! text ─lexer─▶ Rhai text + position map ─stage─▶ handlers, as syntax ─▶ the crate `compiler`
 //!                                          └────▶ Interpreter (interval, end, interpret(…))
 //! ```
 //!
-//! The only crate that knows Rhai. It does no I/O: sources come through a [`Loader`], facts about
-//! the machine through a `Catalog`, and interpreted handlers reach maps and output through a
-//! [`Host`].
+//! The only crate that runs Rhai; `compiler` knows its syntax trees. What both must know of the language is here: its
+//! [`words`], [`units`] and [`width`]s, and [`mistakes`] that either may find. This crate does no I/O: sources come through a
+//! [`Loader`], and interpreted handlers reach maps and output through a [`Host`].
 //!
 //! Every text is rewritten and parsed twice, by one lexer with two settings: the compiler's version
 //! is free of what the interpreter needs (see [`lexer::Dialect`]).
@@ -41,4 +41,4 @@ pub use declare::PATTERN as PATTERN_MISTAKE;
 pub use host::{EventView, Host, RunNumber};
 pub use interpreter::Interpreter;
 pub use source::{BundledLoader, Clocks, Loader};
-pub use stage::{Loaded, load};
+pub use stage::{LoadedScript, load};

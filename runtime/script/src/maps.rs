@@ -4,9 +4,9 @@
 //! meant. After a method call on an element, Rhai writes the element back through the map's index
 //! setter, which therefore accepts anything and does nothing.
 
-use crate::failure::Failure;
+use crate::failure::NativeFailure;
 use crate::host::Host;
-use crate::session::Shared;
+use crate::session::SharedSession;
 use crate::values::{Interpreted, ProbeRef};
 use crate::words::PARTS;
 use rhai::{Array, Dynamic, Engine, EvalAltResult, FuncRegistration, ImmutableString, Module};
@@ -19,14 +19,14 @@ use xputrace_model::stack::StackKey;
 use xputrace_model::style;
 use xputrace_model::table::{Cell, Key, Table, TableKind, Value, average};
 
-type Answer<T> = Result<T, Box<EvalAltResult>>;
+type Evaluated<T> = Result<T, Box<EvalAltResult>>;
 
 /// A map of the script.
 #[derive(Clone)]
 pub(crate) struct MapRef {
     /// The name with its `@`.
     pub(crate) name: Rc<str>,
-    session: Shared,
+    session: SharedSession,
 }
 
 /// One element of a map, present or not; without a key, the map's only element.
@@ -45,11 +45,11 @@ pub(crate) struct Top {
 
 /// The elements that a map had before it was emptied: `@m.take()`.
 #[derive(Clone)]
-pub(crate) struct Taken(pub(crate) Arc<Table>);
+pub(crate) struct TakenTable(pub(crate) Arc<Table>);
 
 /// An element in an iteration: part of a snapshot.
 #[derive(Clone)]
-pub(crate) struct Row {
+pub(crate) struct MapRow {
     table: Arc<Table>,
     at: usize,
 }
@@ -66,15 +66,15 @@ pub(crate) struct Aggregate {
 }
 
 impl MapRef {
-    pub(crate) fn new(name: &str, session: &Shared) -> Self {
+    pub(crate) fn new(name: &str, session: &SharedSession) -> Self {
         MapRef { name: name.into(), session: session.clone() }
     }
 
-    pub(crate) fn host(&self) -> Answer<Rc<RefCell<dyn Host>>> {
+    pub(crate) fn host(&self) -> Evaluated<Rc<RefCell<dyn Host>>> {
         host(&self.session)
     }
 
-    pub(crate) fn table(&self) -> Answer<Option<Arc<Table>>> {
+    pub(crate) fn table(&self) -> Evaluated<Option<Arc<Table>>> {
         Ok(self.host()?.borrow_mut().table(&self.name))
     }
 
@@ -83,12 +83,12 @@ impl MapRef {
     }
 
     /// Returns its only element, of which a part is read; a map with keys has a part for each.
-    fn without_keys(&self, part: &str) -> Answer<ElementRef> {
+    fn without_keys(&self, part: &str) -> Evaluated<ElementRef> {
         let has_keys = self.table()?.is_some_and(|it| !it.def.keys.is_empty());
         let name = &self.name;
         match has_keys {
             false => Ok(self.only()),
-            true => Failure::raise(
+            true => NativeFailure::raise(
                 "type",
                 format!("`{name}` has keys, so `{name}.{part}` names no element"),
                 Some(&format!("write `{name}[key].{part}`, or `for row in {name} {{ print(row.{part}); }}`")),
@@ -97,31 +97,31 @@ impl MapRef {
     }
 
     /// Returns its value; for a map with keys that is the map itself, so that `let m = @m;` works.
-    fn value(&self) -> Answer<Dynamic> {
+    fn value(&self) -> Evaluated<Dynamic> {
         let value = self.only().value()?;
         let keyed = value.is_unit() && self.table()?.is_some_and(|it| !it.def.keys.is_empty());
         Ok(if keyed { Dynamic::from(self.clone()) } else { value })
     }
 
-    fn len(&self) -> Answer<i64> {
+    fn len(&self) -> Evaluated<i64> {
         Ok(self.table()?.map_or(0, |it| it.rows.len() as i64))
     }
 
     /// Returns at most `n` elements, largest first.
-    fn rows(&self, n: usize) -> Answer<Array> {
+    fn rows(&self, n: usize) -> Evaluated<Array> {
         Ok(self.table()?.map_or_else(Array::new, |it| largest(&it, n)))
     }
 
-    fn clear(&self) -> Answer<()> {
+    fn clear(&self) -> Evaluated<()> {
         self.host()?.borrow_mut().clear(&self.name);
         Ok(())
     }
 
     /// Reads it and removes what was read: its elements, or its value if it has no key.
-    fn take(&self) -> Answer<Dynamic> {
+    fn take(&self) -> Evaluated<Dynamic> {
         let table = self.table()?;
         let taken = match table.filter(|it| !it.def.keys.is_empty()) {
-            Some(table) => Dynamic::from(Taken(table)),
+            Some(table) => Dynamic::from(TakenTable(table)),
             None => self.only().value()?,
         };
         self.clear()?;
@@ -137,24 +137,24 @@ fn largest(table: &Arc<Table>, n: usize) -> Array {
         b.1.weight().cmp(&a.1.weight()).then_with(|| a.0.cmp(&b.0))
     });
     order.truncate(n);
-    order.into_iter().map(|at| Dynamic::from(Row { table: table.clone(), at })).collect()
+    order.into_iter().map(|at| Dynamic::from(MapRow { table: table.clone(), at })).collect()
 }
 
 /// Returns the host that handlers run against; the top level, which has none, cannot use maps.
-pub(crate) fn host(session: &Shared) -> Answer<Rc<RefCell<dyn Host>>> {
+pub(crate) fn host(session: &SharedSession) -> Evaluated<Rc<RefCell<dyn Host>>> {
     const HELP: &str = "do it in a handler: `kernel(|k| …)`, `begin(|| …)`, `interval(1.s, || …)`, `end(|| …)`";
     host_for(session, "it cannot read or change maps", HELP)
 }
 
 /// Returns the host that handlers run against, or says what the top level cannot do.
-pub(crate) fn host_for(session: &Shared, not_yet: &str, help: &str) -> Answer<Rc<RefCell<dyn Host>>> {
+pub(crate) fn host_for(session: &SharedSession, not_yet: &str, help: &str) -> Evaluated<Rc<RefCell<dyn Host>>> {
     let host = session.borrow().host.clone();
     let early = || format!("the top level runs before tracing starts: {not_yet}");
-    host.map_or_else(|| Failure::raise("top-level", early(), Some(help)), Ok)
+    host.map_or_else(|| NativeFailure::raise("top-level", early(), Some(help)), Ok)
 }
 
 impl ElementRef {
-    fn value(&self) -> Answer<Dynamic> {
+    fn value(&self) -> Evaluated<Dynamic> {
         let host = self.map.host()?;
         let plain = host.borrow_mut().get(&self.map.name, &self.key);
         if plain != Value::Missing {
@@ -163,68 +163,68 @@ impl ElementRef {
         Ok(self.cell()?.map_or(Dynamic::UNIT, |(cell, kind)| cell_value(cell, kind)))
     }
 
-    fn cell(&self) -> Answer<Option<(Cell, TableKind)>> {
+    fn cell(&self) -> Evaluated<Option<(Cell, TableKind)>> {
         let Some(table) = self.map.table()? else { return Ok(None) };
         let found = table.rows.iter().find(|(key, _)| *key == self.key);
         Ok(found.map(|(_, cell)| (cell.clone(), table.def.kind)))
     }
 
-    fn unit(&self) -> Answer<Unit> {
+    fn unit(&self) -> Evaluated<Unit> {
         Ok(self.map.table()?.map_or(Unit::None, |it| it.def.unit))
     }
 
-    fn set(&self, value: Dynamic) -> Answer<()> {
+    fn set(&self, value: Dynamic) -> Evaluated<()> {
         let value = from_dynamic(&value)?;
         let host = self.map.host()?;
         let done = host.borrow_mut().set(&self.map.name, &self.key, value);
-        done.or_else(|it| Failure::raise("map", it, None))
+        done.or_else(|it| NativeFailure::raise("map", it, None))
     }
 
     /// Implements `+=`, from 0 if there is no such element; appends text to text.
-    fn add(&self, delta: Dynamic, sign: i64) -> Answer<()> {
+    fn add(&self, delta: Dynamic, sign: i64) -> Evaluated<()> {
         if let Ok(n) = delta.as_int() {
             let host = self.map.host()?;
             let done = host.borrow_mut().add(&self.map.name, &self.key, n.wrapping_mul(sign));
-            return done.or_else(|it| Failure::raise("map", it, None));
+            return done.or_else(|it| NativeFailure::raise("map", it, None));
         }
         match (delta.as_immutable_string_ref(), self.value()?) {
             (Ok(text), old) if sign > 0 && (old.is_unit() || old.is_string()) => {
                 let old = if old.is_unit() { String::new() } else { old.to_string() };
                 self.set(Dynamic::from(format!("{old}{}", &*text)))
             }
-            _ if delta.is_unit() => Failure::raise(
+            _ if delta.is_unit() => NativeFailure::raise(
                 "missing-value",
                 "`+=` is applied to a missing value",
                 Some("test it first, or use a default: `x ?? 0`"),
             ),
-            _ => Failure::raise("type", format!("`+=` does not take {}", kind_of(&delta)), None),
+            _ => NativeFailure::raise("type", format!("`+=` does not take {}", kind_of(&delta)), None),
         }
     }
 
-    fn update(&self, kind: TableKind, value: Dynamic) -> Answer<()> {
+    fn update(&self, kind: TableKind, value: Dynamic) -> Evaluated<()> {
         let Ok(n) = value.as_int() else {
             let message = format!("`{}` takes an integer, not {}", kind.verb(), kind_of(&value));
-            return Failure::raise(if value.is_unit() { "missing-value" } else { "type" }, message, None);
+            return NativeFailure::raise(if value.is_unit() { "missing-value" } else { "type" }, message, None);
         };
         let host = self.map.host()?;
         let done = host.borrow_mut().update(&self.map.name, &self.key, kind, n);
-        done.or_else(|it| Failure::raise("map", it, None))
+        done.or_else(|it| NativeFailure::raise("map", it, None))
     }
 
     /// Reads it and removes it.
-    fn take(&self) -> Answer<Dynamic> {
+    fn take(&self) -> Evaluated<Dynamic> {
         let value = self.value()?;
         self.remove()?;
         Ok(value)
     }
 
-    fn remove(&self) -> Answer<()> {
+    fn remove(&self) -> Evaluated<()> {
         self.map.host()?.borrow_mut().remove(&self.map.name, &self.key);
         Ok(())
     }
 }
 
-impl Row {
+impl MapRow {
     fn key(&self) -> &Key {
         &self.table.rows[self.at].0
     }
@@ -253,7 +253,7 @@ impl IntoIterator for Top {
     }
 }
 
-impl IntoIterator for Taken {
+impl IntoIterator for TakenTable {
     type Item = Dynamic;
     type IntoIter = std::vec::IntoIter<Dynamic>;
 
@@ -309,7 +309,7 @@ pub(crate) fn to_dynamic(value: Value) -> Dynamic {
 }
 
 /// Converts a script's value to the host's.
-pub(crate) fn from_dynamic(value: &Dynamic) -> Answer<Value> {
+pub(crate) fn from_dynamic(value: &Dynamic) -> Evaluated<Value> {
     if value.is_unit() {
         return Ok(Value::Missing);
     }
@@ -332,11 +332,11 @@ pub(crate) fn from_dynamic(value: &Dynamic) -> Answer<Value> {
         return from_dynamic(&element.value()?);
     }
     let message = format!("a map holds integers, strings, booleans and stacks, not {}", kind_of(value));
-    Failure::raise("type", message, None)
+    NativeFailure::raise("type", message, None)
 }
 
 /// Returns the parts of a key: a list's elements, or the one value.
-fn key_of(key: &Dynamic) -> Answer<Vec<Value>> {
+fn key_of(key: &Dynamic) -> Evaluated<Vec<Value>> {
     match key.as_array_ref() {
         Ok(parts) => parts.iter().map(from_dynamic).collect(),
         Err(_) => Ok(vec![from_dynamic(key)?]),
@@ -352,7 +352,7 @@ fn key_value(key: &Key) -> Dynamic {
 
 /// Formats a value inside a string: stacks are named, numbers have no unit, and an aggregation of more than a
 /// number shows what its table shows.
-pub(crate) fn text(session: &Shared, value: &Dynamic) -> Answer<String> {
+pub(crate) fn text(session: &SharedSession, value: &Dynamic) -> Evaluated<String> {
     if let Some(element) = value.clone().try_cast::<ElementRef>() {
         return match element.cell()?.filter(|(cell, _)| is_compound(cell)) {
             Some((cell, kind)) => Ok(summary(&cell, kind, &mut |n| n.to_string())),
@@ -368,7 +368,7 @@ pub(crate) fn text(session: &Shared, value: &Dynamic) -> Answer<String> {
     if let Some(Aggregate { cell, kind }) = value.clone().try_cast::<Aggregate>() {
         return Ok(summary(&cell, kind, &mut |n| n.to_string()));
     }
-    if let Some(row) = value.clone().try_cast::<Row>() {
+    if let Some(row) = value.clone().try_cast::<MapRow>() {
         return row_text(session, &row);
     }
     match value.clone().try_cast::<Stack>() {
@@ -397,7 +397,7 @@ fn summary(cell: &Cell, kind: TableKind, number: &mut dyn FnMut(i64) -> String) 
 }
 
 /// Formats a cell with its map's unit.
-fn cell_human(session: &Shared, cell: &Cell, kind: TableKind, unit: Unit) -> Answer<String> {
+fn cell_human(session: &SharedSession, cell: &Cell, kind: TableKind, unit: Unit) -> Evaluated<String> {
     let host = host(session)?;
     let mut host = host.borrow_mut();
     if is_compound(cell) {
@@ -411,7 +411,7 @@ fn cell_human(session: &Shared, cell: &Cell, kind: TableKind, unit: Unit) -> Ans
 }
 
 /// Formats an element with the unit of its map; one that does not exist is missing.
-fn element_human(session: &Shared, it: &ElementRef) -> Answer<String> {
+fn element_human(session: &SharedSession, it: &ElementRef) -> Evaluated<String> {
     match it.cell()? {
         Some((cell, kind)) => cell_human(session, &cell, kind, it.unit()?),
         None => text(session, &it.value()?),
@@ -419,28 +419,29 @@ fn element_human(session: &Shared, it: &ElementRef) -> Answer<String> {
 }
 
 /// Returns an integer of a map in hexadecimal digits.
-fn element_hex(it: &ElementRef) -> Answer<String> {
+fn element_hex(it: &ElementRef) -> Evaluated<String> {
     match it.value()?.as_int() {
         Ok(n) => Ok(style::hex(n)),
-        Err(_) => Failure::raise("type", "only an integer has `.hex`", None),
+        Err(_) => NativeFailure::raise("type", "only an integer has `.hex`", None),
     }
 }
 
 /// Formats a row as its table's line: `@m[key]: value`.
-fn row_text(session: &Shared, row: &Row) -> Answer<String> {
-    let keys: Vec<String> = row.key().iter().map(|it| text(session, &to_dynamic(it.clone()))).collect::<Answer<_>>()?;
+fn row_text(session: &SharedSession, row: &MapRow) -> Evaluated<String> {
+    let keys: Vec<String> =
+        row.key().iter().map(|it| text(session, &to_dynamic(it.clone()))).collect::<Evaluated<_>>()?;
     let keys = if keys.is_empty() { String::new() } else { format!("[{}]", keys.join(", ")) };
     let def = &row.table.def;
     Ok(format!("{}{keys}: {}", def.name, cell_human(session, row.cell(), def.kind, def.unit)?))
 }
 
 /// Registers maps, elements, rows and stacks.
-pub(crate) fn register(engine: &mut Engine, session: &Shared) {
+pub(crate) fn register(engine: &mut Engine, session: &SharedSession) {
     engine.register_type_with_name::<MapRef>("map handle");
     engine.register_type_with_name::<ElementRef>("map element");
     engine.register_type_with_name::<Stack>("stack");
-    engine.register_type_with_name::<Row>("row of a map");
-    engine.register_type_with_name::<Taken>("elements of a map");
+    engine.register_type_with_name::<MapRow>("row of a map");
+    engine.register_type_with_name::<TakenTable>("elements of a map");
     engine.register_type_with_name::<Aggregate>("aggregation");
     let mut module = Module::new();
     values(&mut module);
@@ -457,7 +458,7 @@ fn values(module: &mut Module) {
     let pure_setter = |name: &str| FuncRegistration::new_setter(name).with_purity(true);
     FuncRegistration::new_index_getter().set_into_module(
         module,
-        |map: &mut MapRef, key: Dynamic| -> Answer<ElementRef> {
+        |map: &mut MapRef, key: Dynamic| -> Evaluated<ElementRef> {
             Ok(ElementRef { map: map.clone(), key: key_of(&key)? })
         },
     );
@@ -495,9 +496,9 @@ fn updates(engine: &mut Engine) {
     engine.register_fn("take", |it: &mut ElementRef| it.take());
 }
 
-fn lhist(min: i64, max: i64, step: i64) -> Answer<TableKind> {
+fn lhist(min: i64, max: i64, step: i64) -> Evaluated<TableKind> {
     if step <= 0 || min >= max {
-        return Failure::raise("lhist", "`lhist(x, min, max, step)` needs `min < max` and a positive step", None);
+        return NativeFailure::raise("lhist", "`lhist(x, min, max, step)` needs `min < max` and a positive step", None);
     }
     Ok(TableKind::Lhist { min, max, step })
 }
@@ -508,7 +509,7 @@ fn reads(engine: &mut Engine) {
     engine.register_fn("is_empty", |map: &mut MapRef| Ok::<_, Box<EvalAltResult>>(map.len()? == 0));
     engine.register_get("name", |map: &mut MapRef| map.name.to_string());
     engine.register_fn("top", |map: &mut MapRef, n: i64| Top { map: map.clone(), n: n.max(0) as usize });
-    engine.register_fn("contains", |map: &mut MapRef, key: Dynamic| -> Answer<bool> {
+    engine.register_fn("contains", |map: &mut MapRef, key: Dynamic| -> Evaluated<bool> {
         let key = key_of(&key)?;
         Ok(map.host()?.borrow_mut().contains(&map.name, &key))
     });
@@ -520,7 +521,7 @@ fn reads(engine: &mut Engine) {
         engine.register_get(*name, move |map: &mut MapRef| element_part(&map.without_keys(name)?, name));
         engine.register_get(*name, move |it: &mut ElementRef| element_part(it, name));
         engine.register_get(*name, move |it: &mut Aggregate| optional(part(&it.cell, it.kind, name)));
-        engine.register_get(*name, move |row: &mut Row| optional(part(row.cell(), row.table.def.kind, name)));
+        engine.register_get(*name, move |row: &mut MapRow| optional(part(row.cell(), row.table.def.kind, name)));
     }
     engine.register_fn("percentile", |map: &mut MapRef, p: Dynamic| {
         element_percentile(&map.without_keys("percentile(…)")?, &p)
@@ -531,23 +532,23 @@ fn reads(engine: &mut Engine) {
     });
 }
 
-fn element_part(it: &ElementRef, name: &str) -> Answer<Dynamic> {
+fn element_part(it: &ElementRef, name: &str) -> Evaluated<Dynamic> {
     Ok(optional(it.cell()?.and_then(|(cell, kind)| part(&cell, kind, name))))
 }
 
-fn element_percentile(it: &ElementRef, p: &Dynamic) -> Answer<Dynamic> {
+fn element_percentile(it: &ElementRef, p: &Dynamic) -> Evaluated<Dynamic> {
     let cell = it.cell()?;
     let percent = percent(p)?;
     Ok(optional(cell.and_then(|(cell, kind)| percentile(&cell, kind, percent))))
 }
 
-fn percent(p: &Dynamic) -> Answer<f64> {
+fn percent(p: &Dynamic) -> Evaluated<f64> {
     let number = p.as_int().map(|n| n as f64).or_else(|_| p.as_float());
     match number {
         Ok(number) if (0.0..=100.0).contains(&number) => Ok(number),
         _ => {
             let message = format!("`percentile` takes a number from 0 to 100, not {p}");
-            Failure::raise("wrong-arguments", message, Some("write `.percentile(99.9)`"))
+            NativeFailure::raise("wrong-arguments", message, Some("write `.percentile(99.9)`"))
         }
     }
 }
@@ -557,39 +558,39 @@ fn optional(n: Option<i64>) -> Dynamic {
 }
 
 /// Registers `for row in @m`, `@m.keys()`, and the properties of rows.
-fn rows(engine: &mut Engine, session: &Shared) {
-    engine.register_fn("keys", |map: &mut MapRef| -> Answer<Array> {
+fn rows(engine: &mut Engine, session: &SharedSession) {
+    engine.register_fn("keys", |map: &mut MapRef| -> Evaluated<Array> {
         let Some(table) = map.table()? else { return Ok(Array::new()) };
         let mut keys: Vec<&Key> = table.rows.iter().map(|it| &it.0).collect();
         keys.sort();
         Ok(keys.into_iter().map(key_value).collect())
     });
-    engine.register_fn("values", |map: &mut MapRef| -> Answer<Array> {
+    engine.register_fn("values", |map: &mut MapRef| -> Evaluated<Array> {
         let rows = map.rows(usize::MAX)?;
-        Ok(rows.into_iter().filter_map(|it| it.try_cast::<Row>()).map(|it| row_value(&it)).collect())
+        Ok(rows.into_iter().filter_map(|it| it.try_cast::<MapRow>()).map(|it| row_value(&it)).collect())
     });
     engine.register_iterator::<MapRef>();
     engine.register_iterator::<Top>();
-    engine.register_iterator::<Taken>();
-    engine.register_fn("rows", |taken: &mut Taken| largest(&taken.0, usize::MAX));
-    engine.register_fn("len", |taken: &mut Taken| taken.0.rows.len() as i64);
+    engine.register_iterator::<TakenTable>();
+    engine.register_fn("rows", |taken: &mut TakenTable| largest(&taken.0, usize::MAX));
+    engine.register_fn("len", |taken: &mut TakenTable| taken.0.rows.len() as i64);
     engine.register_fn("rows", |map: &mut MapRef| map.rows(usize::MAX));
     engine.register_fn("rows", |top: &mut Top| top.map.rows(top.n));
-    engine.register_get("key", |row: &mut Row| key_value(row.key()));
-    engine.register_get("keys", |row: &mut Row| -> Array { row.key().iter().cloned().map(to_dynamic).collect() });
-    engine.register_get("value", |row: &mut Row| row_value(row));
+    engine.register_get("key", |row: &mut MapRow| key_value(row.key()));
+    engine.register_get("keys", |row: &mut MapRow| -> Array { row.key().iter().cloned().map(to_dynamic).collect() });
+    engine.register_get("value", |row: &mut MapRow| row_value(row));
     let shared = session.clone();
-    engine.register_get("human", move |row: &mut Row| -> Answer<String> {
+    engine.register_get("human", move |row: &mut MapRow| -> Evaluated<String> {
         cell_human(&shared, row.cell(), row.table.def.kind, row.table.def.unit)
     });
 }
 
-fn row_value(row: &Row) -> Dynamic {
+fn row_value(row: &MapRow) -> Dynamic {
     cell_value(row.cell().clone(), row.table.def.kind)
 }
 
 /// Registers how they print inside strings.
-fn texts(engine: &mut Engine, session: &Shared) {
+fn texts(engine: &mut Engine, session: &SharedSession) {
     macro_rules! text_of {
         ($($type:ty),*) => {$(
             for name in ["to_string", "to_debug"] {
@@ -598,7 +599,7 @@ fn texts(engine: &mut Engine, session: &Shared) {
             }
         )*};
     }
-    text_of!(MapRef, ElementRef, Stack, Aggregate, Row);
+    text_of!(MapRef, ElementRef, Stack, Aggregate, MapRow);
     engine.register_get("lines", |it: &mut Stack| Stack(it.0.with_lines()));
     engine.register_fn("==", |a: Stack, b: Stack| a == b);
     engine.register_fn("!=", |a: Stack, b: Stack| a != b);

@@ -2,8 +2,8 @@
 //!
 //! All native functions share this value; none calls back into Rhai while it is borrowed.
 
-use crate::arguments::{ArgumentSpec, Arguments};
-use crate::handler::{DeclaredProbe, Function, Handler, MapDeclaration, ModuleAlias, Positions, token_at};
+use crate::arguments::{ArgumentSpec, ScriptArguments};
+use crate::handler::{DeclaredProbe, Handler, MapDeclaration, ModuleAlias, Positions, ScriptFunction, token_at};
 use crate::host::Host;
 use crate::lexer::Tokenized;
 use crate::source::Clocks;
@@ -15,7 +15,7 @@ use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Site, Sources};
 use xputrace_model::output::Output;
 
 /// The session as shared by native functions.
-pub(crate) type Shared = Rc<RefCell<Session>>;
+pub(crate) type SharedSession = Rc<RefCell<Session>>;
 
 #[derive(Default)]
 pub(crate) struct Session {
@@ -27,7 +27,7 @@ pub(crate) struct Session {
     pub(crate) stacks: Option<u32>,
     pub(crate) modules: Vec<ModuleAlias>,
     pub(crate) closures: Vec<Closure>,
-    pub(crate) arguments: Arguments,
+    pub(crate) arguments: ScriptArguments,
     pub(crate) declared_arguments: Vec<ArgumentSpec>,
     /// Those of the machine whose events the script sees, if that is this one.
     pub(crate) clocks: Option<Clocks>,
@@ -172,11 +172,11 @@ impl Syntax {
     }
 
     /// Returns the named functions; scripts cannot write the names of closures.
-    pub(crate) fn functions(&self, file: FileId) -> Vec<Function> {
+    pub(crate) fn functions(&self, file: FileId) -> Vec<ScriptFunction> {
         let named = self.ast.iter_functions().filter(|it| it.name.chars().all(|c| c == '_' || c.is_alphanumeric()));
         named
             .filter_map(|it| {
-                Some(Function {
+                Some(ScriptFunction {
                     file,
                     name: it.name.to_owned(),
                     parameters: it.params.iter().map(|it| (*it).to_owned()).collect(),

@@ -1,11 +1,11 @@
 //! Runs the top level of a script once and collects the handlers it declares.
 
-use crate::arguments::{ArgumentSpec, Arguments};
+use crate::arguments::{ArgumentSpec, ScriptArguments};
 use crate::errors;
-use crate::handler::{Function, ModuleAlias, Staged, token_at};
+use crate::handler::{ModuleAlias, ScriptFunction, Staged, token_at};
 use crate::interpreter::{self, Interpreter};
 use crate::lexer::{self, Dialect, Import, MOST_POSITIONS, Tokenized};
-use crate::session::{File, Session, Shared, Syntax, source_name};
+use crate::session::{File, Session, SharedSession, Syntax, source_name};
 use crate::source::Loader;
 use crate::{bundle, static_check};
 use rhai::{AST, Engine, Module, Scope};
@@ -15,7 +15,7 @@ use std::rc::Rc;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Severity, SourceFile};
 
 /// A script whose top level has run.
-pub struct Loaded {
+pub struct LoadedScript {
     pub staged: Staged,
     pub interpreter: Interpreter,
     /// All diagnostics; if any is an error, nothing may be attached.
@@ -28,9 +28,9 @@ pub struct Loaded {
 ///
 /// Attaches and prints nothing; all mistakes found are in the result. The caller handles `--help`
 /// among the arguments.
-pub fn load(main: SourceFile, args: &[String], loader: Rc<dyn Loader>) -> Loaded {
-    let session: Shared = Rc::new(RefCell::new(Session {
-        arguments: Arguments::new(args),
+pub fn load(main: SourceFile, args: &[String], loader: Rc<dyn Loader>) -> LoadedScript {
+    let session: SharedSession = Rc::new(RefCell::new(Session {
+        arguments: ScriptArguments::new(args),
         clocks: loader.clocks(),
         ..Session::default()
     }));
@@ -44,7 +44,7 @@ pub fn load(main: SourceFile, args: &[String], loader: Rc<dyn Loader>) -> Loaded
 
 struct Stage {
     engine: Engine,
-    session: Shared,
+    session: SharedSession,
     loader: Rc<dyn Loader>,
     /// By the name in `import`; `None` while a module is loading.
     modules: FxHashMap<String, Option<Loadable>>,
@@ -98,6 +98,11 @@ impl Stage {
                     break;
                 }
             }
+        }
+        if found.iter().any(|it| it.severity == Severity::Error)
+            && let Some(answer) = tokenized.foreign_program(file)
+        {
+            found = vec![answer];
         }
         // Continue checking after a recoverable error.
         let failed = found.iter().any(|it| it.severity == Severity::Error && !lexer::REPAIRED.contains(&it.code));
@@ -219,7 +224,7 @@ impl Stage {
         }
     }
 
-    fn finish(self) -> Loaded {
+    fn finish(self) -> LoadedScript {
         let mut session = self.session.borrow_mut();
         let staged = Staged {
             sources: session.sources.clone(),
@@ -236,11 +241,11 @@ impl Stage {
         let arguments = session.declared_arguments.clone();
         drop(session);
         let interpreter = Interpreter::new(self.engine, self.session);
-        Loaded { staged, interpreter, diagnostics, arguments }
+        LoadedScript { staged, interpreter, diagnostics, arguments }
     }
 }
 
-fn functions(session: &Session) -> Vec<Function> {
+fn functions(session: &Session) -> Vec<ScriptFunction> {
     let files = (0u32..).map(FileId).zip(&session.files);
     files.flat_map(|(id, file)| file.compiled.functions(id)).collect()
 }

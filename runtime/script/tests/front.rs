@@ -12,13 +12,13 @@ use std::sync::Arc;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::{Diagnostic, Label, SourceFile, Sources};
 use xputrace_model::schema::Event;
-use xputrace_script::{BundledLoader, EventView, Loaded, load};
+use xputrace_script::{BundledLoader, EventView, LoadedScript, load};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn stage(name: &str, text: &str) -> Loaded {
+fn stage(name: &str, text: &str) -> LoadedScript {
     load(SourceFile { name: name.into(), text: text.into() }, &[], Rc::new(BundledLoader))
 }
 

@@ -5,19 +5,19 @@ use xputrace_model::diagnostic::{Diagnostic, SourceFile};
 use xputrace_model::plan::{ClosureId, ProbeScope, Target};
 use xputrace_model::schema::Event;
 use xputrace_script::handler::Captured;
-use xputrace_script::{ArgumentValue, BundledLoader, Loaded, load};
+use xputrace_script::{ArgumentValue, BundledLoader, LoadedScript, load};
 
-fn stage(text: &str) -> Loaded {
+fn stage(text: &str) -> LoadedScript {
     stage_with(text, &[])
 }
 
-fn stage_with(text: &str, args: &[&str]) -> Loaded {
+fn stage_with(text: &str, args: &[&str]) -> LoadedScript {
     let main = SourceFile { name: "test.rhai".into(), text: text.into() };
     let args: Vec<String> = args.iter().map(|it| (*it).to_owned()).collect();
     load(main, &args, Rc::new(BundledLoader))
 }
 
-fn clean(text: &str) -> Loaded {
+fn clean(text: &str) -> LoadedScript {
     let loaded = stage(text);
     assert!(loaded.diagnostics.is_empty(), "{text}\n{}", list(&loaded.diagnostics));
     loaded

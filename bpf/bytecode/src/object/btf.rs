@@ -11,7 +11,7 @@ pub(super) const HEADER_BYTES: u32 = 24;
 /// `BTF_KIND_*`.
 #[derive(Clone, Copy)]
 #[repr(u32)]
-enum Kind {
+enum BtfKind {
     Int = 1,
     Ptr = 2,
     Array = 3,
@@ -63,7 +63,7 @@ impl Btf {
     }
 
     /// Adds a `struct btf_type` and the data that follows it.
-    fn add(&mut self, name: &str, kind: Kind, count: u32, size_or_type: u32, rest: &[u32]) -> TypeId {
+    fn add(&mut self, name: &str, kind: BtfKind, count: u32, size_or_type: u32, rest: &[u32]) -> TypeId {
         let name = self.string(name);
         let info = (kind as u32) << 24 | count;
         words(&mut self.types, &[name, info, size_or_type]);
@@ -74,15 +74,15 @@ impl Btf {
 
     pub(super) fn int(&mut self, name: &str, bytes: u32, signed: bool) -> TypeId {
         let encoding = if signed { SIGNED << 24 } else { 0 };
-        self.add(name, Kind::Int, 0, bytes, &[encoding | (bytes * 8)])
+        self.add(name, BtfKind::Int, 0, bytes, &[encoding | (bytes * 8)])
     }
 
     pub(super) fn pointer(&mut self, to: TypeId) -> TypeId {
-        self.add("", Kind::Ptr, 0, to.0, &[])
+        self.add("", BtfKind::Ptr, 0, to.0, &[])
     }
 
     pub(super) fn array(&mut self, of: TypeId, index: TypeId, n_elements: u32) -> TypeId {
-        self.add("", Kind::Array, 0, 0, &[of.0, index.0, n_elements])
+        self.add("", BtfKind::Array, 0, 0, &[of.0, index.0, n_elements])
     }
 
     /// Adds an anonymous struct whose members are pointers, 8 bytes each, except an empty last one.
@@ -91,24 +91,24 @@ impl Btf {
         for (at, (name, id)) in members.iter().enumerate() {
             rest.extend([self.string(name), id.0, at as u32 * 64]);
         }
-        self.add("", Kind::Struct, members.len() as u32, bytes, &rest)
+        self.add("", BtfKind::Struct, members.len() as u32, bytes, &rest)
     }
 
     /// Adds `int name(void *ctx)`.
     pub(super) fn function(&mut self, name: &str, result: TypeId, ctx: TypeId) -> TypeId {
         let parameter = self.string("ctx");
-        let proto = self.add("", Kind::FuncProto, 1, result.0, &[parameter, ctx.0]);
-        self.add(name, Kind::Func, STATIC, proto.0, &[])
+        let proto = self.add("", BtfKind::FuncProto, 1, result.0, &[parameter, ctx.0]);
+        self.add(name, BtfKind::Func, STATIC, proto.0, &[])
     }
 
     pub(super) fn variable(&mut self, name: &str, of: TypeId) -> TypeId {
-        self.add(name, Kind::Var, 0, of.0, &[GLOBAL])
+        self.add(name, BtfKind::Var, 0, of.0, &[GLOBAL])
     }
 
     /// Adds a section and its variables: (variable, offset, size).
     pub(super) fn section(&mut self, name: &str, bytes: u32, variables: &[(TypeId, u32, u32)]) {
         let rest: Vec<u32> = variables.iter().flat_map(|it| [it.0.0, it.1, it.2]).collect();
-        self.add(name, Kind::Datasec, variables.len() as u32, bytes, &rest);
+        self.add(name, BtfKind::Datasec, variables.len() as u32, bytes, &rest);
     }
 
     /// Returns the contents of `.BTF`.

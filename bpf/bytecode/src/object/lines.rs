@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::types::{Types, Words};
+use super::types::{BtfWords, Types};
 use super::{COLUMN_BITS, INSN_BYTES};
 use crate::image::Line;
 
@@ -37,7 +37,7 @@ impl Lines {
         if ext.is_empty() {
             return Ok(lines);
         }
-        let mut header = Words { data: ext };
+        let mut header = BtfWords { data: ext };
         let [_magic, header_bytes, _functions, _functions_bytes, lines_at, lines_bytes] = header.words()?;
         let part = |at: u32, bytes: u32| {
             let start = header_bytes as usize + at as usize;
@@ -98,7 +98,7 @@ fn each_record(data: &[u8], types: &Types, f: &mut OnRecord<'_>) -> Result<(), S
     if data.is_empty() {
         return Ok(());
     }
-    let mut words = Words { data };
+    let mut words = BtfWords { data };
     let rest = match words.words()? {
         [bytes] if bytes >= RECORD_BYTES && bytes.is_multiple_of(4) => (bytes - RECORD_BYTES) / 4,
         [bytes] => return Err(format!("`.BTF.ext` has records of {bytes} bytes")),

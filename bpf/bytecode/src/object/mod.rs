@@ -178,7 +178,7 @@ pub fn write_for(
     places: &[Option<Place>],
     losses: &[LossSlot],
 ) -> Result<Vec<u8>, ObjectError> {
-    let mut writer = Writer::new(image);
+    let mut writer = ObjectWriter::new(image);
     writer.license();
     writer.losses(losses);
     writer.maps()?;
@@ -252,7 +252,7 @@ fn for_engine_only(program: &Program) -> bool {
     program.insns.iter().any(|it| it.code == call && it.src == 0 && it.imm >= FIRST_OWN_HELPER)
 }
 
-struct Writer<'a> {
+struct ObjectWriter<'a> {
     image: &'a Image,
     names: Names,
     object: Object<'a>,
@@ -294,7 +294,7 @@ struct MapTypes {
     ctx: TypeId,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> ObjectWriter<'a> {
     fn new(image: &'a Image) -> Self {
         let mut btf = Btf::new();
         let types = MapTypes {
@@ -305,7 +305,7 @@ impl<'a> Writer<'a> {
             i64: btf.int("long long", 8, true),
             ctx: btf.pointer(btf::VOID),
         };
-        Writer {
+        ObjectWriter {
             image,
             names: names(image),
             object: Object::new(BinaryFormat::Elf, Architecture::Bpf, Endianness::Little),

@@ -375,7 +375,7 @@ fn number(types: &Types, id: u32) -> Option<u32> {
 
 /// Where a function's code is.
 #[derive(Clone, Debug)]
-struct Place {
+struct CodePlace {
     name: String,
     section: SectionIndex,
     /// The slots of the section that are its code.
@@ -383,7 +383,7 @@ struct Place {
 }
 
 /// A section's code.
-struct Code {
+struct SectionCode {
     name: String,
     insns: Vec<Insn>,
     /// Symbols that instructions refer to, by slot.
@@ -395,8 +395,8 @@ struct Linker<'a> {
     elf: &'a Elf<'a>,
     maps: &'a Maps,
     lines: &'a Lines,
-    functions: Vec<Place>,
-    code: HashMap<SectionIndex, Code>,
+    functions: Vec<CodePlace>,
+    code: HashMap<SectionIndex, SectionCode>,
 }
 
 /// Maps that are defined by numbers are here: `type`, sizes of key and value, capacity, flags. libbpf took them up to 0.8,
@@ -432,7 +432,7 @@ impl<'a> Linker<'a> {
                 }
             }
             let insns = insns.iter().map(|it| Insn::from_bytes(*it)).collect();
-            code.insert(section.index(), Code { name, insns, relocations });
+            code.insert(section.index(), SectionCode { name, insns, relocations });
         }
         let functions = functions(elf, &code)?;
         Ok(Linker { elf, maps, lines, functions, code })
@@ -442,7 +442,7 @@ impl<'a> Linker<'a> {
     fn programs(&self) -> Vec<ReadProgram> {
         let entries = self.functions.iter().filter(|it| self.code[&it.section].name != SHARED);
         let in_maps = self.programs_in_maps();
-        let program = |it: &Place| ReadProgram {
+        let program = |it: &CodePlace| ReadProgram {
             name: it.name.clone(),
             section: self.code[&it.section].name.clone(),
             maps: self.maps_of(it),
@@ -463,7 +463,7 @@ impl<'a> Linker<'a> {
     }
 
     /// Returns the maps that a function and those that it calls refer to. What can't be linked is left out.
-    fn maps_of(&self, entry: &Place) -> Vec<BpfMapId> {
+    fn maps_of(&self, entry: &CodePlace) -> Vec<BpfMapId> {
         let mut found = Vec::new();
         let mut reached = vec![entry];
         let mut next = 0;
@@ -483,10 +483,10 @@ impl<'a> Linker<'a> {
         found
     }
 
-    fn link(&self, entry: &Place) -> Result<ReadCode, ReadError> {
+    fn link(&self, entry: &CodePlace) -> Result<ReadCode, ReadError> {
         let mut program = ReadCode::default();
         // Each function once, with the slot that it begins at; calls are patched when all have a place.
-        let mut placed: Vec<(&Place, usize)> = vec![(entry, 0)];
+        let mut placed: Vec<(&CodePlace, usize)> = vec![(entry, 0)];
         let mut calls = Vec::new();
         let mut next = 0;
         while let Some((function, start)) = placed.get(next).copied() {
@@ -525,7 +525,7 @@ impl<'a> Linker<'a> {
     }
 
     /// Returns the function that an instruction calls, if it is a call of the object's own.
-    fn called(&self, function: &Place, slot: usize) -> Result<Option<&Place>, ReadError> {
+    fn called(&self, function: &CodePlace, slot: usize) -> Result<Option<&CodePlace>, ReadError> {
         let code = &self.code[&function.section];
         let insn = code.insns[slot];
         let relocated = code.relocations.get(&slot);
@@ -545,14 +545,14 @@ impl<'a> Linker<'a> {
                 (section, (at / INSN_BYTES as u64) as i64 + rest)
             }
         };
-        let is_it = |it: &&Place| it.section == section && it.slots.start as i64 == target;
+        let is_it = |it: &&CodePlace| it.section == section && it.slots.start as i64 == target;
         let found = self.functions.iter().find(is_it);
         found.map(Some).ok_or_else(|| self.refused(function, slot, "calls something that is no function of the object"))
     }
 
     /// Returns the map that an instruction refers to, and the instruction with its second half: the offset in the map's
     /// value, if it is a global variable's.
-    fn data(&self, function: &Place, slot: usize) -> Result<Option<(BpfMapId, [Insn; 2])>, ReadError> {
+    fn data(&self, function: &CodePlace, slot: usize) -> Result<Option<(BpfMapId, [Insn; 2])>, ReadError> {
         let code = &self.code[&function.section];
         let Some(symbol) = code.relocations.get(&slot) else { return Ok(None) };
         let ld_imm64 = class::LD | insn::mode::IMM | insn::Size::Dw as u8;
@@ -577,7 +577,7 @@ impl<'a> Linker<'a> {
     /// Returns a symbol's section, place in it, and name; empty for a section's own.
     fn symbol(
         &self,
-        function: &Place,
+        function: &CodePlace,
         slot: usize,
         symbol: SymbolIndex,
     ) -> Result<(SectionIndex, u64, &str), ReadError> {
@@ -589,7 +589,7 @@ impl<'a> Linker<'a> {
         }
     }
 
-    fn refused(&self, function: &Place, slot: usize, what: impl Into<String>) -> ReadError {
+    fn refused(&self, function: &CodePlace, slot: usize, what: impl Into<String>) -> ReadError {
         ReadError::Insn {
             section: self.code[&function.section].name.clone(),
             program: function.name.clone(),
@@ -600,10 +600,10 @@ impl<'a> Linker<'a> {
 }
 
 /// Returns the functions, in the order of their sections and places.
-fn functions(elf: &Elf<'_>, code: &HashMap<SectionIndex, Code>) -> Result<Vec<Place>, ReadError> {
+fn functions(elf: &Elf<'_>, code: &HashMap<SectionIndex, SectionCode>) -> Result<Vec<CodePlace>, ReadError> {
     let mut all = Vec::new();
     for symbol in elf.symbols().filter(|it| it.kind() == SymbolKind::Text && it.size() > 0) {
-        let Some((section, Code { name: section_name, insns, .. })) =
+        let Some((section, SectionCode { name: section_name, insns, .. })) =
             symbol.section_index().and_then(|it| Some((it, code.get(&it)?)))
         else {
             continue;
@@ -616,7 +616,7 @@ fn functions(elf: &Elf<'_>, code: &HashMap<SectionIndex, Code>) -> Result<Vec<Pl
             let what = format!("the function `{name}` is not within it");
             return Err(ReadError::Section { section: section_name.clone(), what });
         }
-        all.push(Place { name, section, slots });
+        all.push(CodePlace { name, section, slots });
     }
     all.sort_by_key(|it| (it.section.0, it.slots.start));
     Ok(all)

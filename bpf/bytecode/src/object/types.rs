@@ -161,7 +161,7 @@ impl Types {
     /// # Errors
     /// They are cut off or of an unknown kind. The error is a sentence without the object's name.
     pub(super) fn parse(data: &[u8]) -> Result<Types, String> {
-        let mut header = Words { data };
+        let mut header = BtfWords { data };
         let magic = header.word()?;
         if magic & 0xffff != u32::from(MAGIC) {
             return Err("`.BTF` does not begin as BTF does".into());
@@ -173,7 +173,7 @@ impl Types {
             data.get(start..start + bytes as usize).ok_or_else(|| "`.BTF` is cut off".to_owned())
         };
         let (types, strings) = (part(types_at, types_bytes)?, Strings(part(strings_at, strings_bytes)?));
-        let mut words = Words { data: types };
+        let mut words = BtfWords { data: types };
         let mut list = Vec::new();
         while !words.data.is_empty() {
             list.push(words.read_type(&strings)?);
@@ -313,11 +313,11 @@ impl Strings<'_> {
 }
 
 /// Little-endian words, read one after the other.
-pub(super) struct Words<'a> {
+pub(super) struct BtfWords<'a> {
     pub(super) data: &'a [u8],
 }
 
-impl Words<'_> {
+impl BtfWords<'_> {
     fn word(&mut self) -> Result<u32, String> {
         let (word, rest) = self.data.split_first_chunk().ok_or("`.BTF` is cut off")?;
         self.data = rest;

@@ -2,8 +2,8 @@
 
 use super::env::{Change, E2BIG, EAGAIN, EFAULT, EINVAL, EPERM, Env, GpuThread};
 use super::fault::FaultReason;
-use super::map::{Found, Map, Store};
-use super::memory::Memory;
+use super::map::{LookedUp, Map, Store};
+use super::memory::RunMemory;
 use super::pointer::{self, MAPS, STACK, VALUES};
 use super::printk;
 use crate::helper as id;
@@ -73,21 +73,21 @@ pub(super) struct Scratch {
     value: Vec<u8>,
 }
 
-type Answer = Result<u64, FaultReason>;
+type HelperResult = Result<u64, FaultReason>;
 
 /// A call in progress.
-pub(super) struct Call<'c, 'm, E> {
-    pub(super) memory: &'c mut Memory<'m>,
+pub(super) struct HelperCall<'c, 'm, E> {
+    pub(super) memory: &'c mut RunMemory<'m>,
     pub(super) scratch: &'c mut Scratch,
     pub(super) env: &'c mut E,
     /// R1 to R5.
     pub(super) args: [u64; 5],
 }
 
-impl<E: Env> Call<'_, '_, E> {
+impl<E: Env> HelperCall<'_, '_, E> {
     /// Runs the helper; returns the value of R0.
     #[inline(never)]
-    pub(super) fn run(&mut self, helper: i32) -> Answer {
+    pub(super) fn run(&mut self, helper: i32) -> HelperResult {
         match helper {
             id::MAP_LOOKUP_ELEM | id::MAP_LOOKUP_PERCPU_ELEM => self.lookup(),
             id::MAP_UPDATE_ELEM => self.update(),
@@ -134,7 +134,7 @@ impl<E: Env> Call<'_, '_, E> {
     }
 
     /// A single thread runs the engine, so plain memory access is atomic enough.
-    fn raise(&mut self) -> Answer {
+    fn raise(&mut self) -> HelperResult {
         let [address, number, ..] = self.args;
         let bad = |write| FaultReason::BadAccess { address, len: size_of::<u64>(), write };
         let old = u64::from_le_bytes(self.memory.load(address).ok_or(bad(false))?);
@@ -143,7 +143,7 @@ impl<E: Env> Call<'_, '_, E> {
     }
 
     /// Writes three words to where R1 to R3 point.
-    fn three(&mut self, of: impl FnOnce(GpuThread) -> [u64; 3]) -> Answer {
+    fn three(&mut self, of: impl FnOnce(GpuThread) -> [u64; 3]) -> HelperResult {
         for (address, word) in self.args.into_iter().zip(of(self.env.gpu_thread())) {
             let bad = FaultReason::BadAccess { address, len: size_of::<u64>(), write: true };
             self.memory.store(address, word.to_le_bytes()).ok_or(bad)?;
@@ -152,7 +152,7 @@ impl<E: Env> Call<'_, '_, E> {
     }
 
     /// Returns the text at an address up to its NUL, or its first bytes; `None` if that is not readable.
-    fn text(memory: &Memory<'_>, address: u64) -> Option<Vec<u8>> {
+    fn text(memory: &RunMemory<'_>, address: u64) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         while text.len() < MOST_TEXT_BYTES {
             match memory.load::<1>(address.wrapping_add(text.len() as u64))? {
@@ -163,7 +163,7 @@ impl<E: Env> Call<'_, '_, E> {
         Some(text)
     }
 
-    fn printk(&mut self) -> Answer {
+    fn printk(&mut self) -> HelperResult {
         let [address, len, args @ ..] = self.args;
         let len = (len as u32 as usize).min(MOST_TEXT_BYTES);
         let format = self.memory.bytes(address, len);
@@ -177,7 +177,7 @@ impl<E: Env> Call<'_, '_, E> {
         }
     }
 
-    fn puts(&mut self) -> Answer {
+    fn puts(&mut self) -> HelperResult {
         let address = self.args[0];
         let bad = FaultReason::BadAccess { address, len: 1, write: false };
         let text = Self::text(self.memory, address).ok_or(bad)?;
@@ -199,7 +199,7 @@ impl<E: Env> Call<'_, '_, E> {
     }
 
     #[inline(always)]
-    pub(super) fn lookup(&mut self) -> Answer {
+    pub(super) fn lookup(&mut self) -> HelperResult {
         let at = self.map()?;
         let (map, key) = self.map_and_key(at)?;
         look_up(map, at, key)
@@ -208,16 +208,16 @@ impl<E: Env> Call<'_, '_, E> {
     #[inline(always)]
     fn map_and_key(&mut self, at: usize) -> Result<(&mut Map, &[u8]), FaultReason> {
         let (address, len) = (self.args[1], self.memory.maps[at].key_size);
-        let Memory { local, maps } = &mut *self.memory;
+        let RunMemory { local, maps } = &mut *self.memory;
         let key = local.argument(maps, &mut self.scratch.key, address, len);
         let key = key.ok_or(FaultReason::BadAccess { address, len, write: false })?;
         Ok((&mut maps[at], key))
     }
 
-    fn update(&mut self) -> Answer {
+    fn update(&mut self) -> HelperResult {
         let at = self.map()?;
         let [_, key_at, value_at, flags, _] = self.args;
-        let Memory { local, maps } = &mut *self.memory;
+        let RunMemory { local, maps } = &mut *self.memory;
         let (key_len, value_len) = (maps[at].key_size, maps[at].value_size);
         let bad = |address, len| FaultReason::BadAccess { address, len, write: false };
         let key = local.argument(maps, &mut self.scratch.key, key_at, key_len);
@@ -230,13 +230,13 @@ impl<E: Env> Call<'_, '_, E> {
         Ok(maps[at].update(key, value, flags) as u64)
     }
 
-    fn delete(&mut self) -> Answer {
+    fn delete(&mut self) -> HelperResult {
         let at = self.map()?;
         let (map, key) = self.map_and_key(at)?;
         Ok(map.delete(key) as u64)
     }
 
-    fn modify(&mut self) -> Answer {
+    fn modify(&mut self) -> HelperResult {
         let at = self.map()?;
         let [_, _, operand, op, _] = self.args;
         let (map, key) = self.map_and_key(at)?;
@@ -244,7 +244,7 @@ impl<E: Env> Call<'_, '_, E> {
         Ok(change.map_or(EINVAL, |it| map.modify(key, it)) as u64)
     }
 
-    fn comm(&mut self) -> Answer {
+    fn comm(&mut self) -> HelperResult {
         let [address, len, ..] = self.args;
         if len == 0 {
             return Ok(EINVAL as u64);
@@ -258,7 +258,7 @@ impl<E: Env> Call<'_, '_, E> {
         Ok(0)
     }
 
-    fn read_memory(&mut self, user: bool) -> Answer {
+    fn read_memory(&mut self, user: bool) -> HelperResult {
         let [to, len, from, ..] = self.args;
         let out = writable(self.memory, to, len)?;
         if self.env.read_memory(user, from, out) {
@@ -268,7 +268,7 @@ impl<E: Env> Call<'_, '_, E> {
         Ok(EFAULT as u64)
     }
 
-    fn read_str(&mut self, user: bool) -> Answer {
+    fn read_str(&mut self, user: bool) -> HelperResult {
         let [to, len, from, ..] = self.args;
         if !user && self.memory.bytes(from, 0).is_some() {
             return self.copy_str();
@@ -282,7 +282,7 @@ impl<E: Env> Call<'_, '_, E> {
     }
 
     /// Implements `probe_read_kernel_str` for memory that the program itself can reach.
-    fn copy_str(&mut self) -> Answer {
+    fn copy_str(&mut self) -> HelperResult {
         let [to, len, from, ..] = self.args;
         let most = (len as u32 as usize).saturating_sub(1);
         self.scratch.value.clear();
@@ -300,7 +300,7 @@ impl<E: Env> Call<'_, '_, E> {
         Ok(n_bytes as u64)
     }
 
-    fn ns_pid_tgid(&mut self) -> Answer {
+    fn ns_pid_tgid(&mut self) -> HelperResult {
         let [_, _, to, len, _] = self.args;
         let out = writable(self.memory, to, len)?;
         if len != PIDNS_INFO_BYTES {
@@ -320,7 +320,7 @@ impl<E: Env> Call<'_, '_, E> {
         }
     }
 
-    fn ringbuf_output(&mut self) -> Answer {
+    fn ringbuf_output(&mut self) -> HelperResult {
         let at = self.ringbuf()?;
         let [_, address, len, flags, _] = self.args;
         if flags & !RINGBUF_FLAGS != 0 {
@@ -333,7 +333,7 @@ impl<E: Env> Call<'_, '_, E> {
     }
 
     /// Writes a record of at most the size of the map's values.
-    fn perf_event_output(&mut self) -> Answer {
+    fn perf_event_output(&mut self) -> HelperResult {
         let [_ctx, map, _flags, address, len] = self.args;
         let at = self.map_in(map)?;
         let Map { store: Store::Outside, value_size, .. } = self.memory.maps[at] else {
@@ -348,7 +348,7 @@ impl<E: Env> Call<'_, '_, E> {
         Ok(if self.env.output(BpfMapId::at(at), data) { 0 } else { RING_FULL })
     }
 
-    fn ringbuf_reserve(&mut self) -> Answer {
+    fn ringbuf_reserve(&mut self) -> HelperResult {
         let at = self.ringbuf()?;
         let [_, len, flags, ..] = self.args;
         let room = u64::from(self.memory.maps[at].max_entries).saturating_sub(RECORD_HEADER_BYTES);
@@ -359,7 +359,7 @@ impl<E: Env> Call<'_, '_, E> {
         record.ok_or(FaultReason::TooManyRecords)
     }
 
-    fn ringbuf_end(&mut self, submit: bool) -> Answer {
+    fn ringbuf_end(&mut self, submit: bool) -> HelperResult {
         let address = self.args[0];
         let taken = self.memory.local.records.take(address);
         let (map, data) = taken.ok_or(FaultReason::NoRecord { address })?;
@@ -369,7 +369,7 @@ impl<E: Env> Call<'_, '_, E> {
         Ok(0)
     }
 
-    fn name_text(&mut self) -> Answer {
+    fn name_text(&mut self) -> HelperResult {
         let [string_id, to, len, ..] = self.args;
         let out = writable(self.memory, to, len)?;
         out.fill(0);
@@ -395,7 +395,7 @@ impl<E: Env> Call<'_, '_, E> {
 
 /// Looks up the key at a place of the stack in a map, whose address this is.
 #[inline(always)]
-pub(super) fn lookup_on_stack(memory: &mut Memory<'_>, map: u64, place: usize) -> Answer {
+pub(super) fn lookup_on_stack(memory: &mut RunMemory<'_>, map: u64, place: usize) -> HelperResult {
     let at = pointer::offset(map) as usize;
     let found = memory.maps.get_mut(at).ok_or(FaultReason::NoMap { address: map })?;
     let len = found.key_size;
@@ -406,20 +406,20 @@ pub(super) fn lookup_on_stack(memory: &mut Memory<'_>, map: u64, place: usize) -
 
 /// Looks up a key in the map with this position.
 #[inline(always)]
-fn look_up(map: &mut Map, at: usize, key: &[u8]) -> Answer {
+fn look_up(map: &mut Map, at: usize, key: &[u8]) -> HelperResult {
     match map.find(key) {
-        Found::Value(slot) => {
+        LookedUp::Value(slot) => {
             let offset = u64::from(slot) << map.shift;
             Ok(pointer::make(VALUES + at as u64, offset))
         }
-        Found::Map(inner) => Ok(pointer::make(MAPS, inner as u64)),
-        Found::Nothing => Ok(0),
-        Found::TooMany => Err(FaultReason::TooManyRemoteValues),
+        LookedUp::Map(inner) => Ok(pointer::make(MAPS, inner as u64)),
+        LookedUp::Nothing => Ok(0),
+        LookedUp::TooMany => Err(FaultReason::TooManyRemoteValues),
     }
 }
 
 /// Returns the bytes that a helper fills. Sizes are 32-bit, as for Linux's helpers.
-fn writable<'m>(memory: &'m mut Memory<'_>, address: u64, len: u64) -> Result<&'m mut [u8], FaultReason> {
+fn writable<'m>(memory: &'m mut RunMemory<'_>, address: u64, len: u64) -> Result<&'m mut [u8], FaultReason> {
     let len = len as u32 as usize;
     memory.bytes_mut(address, len).ok_or(FaultReason::BadAccess { address, len, write: true })
 }

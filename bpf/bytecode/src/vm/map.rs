@@ -65,7 +65,7 @@ pub(super) struct Threads {
 }
 
 /// The result of a program's lookup.
-pub(super) enum Found {
+pub(super) enum LookedUp {
     /// The slot of a value.
     Value(u32),
     /// Position of an inner map.
@@ -213,30 +213,30 @@ impl Map {
 
     /// Looks up a key of the map's key size for a program.
     #[inline(always)]
-    pub(super) fn find(&mut self, key: &[u8]) -> Found {
+    pub(super) fn find(&mut self, key: &[u8]) -> LookedUp {
         let found = match &mut self.store {
             Store::Hash(index) => index.touch(key),
             Store::Array => array_slot(key, self.max_entries),
             _ => return self.find_elsewhere(key),
         };
-        found.map_or(Found::Nothing, Found::Value)
+        found.map_or(LookedUp::Nothing, LookedUp::Value)
     }
 
     #[inline(never)]
-    fn find_elsewhere(&mut self, key: &[u8]) -> Found {
+    fn find_elsewhere(&mut self, key: &[u8]) -> LookedUp {
         let found = match &self.store {
             Store::PerThread(_) => self.thread_slot(key),
             Store::Maps(inner) => {
                 return match array_slot(key, self.max_entries) {
-                    Some(at) => Found::Map(inner.start + at as usize),
-                    None => Found::Nothing,
+                    Some(at) => LookedUp::Map(inner.start + at as usize),
+                    None => LookedUp::Nothing,
                 };
             }
-            Store::OneMap(inner) => return Found::Map(*inner),
+            Store::OneMap(inner) => return LookedUp::Map(*inner),
             Store::Remote(_) => return self.fetch(key),
             Store::Hash(_) | Store::Array | Store::Outside | Store::Unused => None,
         };
-        found.map_or(Found::Nothing, Found::Value)
+        found.map_or(LookedUp::Nothing, LookedUp::Value)
     }
 
     /// Returns the current thread's slot of an index, and makes room for it; `None` if there is none.
@@ -254,26 +254,26 @@ impl Map {
         u32::try_from(first + index as usize).ok()
     }
 
-    fn fetch(&mut self, key: &[u8]) -> Found {
+    fn fetch(&mut self, key: &[u8]) -> LookedUp {
         self.write_back();
         let (stride, size) = (self.stride, self.value_size);
-        let Store::Remote(remote) = &mut self.store else { return Found::Nothing };
+        let Store::Remote(remote) = &mut self.store else { return LookedUp::Nothing };
         let slot = remote.slot_of(key).unwrap_or(remote.dirty.len());
         if slot >= MAX_REMOTE_VALUES {
-            return Found::TooMany;
+            return LookedUp::TooMany;
         }
         let start = slot * stride;
         if self.values.len() < start + stride {
             self.values.resize(start + stride, 0);
         }
         if !remote.handle.lookup(key, &mut self.values[start..start + size]) {
-            return Found::Nothing;
+            return LookedUp::Nothing;
         }
         if slot == remote.dirty.len() {
             remote.keys.extend_from_slice(key);
             remote.dirty.push(false);
         }
-        Found::Value(slot as u32)
+        LookedUp::Value(slot as u32)
     }
 
     /// Writes changed copies of remote values back. An element deleted meanwhile stays deleted.
@@ -387,14 +387,14 @@ impl Map {
     }
 
     fn modify_own(&mut self, key: &[u8], change: Change) -> i64 {
-        if let Found::Nothing = self.find(key) {
+        if let LookedUp::Nothing = self.find(key) {
             let zeros = vec![0; self.value_size];
             match self.update(key, &zeros, UPDATE_NOEXIST as u64) {
                 0 => {}
                 errno => return errno,
             }
         }
-        let Found::Value(slot) = self.find(key) else { return EINVAL };
+        let LookedUp::Value(slot) = self.find(key) else { return EINVAL };
         let range = self.value(slot);
         change.apply_to(&mut self.values[range]);
         0
@@ -526,7 +526,7 @@ pub(super) struct HashIndex {
     buckets: Vec<u64>,
     /// Key of each slot, one after another.
     keys: Vec<u8>,
-    slots: Vec<Slot>,
+    slots: Vec<SlotUse>,
     free: Vec<u32>,
     live: usize,
     evicts: bool,
@@ -537,7 +537,7 @@ pub(super) struct HashIndex {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Slot {
+enum SlotUse {
     Free,
     Live,
     /// Live and used since the hand last passed.
@@ -610,7 +610,7 @@ impl HashIndex {
     fn touch(&mut self, key: &[u8]) -> Option<u32> {
         let slot = self.find(key)?;
         if self.evicts {
-            self.slots[slot as usize] = Slot::Used;
+            self.slots[slot as usize] = SlotUse::Used;
         }
         Some(slot)
     }
@@ -645,11 +645,11 @@ impl HashIndex {
     fn take_slot(&mut self, key: &[u8]) -> u32 {
         if let Some(slot) = self.free.pop() {
             self.keys[slot as usize * key.len()..][..key.len()].copy_from_slice(key);
-            self.slots[slot as usize] = Slot::Live;
+            self.slots[slot as usize] = SlotUse::Live;
             return slot;
         }
         self.keys.extend_from_slice(key);
-        self.slots.push(Slot::Live);
+        self.slots.push(SlotUse::Live);
         self.slots.len() as u32 - 1
     }
 
@@ -669,7 +669,7 @@ impl HashIndex {
         let (at, slot) = self.bucket(key, hash(key));
         let slot = slot?;
         self.close_gap(at);
-        self.slots[slot as usize] = Slot::Free;
+        self.slots[slot as usize] = SlotUse::Free;
         self.free.push(slot);
         self.live -= 1;
         Some(slot)
@@ -700,9 +700,9 @@ impl HashIndex {
             let at = self.hand % self.slots.len().max(1);
             self.hand = at + 1;
             match self.slots[at] {
-                Slot::Free => {}
-                Slot::Used => self.slots[at] = Slot::Live,
-                Slot::Live => {
+                SlotUse::Free => {}
+                SlotUse::Used => self.slots[at] = SlotUse::Live,
+                SlotUse::Live => {
                     let key = self.key(at as u32, key_len).to_vec();
                     self.remove(&key);
                     self.evicted += 1;
@@ -714,7 +714,7 @@ impl HashIndex {
 
     /// Iterates over live slots and their keys, lowest slot first.
     fn elements(&self, key_len: usize) -> impl Iterator<Item = (u32, &[u8])> {
-        let slots = self.slots.iter().enumerate().filter(|(_, it)| **it != Slot::Free);
+        let slots = self.slots.iter().enumerate().filter(|(_, it)| **it != SlotUse::Free);
         slots.map(move |(slot, _)| (slot as u32, self.key(slot as u32, key_len)))
     }
 }

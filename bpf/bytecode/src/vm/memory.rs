@@ -6,7 +6,7 @@ use super::pointer::{self, CTX, RECORDS, STACK, VALUES};
 use crate::insn::STACK_BYTES;
 
 /// A run's memory.
-pub(super) struct Memory<'a> {
+pub(super) struct RunMemory<'a> {
     pub(super) local: Local<'a>,
     pub(super) maps: &'a mut [Map],
 }
@@ -14,14 +14,14 @@ pub(super) struct Memory<'a> {
 /// The memory outside maps: separate, so that it can be read while a map changes.
 pub(super) struct Local<'a> {
     pub(super) stack: [u8; STACK_BYTES],
-    pub(super) calls: &'a mut Calls,
+    pub(super) calls: &'a mut OpenCalls,
     pub(super) ctx: &'a [u8],
-    pub(super) records: &'a mut Records,
+    pub(super) records: &'a mut ReservedRecords,
 }
 
 /// Calls of functions that have not returned, the outermost first.
 #[derive(Default)]
-pub(super) struct Calls {
+pub(super) struct OpenCalls {
     pub(super) callers: Vec<Caller>,
     /// Stacks of the called functions. They follow the outermost one's in the address space.
     pub(super) stacks: Vec<u8>,
@@ -34,7 +34,7 @@ pub(super) struct Caller {
     pub(super) pc: usize,
 }
 
-impl Calls {
+impl OpenCalls {
     /// Forgets calls of a run that did not end well.
     #[inline]
     pub(super) fn forget(&mut self) {
@@ -43,7 +43,7 @@ impl Calls {
     }
 }
 
-impl Memory<'_> {
+impl RunMemory<'_> {
     #[inline(always)]
     pub(super) fn load<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
         self.bytes(address, N)?.first_chunk().copied()
@@ -137,17 +137,17 @@ fn in_called(offset: usize, len: usize) -> Option<std::ops::Range<usize>> {
 
 /// Ring buffer records that a run has reserved and not yet submitted.
 #[derive(Default)]
-pub(super) struct Records {
-    list: Vec<Record>,
+pub(super) struct ReservedRecords {
+    list: Vec<ReservedRecord>,
 }
 
-struct Record {
+struct ReservedRecord {
     /// Index of the ring buffer; `None` once the record is submitted or discarded.
     map: Option<usize>,
     data: Vec<u8>,
 }
 
-impl Records {
+impl ReservedRecords {
     #[inline]
     pub(super) fn forget(&mut self) {
         self.list.iter_mut().for_each(|it| it.map = None);
@@ -159,7 +159,7 @@ impl Records {
             Some(at) => at,
             None if self.list.len() == pointer::MAX_RECORDS => return None,
             None => {
-                self.list.push(Record { map: None, data: Vec::new() });
+                self.list.push(ReservedRecord { map: None, data: Vec::new() });
                 self.list.len() - 1
             }
         };

@@ -24,19 +24,17 @@ mod memory;
 mod op;
 mod pointer;
 mod printk;
-mod reads;
 mod run;
 
 use zerocopy::IntoBytes as _;
 
 use self::call::Scratch;
 use self::map::{Map, Store};
-use self::memory::{Calls, Local, Memory, Records};
+use self::memory::{Local, OpenCalls, ReservedRecords, RunMemory};
 use self::op::Decoded;
 pub use env::{Atomic, Change, Env, GpuThread, Number, RemoteMap};
 pub use fault::{Fault, FaultReason, LoadError};
 pub use printk::line as printed_line;
-pub use reads::context_reads;
 
 use crate::id::{BpfMapId, ProgramId};
 use crate::image::{Home, Image, MapSpec};
@@ -63,8 +61,8 @@ pub struct Engine {
     addressed: Vec<usize>,
     /// Maps with a value per GPU thread.
     per_thread: Vec<usize>,
-    records: Records,
-    calls: Calls,
+    records: ReservedRecords,
+    calls: OpenCalls,
     scratch: Scratch,
     instruction_limit: u64,
 }
@@ -85,8 +83,8 @@ impl Engine {
             remote: Vec::new(),
             addressed: Vec::new(),
             per_thread: Vec::new(),
-            records: Records::default(),
-            calls: Calls::default(),
+            records: ReservedRecords::default(),
+            calls: OpenCalls::default(),
             scratch: Scratch::default(),
             instruction_limit: DEFAULT_INSTRUCTION_LIMIT,
         };
@@ -179,7 +177,7 @@ impl Engine {
         self.records.forget();
         self.calls.forget();
         // Build it in place: building the stack separately would copy it.
-        let mut memory = Memory {
+        let mut memory = RunMemory {
             local: Local { stack: [0; STACK_BYTES], calls: &mut self.calls, ctx, records: &mut self.records },
             maps: &mut self.maps,
         };

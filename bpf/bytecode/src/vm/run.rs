@@ -1,10 +1,10 @@
 //! The inner loop.
 
-use super::call::{Call, Scratch, lookup_on_stack};
+use super::call::{HelperCall, Scratch, lookup_on_stack};
 use super::env::{Atomic, Env};
 use super::fault::{Fault, FaultReason};
 use super::fuse::{COPY_SLOTS, LOOKUP_SLOTS, RETURN_SLOTS};
-use super::memory::{Caller, Calls, Memory};
+use super::memory::{Caller, OpenCalls, RunMemory};
 use super::op::{Decoded, Op};
 use super::pointer::{self, CTX, STACK};
 use crate::insn::{MAX_FRAMES, STACK_BYTES, atomic};
@@ -16,7 +16,7 @@ type Registers = [u64; 16];
 #[expect(clippy::redundant_closure_call, reason = "the macros take each operation as a closure")]
 pub(super) fn run<E: Env>(
     code: &[Decoded],
-    memory: &mut Memory<'_>,
+    memory: &mut RunMemory<'_>,
     scratch: &mut Scratch,
     env: &mut E,
     instruction_limit: u64,
@@ -150,7 +150,7 @@ pub(super) fn run<E: Env>(
         macro_rules! call {
             ($method:ident $(, $helper:expr)?) => {{
                 let args = [r[1], r[2], r[3], r[4], r[5]];
-                let mut call = Call { memory: &mut *memory, scratch: &mut *scratch, env: &mut *env, args };
+                let mut call = HelperCall { memory: &mut *memory, scratch: &mut *scratch, env: &mut *env, args };
                 match call.$method($($helper)?) {
                     Ok(answer) => r[0] = answer,
                     Err(reason) => fail!(reason),
@@ -347,8 +347,8 @@ pub(super) fn run<E: Env>(
 
 /// Begins a function; `None` if too many are inside each other.
 #[cold]
-fn enter(memory: &mut Memory<'_>, r: &mut Registers, pc: usize) -> Option<()> {
-    let Calls { callers, stacks } = &mut *memory.local.calls;
+fn enter(memory: &mut RunMemory<'_>, r: &mut Registers, pc: usize) -> Option<()> {
+    let OpenCalls { callers, stacks } = &mut *memory.local.calls;
     if callers.len() + 1 >= MAX_FRAMES {
         return None;
     }
@@ -361,8 +361,8 @@ fn enter(memory: &mut Memory<'_>, r: &mut Registers, pc: usize) -> Option<()> {
 
 /// Ends a function; returns where its caller goes on.
 #[inline(always)]
-fn leave(memory: &mut Memory<'_>, r: &mut Registers) -> Option<usize> {
-    let Calls { callers, stacks } = &mut *memory.local.calls;
+fn leave(memory: &mut RunMemory<'_>, r: &mut Registers) -> Option<usize> {
+    let OpenCalls { callers, stacks } = &mut *memory.local.calls;
     let Caller { saved, pc } = callers.pop()?;
     stacks.truncate(callers.len() * STACK_BYTES);
     r[6..=10].copy_from_slice(&saved);
@@ -405,7 +405,7 @@ fn signed_mod_32(a: u32, b: u32) -> u32 {
 
 /// A single thread runs the engine, so plain access to its own memory is atomic enough.
 #[inline(always)]
-fn atomic_64(memory: &mut Memory<'_>, address: u64, op: i32, r: &mut Registers, src: usize) -> Option<()> {
+fn atomic_64(memory: &mut RunMemory<'_>, address: u64, op: i32, r: &mut Registers, src: usize) -> Option<()> {
     let atomic = Atomic { op, operand: r[src], expected: r[0] };
     if let Some(old) = memory.atomic_elsewhere(address, 8, atomic) {
         give_back(op, old, r, src);
@@ -419,7 +419,7 @@ fn atomic_64(memory: &mut Memory<'_>, address: u64, op: i32, r: &mut Registers, 
 }
 
 #[inline(always)]
-fn atomic_32(memory: &mut Memory<'_>, address: u64, op: i32, r: &mut Registers, src: usize) -> Option<()> {
+fn atomic_32(memory: &mut RunMemory<'_>, address: u64, op: i32, r: &mut Registers, src: usize) -> Option<()> {
     let atomic = Atomic { op, operand: u64::from(r[src] as u32), expected: u64::from(r[0] as u32) };
     if let Some(old) = memory.atomic_elsewhere(address, 4, atomic) {
         give_back(op, old, r, src);

@@ -1,9 +1,9 @@
 //! The parameters of CUDA's calls: which of those that a pattern matches have one of a name.
 
 use super::checker::Checker;
-use crate::typed::{Base, Expr, Kind, Source, Type, missing};
+use crate::typed::{Base, Expr, ExprKind, Type, ValueSource, missing};
 use rhai::Position;
-use xputrace_cuda_calls::{Function, FunctionId, Functions, Parameter};
+use xputrace_model::api::{Function, FunctionId, Functions, Parameter, ParameterKind};
 use xputrace_model::context::{MOST_ARGUMENTS, word};
 use xputrace_model::diagnostic::{Diagnostic, Label};
 use xputrace_model::plan::Target;
@@ -43,7 +43,7 @@ pub(crate) fn in_all(functions: &Functions, name: &str) -> Result<bool, Problem>
     let unreadable = |(_, it): &(&str, &Parameter)| !it.is_integer();
     if let Some((function, parameter)) = each().filter_map(|it| named(&it)).find(unreadable) {
         let what = match parameter.kind {
-            xputrace_cuda_calls::ParameterKind::Float(_) => "a floating-point number",
+            ParameterKind::Float(_) => "a floating-point number",
             _ => "a structure, passed by value",
         };
         return Err(Problem::NoInteger { function, what });
@@ -81,20 +81,16 @@ impl Checker<'_> {
                 return self.poison(diagnostic, name_at);
             }
         };
-        let known = &mut self.checked.arguments;
-        let slot = known.iter().position(|it| it == name).unwrap_or_else(|| {
-            known.push(name.to_owned());
-            known.len() - 1
-        });
+        let slot = self.scan.arguments.iter().position(|it| it.0 == name).unwrap_or(MOST_ARGUMENTS);
         if slot >= MOST_ARGUMENTS {
             let diagnostic = too_many(self.label(name_at));
             return self.poison(diagnostic, name_at);
         }
         let value = word::call::ARGUMENT + slot;
         let (source, ty) = match in_all {
-            true => (Source::Word(value), Type::of(Base::Int)),
-            false => (Source::Flagged(word::call::HAS_ARGUMENT + slot, value), Type::of(Base::Int).maybe(true)),
+            true => (ValueSource::Word(value), Type::of(Base::Int)),
+            false => (ValueSource::Flagged(word::call::HAS_ARGUMENT + slot, value), Type::of(Base::Int).maybe(true)),
         };
-        Expr { kind: Kind::Source(source), ty, at: name_at }
+        Expr { kind: ExprKind::Source(source), ty, at: name_at }
     }
 }

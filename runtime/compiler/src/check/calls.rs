@@ -3,7 +3,7 @@
 use super::checker::Checker;
 use super::exprs::is_poison;
 use super::operators::negated;
-use crate::typed::{Base, Expr, Kind, LocalId, Source, Type, Where};
+use crate::typed::{Base, Expr, ExprKind, LocalId, Type, ValueSource, Where};
 use rhai::{Expr as Syntax, FnCallExpr, Position};
 use xputrace_bytecode::insn::Alu;
 use xputrace_model::diagnostic::{Diagnostic, nearest};
@@ -64,20 +64,22 @@ impl Checker<'_> {
         let of = |kind| Expr { kind, ty: Type::of(Base::Bool), at };
         match (&value.kind, wanted.kind) {
             _ if is_poison(&value) => value,
-            (Kind::Literal(text), Kind::Literal(wanted)) => of(Kind::Const(place.holds(text, &wanted).into())),
-            (_, Kind::Literal(_)) if value.ty.base == Base::Name && self.place == Place::Linux => {
+            (ExprKind::Literal(text), ExprKind::Literal(wanted)) => {
+                of(ExprKind::Const(place.holds(text, &wanted).into()))
+            }
+            (_, ExprKind::Literal(_)) if value.ty.base == Base::Name && self.place == Place::Linux => {
                 let message = "the text of this name is not known in Linux";
                 let diagnostic = Diagnostic::error("name-as-text", message, self.label(value.at))
                     .help("compare the whole name with `==`, or probe fewer functions: `uprobe(\"libc:mem*\", …)`");
                 self.poison(diagnostic, at)
             }
-            (_, Kind::Literal(_)) if self.place == Place::Gpu => {
+            (_, ExprKind::Literal(_)) if self.place == Place::Gpu => {
                 let message = "device code does not know the text of a name: there, it is a number";
                 let diagnostic = Diagnostic::error("not-in-device-code", message, self.label(value.at))
                     .help("compare the whole name with `==`, or choose kernels by the probe's pattern: `\"vector*\"`");
                 self.poison(diagnostic, at)
             }
-            (_, Kind::Literal(wanted)) => of(Kind::Match(place, Box::new(value), wanted)),
+            (_, ExprKind::Literal(wanted)) => of(ExprKind::Match(place, Box::new(value), wanted)),
             _ => {
                 let diagnostic = Diagnostic::error(
                     "not-constant",
@@ -167,14 +169,14 @@ impl Checker<'_> {
     pub(super) fn context_word(&self, address: &Expr) -> Option<ContextWord> {
         let word = |at: u32| Some(ContextWord { at, plus: 0 });
         match &address.kind {
-            Kind::Source(Source::Register(offset)) => word(u32::try_from(*offset).ok()?),
-            Kind::Source(Source::Record { offset, size: 8, .. }) => word(*offset),
-            Kind::Local(local) => self.context_words.get(local).copied(),
-            Kind::Binary(Alu::Add, a, b) => match (&a.kind, &b.kind) {
-                (_, Kind::Const(n)) => {
+            ExprKind::Source(ValueSource::Register(offset)) => word(u32::try_from(*offset).ok()?),
+            ExprKind::Source(ValueSource::Record { offset, size: 8, .. }) => word(*offset),
+            ExprKind::Local(local) => self.context_words.get(local).copied(),
+            ExprKind::Binary(Alu::Add, a, b) => match (&a.kind, &b.kind) {
+                (_, ExprKind::Const(n)) => {
                     self.context_word(a).map(|it| ContextWord { plus: it.plus.wrapping_add(*n), ..it })
                 }
-                (Kind::Const(n), _) => {
+                (ExprKind::Const(n), _) => {
                     self.context_word(b).map(|it| ContextWord { plus: it.plus.wrapping_add(*n), ..it })
                 }
                 _ => None,
@@ -205,7 +207,7 @@ impl Checker<'_> {
         }
         let bytes = match bytes.map(|it| self.expr(it)) {
             None => TEXT_BYTES,
-            Some(Expr { kind: Kind::Const(n), .. }) if (1..=i64::from(LONGEST_TEXT)).contains(&n) => n as u32,
+            Some(Expr { kind: ExprKind::Const(n), .. }) if (1..=i64::from(LONGEST_TEXT)).contains(&n) => n as u32,
             Some(other) => {
                 let message = format!("the length of a string is a constant from 1 to {LONGEST_TEXT}");
                 let diagnostic =
@@ -216,6 +218,6 @@ impl Checker<'_> {
         self.checked
             .texts
             .push(TextRead { address: self.context_word(&address), site: self.staged.site(self.file, at) });
-        Expr { kind: Kind::UserText(Box::new(address), bytes), ty: Type::of(Base::Text(bytes)).maybe(true), at }
+        Expr { kind: ExprKind::UserText(Box::new(address), bytes), ty: Type::of(Base::Text(bytes)).maybe(true), at }
     }
 }

@@ -1,7 +1,8 @@
 //! What is known while a handler is checked, and how its mistakes are reported.
 
+use crate::scan::Scan;
 use crate::tables::Shapes;
-use crate::typed::{Base, Checked, Expr, Kind, LocalId, Source, Type};
+use crate::typed::{Base, Checked, Expr, ExprKind, LocalId, Type, ValueSource};
 use rhai::Position;
 use rustc_hash::FxHashMap;
 use xputrace_model::catalog::Catalog;
@@ -15,7 +16,7 @@ pub(super) struct Checker<'a> {
     pub(super) catalog: &'a dyn Catalog,
     pub(super) handler: &'a Handler,
     pub(super) place: Place,
-    pub(super) tests_launch: bool,
+    pub(super) scan: &'a Scan<'a>,
     pub(super) shapes: &'a mut Shapes,
     pub(super) diagnostics: &'a mut Vec<Diagnostic>,
     pub(super) checked: Checked,
@@ -24,9 +25,9 @@ pub(super) struct Checker<'a> {
     pub(super) scopes: Vec<Vec<(String, Binding)>>,
     pub(super) loops: usize,
     /// The functions being inlined, outermost first.
-    pub(super) frames: Vec<Frame>,
+    pub(super) frames: Vec<InlinedCall>,
     /// Fields that an enclosing test has shown to be present.
-    pub(super) there: Vec<Source>,
+    pub(super) there: Vec<ValueSource>,
     /// Variables that hold a word of the probe's context.
     pub(super) context_words: FxHashMap<LocalId, ContextWord>,
     /// Variables that hold a return value as it is in the register.
@@ -57,11 +58,11 @@ impl Checker<'_> {
     /// Reports an error and returns a placeholder of a type that fits anywhere.
     pub(super) fn poison(&mut self, diagnostic: Diagnostic, at: Position) -> Expr {
         self.error(diagnostic);
-        Expr { kind: Kind::Const(0), ty: Type::of(Base::Unknown), at }
+        Expr { kind: ExprKind::Const(0), ty: Type::of(Base::Unknown), at }
     }
 
     pub(super) fn literal(&mut self, text: &str, at: Position) -> Expr {
-        Expr { kind: Kind::Literal(text.into()), ty: Type::of(Base::Name), at }
+        Expr { kind: ExprKind::Literal(text.into()), ty: Type::of(Base::Name), at }
     }
 
     pub(super) fn unsupported(&mut self, what: &str, at: Position, instead: &str) {
@@ -78,12 +79,12 @@ impl Checker<'_> {
 
     pub(super) fn no_value(&mut self, what: &str, at: Position, instead: &str) -> Expr {
         self.unsupported(what, at, instead);
-        Expr { kind: Kind::Const(0), ty: Type::of(Base::Unknown), at }
+        Expr { kind: ExprKind::Const(0), ty: Type::of(Base::Unknown), at }
     }
 }
 
 /// A function being inlined.
-pub(super) struct Frame {
+pub(super) struct InlinedCall {
     pub(super) file: FileId,
     pub(super) name: String,
     /// Where an early `return` leaves its value.

@@ -4,7 +4,7 @@ use super::checker::{Binding, Checker};
 use crate::chain::{Link, unwrapped};
 use crate::typed::int;
 use crate::typed::missing;
-use crate::typed::{Base, Block, Expr, Kind, Type};
+use crate::typed::{Base, Expr, ExprKind, Type, TypedBlock};
 use rhai::{Expr as Syntax, Position};
 use xputrace_bytecode::insn::Cond;
 use xputrace_model::diagnostic::Diagnostic;
@@ -41,7 +41,7 @@ impl Checker<'_> {
             (Captured::List(values), Link::Index(index, _)) => {
                 let index = self.integer(index);
                 match index.kind {
-                    Kind::Const(n) => element(values, n).cloned().unwrap_or(Captured::Unit),
+                    ExprKind::Const(n) => element(values, n).cloned().unwrap_or(Captured::Unit),
                     _ => {
                         let element = self.element_at(name, values, index, at);
                         return self.links(element, rest);
@@ -76,7 +76,7 @@ impl Checker<'_> {
         let values: Vec<(i64, Expr)> = from_end.chain(0..).zip(values.iter().chain(&values).cloned()).collect();
         let value = self.chosen(&index, &values, at);
         let ty = value.ty;
-        Expr { kind: Kind::Block(Box::new(Block { stmts, value: Some(value) })), ty, at }
+        Expr { kind: ExprKind::Block(Box::new(TypedBlock { stmts, value: Some(value) })), ty, at }
     }
 
     fn chosen(&mut self, index: &Expr, values: &[(i64, Expr)], at: Position) -> Expr {
@@ -89,7 +89,7 @@ impl Checker<'_> {
                 (is_low, self.chosen(index, low, at), self.chosen(index, high, at))
             }
         };
-        let block = |value| Block { stmts: Vec::new(), value: Some(value) };
+        let block = |value| TypedBlock { stmts: Vec::new(), value: Some(value) };
         self.choice(condition, block(then), block(otherwise), at)
     }
 
@@ -113,11 +113,11 @@ impl Checker<'_> {
             let literal = self.literal(part, at);
             let condition = self.binary("==", index.clone(), literal, at);
             let then = self.captured(name, held, at);
-            let block = |value| Block { stmts: Vec::new(), value: Some(value) };
+            let block = |value| TypedBlock { stmts: Vec::new(), value: Some(value) };
             value = self.choice(condition, block(then), block(value), at);
         }
         let ty = value.ty;
-        Expr { kind: Kind::Block(Box::new(Block { stmts, value: Some(value) })), ty, at }
+        Expr { kind: ExprKind::Block(Box::new(TypedBlock { stmts, value: Some(value) })), ty, at }
     }
 
     /// Returns the values of a list, or the names of an object, that an expression is.
@@ -143,9 +143,9 @@ impl Checker<'_> {
         let value = self.settled_alone(value, &mut stmts);
         let equal = values.into_iter().map(|it| self.binary("==", value.clone(), it, at)).collect();
         let equal: Vec<Expr> = equal;
-        let kind = if equal.is_empty() { Kind::Const(0) } else { Kind::Or(equal) };
+        let kind = if equal.is_empty() { ExprKind::Const(0) } else { ExprKind::Or(equal) };
         let any = Expr { kind, ty, at };
-        Expr { kind: Kind::Block(Box::new(Block { stmts, value: Some(any) })), ty, at }
+        Expr { kind: ExprKind::Block(Box::new(TypedBlock { stmts, value: Some(any) })), ty, at }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::chain::{Chain, Link, map_name, unwrapped};
 use crate::tables::{NAME_TEXT_BYTES, join_base};
 use crate::typed::int;
 use crate::typed::missing;
-use crate::typed::{Base, Block, Expr, Kind, Source, Type};
+use crate::typed::{Base, Expr, ExprKind, Type, TypedBlock, ValueSource};
 use rhai::{Expr as Syntax, FlowControl, Position, Stmt as SyntaxStmt};
 use xputrace_bytecode::insn::Alu;
 use xputrace_model::context::word;
@@ -32,14 +32,14 @@ impl Checker<'_> {
         };
         match expr {
             Syntax::IntegerConstant(n, _) => int(*n, at),
-            Syntax::BoolConstant(b, _) => Expr { kind: Kind::Const(i64::from(*b)), ty: Type::of(Base::Bool), at },
+            Syntax::BoolConstant(b, _) => Expr { kind: ExprKind::Const(i64::from(*b)), ty: Type::of(Base::Bool), at },
             Syntax::StringConstant(text, _) => self.text_constant(text, at),
             Syntax::CharConstant(c, _) => self.literal(&c.to_string(), at),
             Syntax::Unit(_) => missing(at),
             Syntax::Stmt(block) => self.block_value(block.statements(), at),
             Syntax::FnCall(call, at) => self.call(call, *at),
-            Syntax::And(parts, _) => self.all(parts.iter(), at, Kind::And),
-            Syntax::Or(parts, _) => self.all(parts.iter(), at, Kind::Or),
+            Syntax::And(parts, _) => self.all(parts.iter(), at, ExprKind::And),
+            Syntax::Or(parts, _) => self.all(parts.iter(), at, ExprKind::Or),
             Syntax::Coalesce(parts, _) => self.coalesce(parts, at),
             Syntax::Variable(..) | Syntax::Dot(..) | Syntax::Index(..) => self.chain(&Chain::of(expr)),
             Syntax::FloatConstant(..) => {
@@ -162,18 +162,17 @@ impl Checker<'_> {
     /// Checks `stack.lines`: the same stack, as another key.
     fn with_lines(&mut self, value: Expr, at: Position) -> Expr {
         match value.kind {
-            Kind::Source(Source::LinuxStack) => {
+            ExprKind::Source(ValueSource::LinuxStack) => {
                 let diagnostic = Diagnostic::error("no-lines", "Linux's functions have no lines", self.label(at))
                     .help("write `kstack` without `.lines`");
                 self.poison(diagnostic, at)
             }
             // It has Python's lines already.
-            Kind::Source(Source::Word(word::LAUNCH_PYSTACK)) => value,
-            Kind::Joined(inner) => Expr { kind: Kind::Joined(Box::new(self.with_lines(*inner, at))), ..value },
+            ExprKind::Source(ValueSource::Word(word::LAUNCH_PYSTACK)) => value,
+            ExprKind::Joined(inner) => Expr { kind: ExprKind::Joined(Box::new(self.with_lines(*inner, at))), ..value },
             _ => {
-                self.checked.reads_lines = true;
                 let ty = value.ty;
-                Expr { kind: Kind::Binary(Alu::Or, Box::new(value), Box::new(int(LINES as i64, at))), ty, at }
+                Expr { kind: ExprKind::Binary(Alu::Or, Box::new(value), Box::new(int(LINES as i64, at))), ty, at }
             }
         }
     }
@@ -217,8 +216,8 @@ impl Checker<'_> {
         let ty = Type::of(Base::Text(HEX_BYTES as u32));
         let hex = match value.kind {
             _ if is_poison(&value) => return value,
-            Kind::Const(n) => return self.literal(&style::hex(n), at),
-            _ => Expr { kind: Kind::Hex(Box::new(value)), ty, at },
+            ExprKind::Const(n) => return self.literal(&style::hex(n), at),
+            _ => Expr { kind: ExprKind::Hex(Box::new(value)), ty, at },
         };
         self.concat(vec![hex], at)
     }
@@ -230,7 +229,7 @@ impl Checker<'_> {
             return self.poison(units::of_a_time(unit, self.label(at)), at);
         }
         match (&value.kind, units::whole(1, unit)) {
-            (Kind::Const(n), _) if value.ty.base == Base::Int => match units::whole(*n, unit) {
+            (ExprKind::Const(n), _) if value.ty.base == Base::Int => match units::whole(*n, unit) {
                 Some(nanos) => Expr { ty, ..int(nanos, at) },
                 None => {
                     let (message, help) = units::refusal(*n, unit);
@@ -277,7 +276,7 @@ impl Checker<'_> {
         &mut self,
         parts: impl Iterator<Item = &'s Syntax>,
         at: Position,
-        kind: fn(Vec<Expr>) -> Kind,
+        kind: fn(Vec<Expr>) -> ExprKind,
     ) -> Expr {
         let known = self.there.len();
         let mut checked = Vec::new();
@@ -296,13 +295,13 @@ impl Checker<'_> {
         for part in &parts {
             ty = Type { optional: part.ty.optional, ..self.unified(ty, part) };
         }
-        Expr { kind: Kind::Coalesce(parts), ty, at }
+        Expr { kind: ExprKind::Coalesce(parts), ty, at }
     }
 
     /// Returns the type that holds either value.
     pub(super) fn unified(&mut self, ty: Type, value: &Expr) -> Type {
         let width = |base: Base| match (base, &value.kind) {
-            (Base::Text(n), Kind::Literal(text)) => Base::Text(n.max(text.len() as u32)),
+            (Base::Text(n), ExprKind::Literal(text)) => Base::Text(n.max(text.len() as u32)),
             (base, _) => base,
         };
         match join_base(ty.base, value.ty.base) {
@@ -330,7 +329,7 @@ impl Checker<'_> {
         self.choice(condition, then, otherwise, at)
     }
 
-    pub(super) fn choice(&mut self, condition: Expr, then: Block, otherwise: Block, at: Position) -> Expr {
+    pub(super) fn choice(&mut self, condition: Expr, then: TypedBlock, otherwise: TypedBlock, at: Position) -> Expr {
         let mut ty = match &then.value {
             Some(value) => value.ty,
             None => Type::of(Base::Unknown).maybe(true),
@@ -339,11 +338,11 @@ impl Checker<'_> {
             Some(value) => self.unified(ty, value),
             None => ty.maybe(true),
         };
-        Expr { kind: Kind::If(Box::new(condition), Box::new(then), Box::new(otherwise)), ty, at }
+        Expr { kind: ExprKind::If(Box::new(condition), Box::new(then), Box::new(otherwise)), ty, at }
     }
 
     /// Checks a block that runs if a condition holds.
-    pub(super) fn block_where(&mut self, condition: &Expr, stmts: &[SyntaxStmt], with_value: bool) -> Block {
+    pub(super) fn block_where(&mut self, condition: &Expr, stmts: &[SyntaxStmt], with_value: bool) -> TypedBlock {
         let known = self.there.len();
         self.there.extend(found_there(condition));
         let block = self.block(stmts, with_value);
@@ -352,9 +351,9 @@ impl Checker<'_> {
     }
 
     pub(super) fn block_value(&mut self, stmts: &[SyntaxStmt], at: Position) -> Expr {
-        let block: Block = self.block(stmts, true);
+        let block: TypedBlock = self.block(stmts, true);
         let ty = block.value.as_ref().map_or(Type::of(Base::Unknown).maybe(true), |it| it.ty);
-        Expr { kind: Kind::Block(Box::new(block)), ty, at }
+        Expr { kind: ExprKind::Block(Box::new(block)), ty, at }
     }
 
     /// Concatenates strings and numbers; joins the constants at compile time.
@@ -367,14 +366,14 @@ impl Checker<'_> {
                 return self.poison(diagnostic, at);
             }
             match (parts.last_mut().map(|it| &mut it.kind), known_text(&piece)) {
-                (Some(Kind::Literal(before)), Some(text)) => before.push_str(&text),
+                (Some(ExprKind::Literal(before)), Some(text)) => before.push_str(&text),
                 (_, Some(text)) => parts.push(self.literal(&text, piece.at)),
                 (_, None) => parts.push(piece),
             }
         }
         match &parts[..] {
             [] => return self.literal("", at),
-            [Expr { kind: Kind::Literal(text), .. }] => return self.literal(&text.clone(), at),
+            [Expr { kind: ExprKind::Literal(text), .. }] => return self.literal(&text.clone(), at),
             _ => {}
         }
         if self.place == Place::Gpu {
@@ -392,19 +391,19 @@ impl Checker<'_> {
                 .help("`print` takes longer ones");
             return self.poison(diagnostic, at);
         }
-        Expr { kind: Kind::Concat(parts), ty: Type::of(Base::Text(bytes)), at }
+        Expr { kind: ExprKind::Concat(parts), ty: Type::of(Base::Text(bytes)), at }
     }
 }
 
 /// Whether a value stands for a reported mistake.
 pub(super) fn is_poison(value: &Expr) -> bool {
-    value.ty.base == Base::Unknown && matches!(value.kind, Kind::Const(_))
+    value.ty.base == Base::Unknown && matches!(value.kind, ExprKind::Const(_))
 }
 
 /// Flattens nested concatenations.
 pub(super) fn flattened(pieces: Vec<Expr>) -> Vec<Expr> {
     let inner = |piece: Expr| match piece.kind {
-        Kind::Concat(parts) => parts,
+        ExprKind::Concat(parts) => parts,
         _ => vec![piece],
     };
     pieces.into_iter().flat_map(inner).collect()
@@ -413,10 +412,10 @@ pub(super) fn flattened(pieces: Vec<Expr>) -> Vec<Expr> {
 /// Returns the text of a value known at compile time.
 pub(super) fn known_text(piece: &Expr) -> Option<String> {
     match (&piece.kind, piece.ty.base) {
-        (Kind::Literal(text), _) => Some(text.clone()),
-        (Kind::Const(n), Base::Bool) => Some((*n != 0).to_string()),
-        (Kind::Const(n), _) => Some(n.to_string()),
-        (Kind::Missing, _) => Some("-".into()),
+        (ExprKind::Literal(text), _) => Some(text.clone()),
+        (ExprKind::Const(n), Base::Bool) => Some((*n != 0).to_string()),
+        (ExprKind::Const(n), _) => Some(n.to_string()),
+        (ExprKind::Missing, _) => Some("-".into()),
         _ => None,
     }
 }
@@ -433,7 +432,7 @@ pub(super) fn piece_bytes(piece: &Expr) -> u32 {
 /// Returns the maximum length of a string as text.
 pub(crate) fn text_bytes(value: &Expr) -> u32 {
     match (&value.kind, value.ty.base) {
-        (Kind::Literal(text), _) => text.len() as u32,
+        (ExprKind::Literal(text), _) => text.len() as u32,
         (_, Base::Text(n)) => n,
         _ => NAME_TEXT_BYTES,
     }

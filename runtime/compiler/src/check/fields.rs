@@ -3,7 +3,7 @@
 use super::checker::Checker;
 use crate::at_launch::{AtLaunch, at_launch};
 use crate::typed::missing;
-use crate::typed::{Base, Expr, Kind, Source, Type};
+use crate::typed::{Base, Expr, ExprKind, Type, ValueSource};
 use rhai::Position;
 use xputrace_bytecode::insn::Alu;
 use xputrace_bytecode::probe::pt_regs;
@@ -19,10 +19,10 @@ use xputrace_script::width::Width;
 const DATA_LOC_BYTES: u32 = 128;
 
 /// Returns the type of what the marker function knows.
-fn base_of(source: Source) -> Base {
+fn base_of(source: ValueSource) -> Base {
     match source {
-        Source::Comm => Base::Text(16),
-        Source::MarkerText(_) => Base::Text(128),
+        ValueSource::Comm => Base::Text(16),
+        ValueSource::MarkerText(_) => Base::Text(128),
         _ => Base::Int,
     }
 }
@@ -76,9 +76,9 @@ impl Checker<'_> {
             return Resolved { expr: self.unknown_launch_field(name, name_at), used: 2 };
         };
         let (expr, used) = self.word_field(field, name_at, &rest[1..]);
-        let expr = if self.tests_launch {
+        let expr = if self.scan.tests_launch {
             let ty = expr.ty.maybe(true);
-            Expr { kind: Kind::Joined(Box::new(expr)), ty, at }
+            Expr { kind: ExprKind::Joined(Box::new(expr)), ty, at }
         } else {
             self.checked.needs_launch = true;
             expr
@@ -88,29 +88,28 @@ impl Checker<'_> {
 
     /// Checks a field of the GPU context; the number says how many names of `rest` it consumed.
     fn word_field(&mut self, field: &Field, at: Position, rest: &[(&str, Position)]) -> (Expr, usize) {
-        self.checked.reads.add_field(field);
         self.note_launch(field, at);
-        let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::with(base, field.unit), at };
+        let of = |base, source| Expr { kind: ExprKind::Source(source), ty: Type::with(base, field.unit), at };
         match (field.kind, field.from) {
             (FieldType::Dim3, From::Word(at_word)) => self.dim3(field, at_word, at, rest),
             (FieldType::Parts(parts), _) => self.part(field, parts, at, rest),
-            (FieldType::Comm, From::Word(at_word)) => (of(Base::Text(16), Source::WordText(at_word)), 0),
+            (FieldType::Comm, From::Word(at_word)) => (of(Base::Text(16), ValueSource::WordText(at_word)), 0),
             (FieldType::Name, From::Optional { flag, value }) => {
-                let expr = of(Base::Name, Source::Flagged(flag, value));
+                let expr = of(Base::Name, ValueSource::Flagged(flag, value));
                 (Expr { ty: expr.ty.maybe(true), ..expr }, 0)
             }
-            (FieldType::Bool, From::Word(at_word)) => (of(Base::Bool, Source::Word(at_word)), 0),
-            (FieldType::Name, From::Word(at_word)) => (of(Base::Name, Source::Word(at_word)), 0),
-            (FieldType::Stack, From::Word(at_word)) => (of(Base::Stack, Source::Word(at_word)), 0),
+            (FieldType::Bool, From::Word(at_word)) => (of(Base::Bool, ValueSource::Word(at_word)), 0),
+            (FieldType::Name, From::Word(at_word)) => (of(Base::Name, ValueSource::Word(at_word)), 0),
+            (FieldType::Stack, From::Word(at_word)) => (of(Base::Stack, ValueSource::Word(at_word)), 0),
             (FieldType::Stack, From::Optional { flag, value }) => {
-                let expr = of(Base::Stack, Source::Flagged(flag, value));
+                let expr = of(Base::Stack, ValueSource::Flagged(flag, value));
                 (Expr { ty: expr.ty.maybe(true), ..expr }, 0)
             }
             (_, From::Optional { flag, value }) => {
-                let expr = of(Base::Int, Source::Flagged(flag, value));
+                let expr = of(Base::Int, ValueSource::Flagged(flag, value));
                 (Expr { ty: expr.ty.maybe(true), ..expr }, 0)
             }
-            (_, From::Word(at_word)) => (of(Base::Int, Source::Word(at_word)), 0),
+            (_, From::Word(at_word)) => (of(Base::Int, ValueSource::Word(at_word)), 0),
             (_, From::Probe) => (self.unknown_field(field.name, at, self.handler.event.fields()), 0),
         }
     }
@@ -163,8 +162,8 @@ impl Checker<'_> {
 
     fn dim3(&mut self, field: &Field, word: usize, at: Position, rest: &[(&str, Position)]) -> (Expr, usize) {
         let int = |kind| Expr { kind, ty: Type::of(Base::Int), at };
-        let part = |n| int(Kind::Source(Source::Word(word + n)));
-        let times = |a, b| int(Kind::Binary(Alu::Mul, Box::new(a), Box::new(b)));
+        let part = |n| int(ExprKind::Source(ValueSource::Word(word + n)));
+        let times = |a, b| int(ExprKind::Binary(Alu::Mul, Box::new(a), Box::new(b)));
         let expr = match rest.first() {
             Some(("x", _)) => part(0),
             Some(("y", _)) => part(1),
@@ -183,11 +182,10 @@ impl Checker<'_> {
 
     /// Checks a field at the collector's marker function, where the call has only begun.
     fn marker_field(&mut self, field: &Field, at: Position, rest: &[(&str, Position)]) -> Resolved {
-        self.checked.reads.add_field(field);
         let reason = match at_launch(field.name) {
             Some(AtLaunch::Source(source)) => {
                 let ty = Type::with(base_of(source), field.unit);
-                return Resolved { expr: Expr { kind: Kind::Source(source), ty, at }, used: 1 };
+                return Resolved { expr: Expr { kind: ExprKind::Source(source), ty, at }, used: 1 };
             }
             Some(AtLaunch::Word) => {
                 let (expr, used) = self.word_field(field, at, rest);
@@ -223,7 +221,7 @@ impl Checker<'_> {
             (_, Some(n)) => {
                 let args = self.checked.entry_args.get_or_insert(0);
                 *args = (*args).max(n + 1);
-                Expr { kind: Kind::Source(Source::EntryArg(n)), ty: Type::of(Base::Int), at: name_at }
+                Expr { kind: ExprKind::Source(ValueSource::EntryArg(n)), ty: Type::of(Base::Int), at: name_at }
             }
             _ => {
                 let diagnostic = Diagnostic::error(
@@ -240,7 +238,7 @@ impl Checker<'_> {
 
     fn entry_time(&mut self, at: Position) -> Expr {
         self.checked.entry_args.get_or_insert(0);
-        Expr { kind: Kind::Source(Source::EntryTime), ty: Type::with(Base::Int, Unit::Clock), at }
+        Expr { kind: ExprKind::Source(ValueSource::EntryTime), ty: Type::with(Base::Int, Unit::Clock), at }
     }
 
     fn cpu_field(&mut self, name: &str, at: Position) -> Expr {
@@ -252,32 +250,32 @@ impl Checker<'_> {
         let Some(field) = fields.iter().find(|it| it.name == name) else {
             return self.unknown_field(name, at, fields);
         };
-        let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::with(base, field.unit), at };
+        let of = |base, source| Expr { kind: ExprKind::Source(source), ty: Type::with(base, field.unit), at };
         self.checked.time_reads += usize::from(matches!(name, "time" | "duration"));
         match name {
-            "time" => of(Base::Int, Source::Time),
-            "pid" => of(Base::Int, Source::Pid),
-            "tid" => of(Base::Int, Source::Tid),
-            "comm" => of(Base::Text(16), Source::Comm),
-            "cpu" => of(Base::Int, Source::Cpu),
-            "uid" => of(Base::Int, Source::Uid),
-            "gid" => of(Base::Int, Source::Gid),
-            "cgroup" => of(Base::Int, Source::Cgroup),
-            "ustack" => of(Base::Stack, Source::UserStack),
-            "kstack" => of(Base::Stack, Source::LinuxStack),
+            "time" => of(Base::Int, ValueSource::Time),
+            "pid" => of(Base::Int, ValueSource::Pid),
+            "tid" => of(Base::Int, ValueSource::Tid),
+            "comm" => of(Base::Text(16), ValueSource::Comm),
+            "cpu" => of(Base::Int, ValueSource::Cpu),
+            "uid" => of(Base::Int, ValueSource::Uid),
+            "gid" => of(Base::Int, ValueSource::Gid),
+            "cgroup" => of(Base::Int, ValueSource::Cgroup),
+            "ustack" => of(Base::Stack, ValueSource::UserStack),
+            "kstack" => of(Base::Stack, ValueSource::LinuxStack),
             "probe" => self.literal(&self.handler.name.clone(), at),
             "func" => self.function_name(at),
-            "retval" => self.return_value(of(Base::Int, Source::Register(pt_regs::RETURN_VALUE)), at),
+            "retval" => self.return_value(of(Base::Int, ValueSource::Register(pt_regs::RETURN_VALUE)), at),
             "duration" => {
-                let (now, then) = (of(Base::Int, Source::Time), self.entry_time(at));
+                let (now, then) = (of(Base::Int, ValueSource::Time), self.entry_time(at));
                 let ty = now.ty;
-                Expr { kind: Kind::Binary(Alu::Sub, Box::new(now), Box::new(then)), ty, at }
+                Expr { kind: ExprKind::Binary(Alu::Sub, Box::new(now), Box::new(then)), ty, at }
             }
             _ => {
                 let n = name.strip_prefix("arg").and_then(|it| it.parse::<usize>().ok()).unwrap_or(0);
                 match self.handler.event {
                     Event::Usdt => self.usdt_argument(n, at),
-                    _ => of(Base::Int, Source::Register(pt_regs::ARGUMENTS[n.min(5)])),
+                    _ => of(Base::Int, ValueSource::Register(pt_regs::ARGUMENTS[n.min(5)])),
                 }
             }
         }
@@ -312,12 +310,12 @@ impl Checker<'_> {
     fn function_name(&mut self, at: Position) -> Expr {
         match &self.handler.target {
             Target::Function { function, .. } if function.contains(['*', '?', '[', '{']) => {
-                Expr { kind: Kind::Source(Source::Cookie), ty: Type::of(Base::Name), at }
+                Expr { kind: ExprKind::Source(ValueSource::Cookie), ty: Type::of(Base::Name), at }
             }
             Target::Function { function, .. } => self.literal(&function.clone(), at),
             Target::Usdt { pattern, .. } => match pattern.only() {
                 Some(name) => self.literal(&name, at),
-                None => Expr { kind: Kind::Source(Source::Cookie), ty: Type::of(Base::Name), at },
+                None => Expr { kind: ExprKind::Source(ValueSource::Cookie), ty: Type::of(Base::Name), at },
             },
             Target::Tracepoint { name, .. } => self.literal(&name.clone(), at),
             _ => {
@@ -341,7 +339,7 @@ impl Checker<'_> {
         if !read.contains(&n) {
             read.push(n);
         }
-        Expr { kind: Kind::Source(Source::UsdtArgument(n)), ty: Type::of(Base::Int).maybe(true), at }
+        Expr { kind: ExprKind::Source(ValueSource::UsdtArgument(n)), ty: Type::of(Base::Int).maybe(true), at }
     }
 
     fn record_field(&mut self, name: &str, at: Position) -> Expr {
@@ -357,15 +355,15 @@ impl Checker<'_> {
             return self.unknown_name(name, at, &known);
         };
         let offset = field.offset;
-        let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::of(base), at };
+        let of = |base, source| Expr { kind: ExprKind::Source(source), ty: Type::of(base), at };
         match field.kind {
             TracepointFieldType::Int { size: size @ (1 | 2 | 4 | 8), signed } => {
-                of(Base::Int, Source::Record { offset, size, signed })
+                of(Base::Int, ValueSource::Record { offset, size, signed })
             }
             TracepointFieldType::Chars(len) => {
-                of(Base::Text(len.min(128)), Source::RecordChars { offset, len: len.min(128) })
+                of(Base::Text(len.min(128)), ValueSource::RecordChars { offset, len: len.min(128) })
             }
-            TracepointFieldType::DataLoc => of(Base::Text(DATA_LOC_BYTES), Source::RecordLoc { offset }),
+            TracepointFieldType::DataLoc => of(Base::Text(DATA_LOC_BYTES), ValueSource::RecordLoc { offset }),
             TracepointFieldType::Int { .. } | TracepointFieldType::Other => {
                 let diagnostic = Diagnostic::error(
                     "unreadable-field",

@@ -1,16 +1,16 @@
 //! Functions of the script, of modules and in variables. Each call is compiled in place, so that a
 //! handler stays one program without calls.
 
-use super::checker::{Binding, Checker, Frame, constants};
+use super::checker::{Binding, Checker, InlinedCall, constants};
 use super::exprs::text_bytes;
 use crate::chain::unwrapped;
 use crate::tables::join_base;
 use crate::typed::missing;
-use crate::typed::{Base, Block, Expr, Inlined, Kind, LocalId, Stmt, StmtKind, Type};
+use crate::typed::{Base, Expr, ExprKind, Inlined, LocalId, Stmt, StmtKind, Type, TypedBlock};
 use rhai::{ASTFlags, ASTNode, Expr as Syntax, FnCallExpr, Position, Stmt as SyntaxStmt};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::schema::Unit;
-use xputrace_script::handler::{Captured, Function};
+use xputrace_script::handler::{Captured, ScriptFunction};
 
 /// Maximum number of inlined calls in one handler, including those inside functions.
 const MAX_CALLS: usize = 200;
@@ -26,13 +26,13 @@ impl<'a> Checker<'a> {
     }
 
     /// Returns the function of the script that a call means.
-    pub(super) fn function_of(&self, call: &FnCallExpr) -> Option<&'a Function> {
+    pub(super) fn function_of(&self, call: &FnCallExpr) -> Option<&'a ScriptFunction> {
         let module = call.namespace.path.first().map(|it| it.as_str());
         self.staged.function(self.file, module, &call.name, call.args.len())
     }
 
     /// Inlines a function's body.
-    pub(super) fn inline(&mut self, function: &Function, arguments: &[Syntax], at: Position) -> Expr {
+    pub(super) fn inline(&mut self, function: &ScriptFunction, arguments: &[Syntax], at: Position) -> Expr {
         if let Some(refusal) = self.refusal(function, arguments.len(), at) {
             return self.poison(refusal, at);
         }
@@ -45,7 +45,7 @@ impl<'a> Checker<'a> {
         let outer_scopes = std::mem::replace(&mut self.scopes, vec![constants(&function.captured), bindings]);
         let outer_file = std::mem::replace(&mut self.file, function.file);
         let outer_loops = std::mem::replace(&mut self.loops, 0);
-        self.frames.push(Frame { file: function.file, name: function.name.clone(), result, result_bytes: 0 });
+        self.frames.push(InlinedCall { file: function.file, name: function.name.clone(), result, result_bytes: 0 });
         let mut body = self.block(&function.body, true);
         if let Some(result) = result {
             self.end_in(result, &function.body, &mut body, at);
@@ -60,7 +60,7 @@ impl<'a> Checker<'a> {
         self.inlined_value(Inlined { file: function.file, arguments, body, result }, at)
     }
 
-    fn refusal(&self, function: &Function, n_arguments: usize, at: Position) -> Option<Diagnostic> {
+    fn refusal(&self, function: &ScriptFunction, n_arguments: usize, at: Position) -> Option<Diagnostic> {
         let error =
             |code, message: String, help: String| Some(Diagnostic::error(code, message, self.label(at)).help(help));
         let name = &function.name;
@@ -84,7 +84,11 @@ impl<'a> Checker<'a> {
     }
 
     /// Returns what the parameters mean in the body, and the values to compute first.
-    fn arguments(&mut self, function: &Function, arguments: &[Syntax]) -> (Vec<(String, Binding)>, Vec<Computed>) {
+    fn arguments(
+        &mut self,
+        function: &ScriptFunction,
+        arguments: &[Syntax],
+    ) -> (Vec<(String, Binding)>, Vec<Computed>) {
         let (mut bindings, mut computed) = (Vec::new(), Vec::new());
         for (name, argument) in function.parameters.iter().zip(arguments) {
             let binding = match unwrapped(argument) {
@@ -114,7 +118,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Returns the closure that a variable holds.
-    pub(super) fn closure(&self, name: &str) -> Option<Box<Function>> {
+    pub(super) fn closure(&self, name: &str) -> Option<Box<ScriptFunction>> {
         match self.lookup(name) {
             Some(Binding::Constant(Captured::Closure(function))) => Some(function),
             _ => None,
@@ -122,7 +126,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Makes the end of a body leave its value where early returns do.
-    fn end_in(&mut self, result: LocalId, syntax: &[SyntaxStmt], body: &mut Block, at: Position) {
+    fn end_in(&mut self, result: LocalId, syntax: &[SyntaxStmt], body: &mut TypedBlock, at: Position) {
         if matches!(syntax.last(), Some(SyntaxStmt::Return(..))) {
             return;
         }
@@ -139,11 +143,11 @@ impl<'a> Checker<'a> {
         };
         if call.arguments.is_empty()
             && call.body.stmts.is_empty()
-            && let Some(Expr { kind: kind @ (Kind::Const(_) | Kind::Literal(_)), .. }) = &call.body.value
+            && let Some(Expr { kind: kind @ (ExprKind::Const(_) | ExprKind::Literal(_)), .. }) = &call.body.value
         {
             return Expr { kind: kind.clone(), ty, at };
         }
-        Expr { kind: Kind::Inlined(Box::new(call)), ty, at }
+        Expr { kind: ExprKind::Inlined(Box::new(call)), ty, at }
     }
 
     /// Checks `return`, from the handler or from the function being inlined.
@@ -151,12 +155,12 @@ impl<'a> Checker<'a> {
         let value = value.map(|it| self.expr(it));
         let kind = match self.frames.last().map(|it| it.result) {
             None => StmtKind::Return,
-            Some(None) => StmtKind::Block(Block::default()),
+            Some(None) => StmtKind::Block(TypedBlock::default()),
             Some(Some(result)) => {
                 let value = value.unwrap_or_else(|| missing(at));
                 self.returned(result, &value);
                 let stmts = vec![Stmt { kind: StmtKind::Set(result, value), at }, Stmt { kind: StmtKind::Leave, at }];
-                StmtKind::Block(Block { stmts, value: None })
+                StmtKind::Block(TypedBlock { stmts, value: None })
             }
         };
         Stmt { kind, at }
@@ -195,10 +199,10 @@ impl<'a> Checker<'a> {
 /// Returns a variable's value if it is known at compile time.
 fn captured(value: &Expr) -> Option<Captured> {
     match (&value.kind, value.ty) {
-        (Kind::Const(n), Type { base: Base::Int, unit: Unit::None, .. }) => Some(Captured::Int(*n)),
-        (Kind::Const(n), Type { base: Base::Bool, .. }) => Some(Captured::Bool(*n != 0)),
-        (Kind::Literal(text), _) => Some(Captured::Str(text.clone())),
-        (Kind::Missing, _) => Some(Captured::Unit),
+        (ExprKind::Const(n), Type { base: Base::Int, unit: Unit::None, .. }) => Some(Captured::Int(*n)),
+        (ExprKind::Const(n), Type { base: Base::Bool, .. }) => Some(Captured::Bool(*n != 0)),
+        (ExprKind::Literal(text), _) => Some(Captured::Str(text.clone())),
+        (ExprKind::Missing, _) => Some(Captured::Unit),
         _ => None,
     }
 }

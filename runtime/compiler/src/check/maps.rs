@@ -4,7 +4,7 @@ use super::checker::Checker;
 use crate::chain::{Chain, Link, key_parts, map_name, unwrapped};
 use crate::tables::{LaunchWords, MAX_KEY_PARTS, Purpose, Stored};
 use crate::typed::missing;
-use crate::typed::{Base, Block, Expr, Kind, MapId, Stmt, StmtKind, Type, Where};
+use crate::typed::{Base, Expr, ExprKind, MapId, Stmt, StmtKind, Type, TypedBlock, Where};
 use rhai::{Expr as Syntax, FnCallExpr, Position};
 use xputrace_bytecode::insn::Alu;
 use xputrace_model::diagnostic::{Diagnostic, Label, nearest};
@@ -71,7 +71,7 @@ impl Checker<'_> {
             (Some(_), Some(alu)) => StmtKind::Change(map, keys, alu, value),
             (Some(op), None) => {
                 let ty = self.shapes.value(map);
-                let current = Expr { kind: Kind::Read(map, keys.clone()), ty, at };
+                let current = Expr { kind: ExprKind::Read(map, keys.clone()), ty, at };
                 let value = self.binary(op, current, value, at);
                 StmtKind::Store(map, keys, value)
             }
@@ -291,7 +291,7 @@ impl Checker<'_> {
                 let taken = self.taken(element.map, element.keys, at);
                 self.links(taken, rest)
             }
-            _ => self.links(Expr { kind: Kind::Read(element.map, element.keys), ty, at }, &element.rest),
+            _ => self.links(Expr { kind: ExprKind::Read(element.map, element.keys), ty, at }, &element.rest),
         }
     }
 
@@ -302,11 +302,11 @@ impl Checker<'_> {
         let ty = self.shapes.value(map).maybe(true);
         let value = self.new_local(ty);
         // Of two handlers that take a number, one gets it. Other values have none that stands for none.
-        let kind = if ty.base == Base::Int { Kind::Exchange } else { Kind::Read };
+        let kind = if ty.base == Base::Int { ExprKind::Exchange } else { ExprKind::Read };
         stmts.push(Stmt { kind: StmtKind::Set(value, Expr { kind: kind(map, keys.clone()), ty, at }), at });
         stmts.push(Stmt { kind: StmtKind::Remove(map, keys), at });
-        let block = Block { stmts, value: Some(Expr { kind: Kind::Local(value), ty, at }) };
-        Expr { kind: Kind::Block(Box::new(block)), ty, at }
+        let block = TypedBlock { stmts, value: Some(Expr { kind: ExprKind::Local(value), ty, at }) };
+        Expr { kind: ExprKind::Block(Box::new(block)), ty, at }
     }
 
     pub(super) fn contains(&mut self, map: &Syntax, key: &Syntax, at: Position) -> Expr {
@@ -335,13 +335,13 @@ impl Checker<'_> {
             .help("keep a plain value as well: `@seen[key] = true`");
             return self.poison(diagnostic, at);
         }
-        Expr { kind: Kind::Contains(id, keys), ty: Type::of(Base::Bool), at }
+        Expr { kind: ExprKind::Contains(id, keys), ty: Type::of(Base::Bool), at }
     }
 }
 
 pub(super) fn literal_of(expr: &Expr) -> Option<&str> {
     match &expr.kind {
-        Kind::Literal(text) => Some(text),
+        ExprKind::Literal(text) => Some(text),
         _ => None,
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn check(
         catalog,
         handler,
         place: unit.place,
-        tests_launch: unit.scan.tests_launch,
+        scan: &unit.scan,
         shapes,
         diagnostics,
         checked: Checked::default(),

@@ -2,7 +2,7 @@
 
 use super::checker::{Binding, Checker};
 use crate::typed::missing;
-use crate::typed::{Base, Expr, Kind, Stmt, StmtKind, Type};
+use crate::typed::{Base, Expr, ExprKind, Stmt, StmtKind, Type};
 use rhai::{Expr as Syntax, Position};
 use xputrace_model::diagnostic::{Diagnostic, nearest};
 use xputrace_script::handler::Captured;
@@ -11,7 +11,7 @@ use xputrace_script::words;
 impl Checker<'_> {
     pub(super) fn lookup_value(&mut self, name: &str, at: Position) -> Expr {
         match self.lookup(name) {
-            Some(Binding::Local(local)) => Expr { kind: Kind::Local(local), ty: self.checked.locals[local], at },
+            Some(Binding::Local(local)) => Expr { kind: ExprKind::Local(local), ty: self.checked.locals[local], at },
             Some(Binding::Constant(value)) => self.captured(name, &value, at),
             Some(Binding::Event) => {
                 let diagnostic =
@@ -33,7 +33,7 @@ impl Checker<'_> {
     }
 
     pub(super) fn captured(&mut self, name: &str, value: &Captured, at: Position) -> Expr {
-        let of = |base, n| Expr { kind: Kind::Const(n), ty: Type::of(base), at };
+        let of = |base, n| Expr { kind: ExprKind::Const(n), ty: Type::of(base), at };
         match value {
             Captured::Int(n) => of(Base::Int, *n),
             Captured::Bool(b) => of(Base::Bool, i64::from(*b)),

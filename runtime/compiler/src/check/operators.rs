@@ -3,7 +3,7 @@
 use super::checker::Checker;
 use crate::chain::{Chain, Link, unwrapped};
 use crate::tables::join_base;
-use crate::typed::{Base, Block, Expr, Kind, Source, Type, int};
+use crate::typed::{Base, Expr, ExprKind, Type, TypedBlock, ValueSource, int};
 use rhai::{Expr as Syntax, FnCallExpr, Position};
 use xputrace_bytecode::insn::{Alu, Cond};
 use xputrace_model::context::word;
@@ -22,8 +22,8 @@ impl Checker<'_> {
                 "-" => {
                     let value = self.integer(value);
                     match value.kind {
-                        Kind::Const(n) => Expr { ty: value.ty, ..int(n.wrapping_neg(), at) },
-                        _ => Expr { ty: value.ty.maybe(false), kind: Kind::Neg(Box::new(value)), at },
+                        ExprKind::Const(n) => Expr { ty: value.ty, ..int(n.wrapping_neg(), at) },
+                        _ => Expr { ty: value.ty.maybe(false), kind: ExprKind::Neg(Box::new(value)), at },
                     }
                 }
                 "+" => self.integer(value),
@@ -55,10 +55,9 @@ impl Checker<'_> {
         if !has_launch || !self.is_event(&variable.1) {
             return None;
         }
-        self.checked.reads.add(word::JOINED);
-        let joined = Expr { kind: Kind::Source(Source::Word(word::JOINED)), ty: Type::of(Base::Int), at };
+        let joined = Expr { kind: ExprKind::Source(ValueSource::Word(word::JOINED)), ty: Type::of(Base::Int), at };
         Some(Expr {
-            kind: Kind::Compare(Cond::Eq, Box::new(joined), Box::new(int(0, at))),
+            kind: ExprKind::Compare(Cond::Eq, Box::new(joined), Box::new(int(0, at))),
             ty: Type::of(Base::Bool),
             at,
         })
@@ -97,7 +96,7 @@ impl Checker<'_> {
         };
         if matches!(op, "&" | "|") && a.ty.base == Base::Bool && b.ty.base == Base::Bool {
             let parts = vec![a, b];
-            let kind = if op == "&" { Kind::And(parts) } else { Kind::Or(parts) };
+            let kind = if op == "&" { ExprKind::And(parts) } else { ExprKind::Or(parts) };
             return Expr { kind, ty: Type::of(Base::Bool), at };
         }
         self.arithmetic(alu, a, b, at)
@@ -105,16 +104,16 @@ impl Checker<'_> {
 
     pub(super) fn arithmetic(&mut self, op: Alu, a: Expr, b: Expr, at: Position) -> Expr {
         let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
-        let constant = if let Kind::Const(n) = &b.kind { Some(*n) } else { None };
+        let constant = if let ExprKind::Const(n) = &b.kind { Some(*n) } else { None };
         let unit = units::of_result(op, a.ty.unit, b.ty.unit, constant);
         let ty = Type::with(Base::Int, unit);
-        if matches!((op, &b.kind), (Alu::Div | Alu::Mod, Kind::Const(0))) && b.ty.base == Base::Int {
+        if matches!((op, &b.kind), (Alu::Div | Alu::Mod, ExprKind::Const(0))) && b.ty.base == Base::Int {
             let diagnostic = Diagnostic::error("division-by-zero", "this divides by zero", self.label(at));
             return self.poison(diagnostic, at);
         }
         match (&a.kind, &b.kind) {
-            (Kind::Const(x), Kind::Const(y)) => Expr { ty, ..int(fold(op, *x, *y), at) },
-            _ => Expr { kind: Kind::Binary(op, Box::new(a), Box::new(b)), ty, at },
+            (ExprKind::Const(x), ExprKind::Const(y)) => Expr { ty, ..int(fold(op, *x, *y), at) },
+            _ => Expr { kind: ExprKind::Binary(op, Box::new(a), Box::new(b)), ty, at },
         }
     }
 
@@ -125,25 +124,25 @@ impl Checker<'_> {
         }
         let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
         self.warn_of_raw_sign(cond, &a, &b);
-        Expr { kind: Kind::Compare(cond, Box::new(a), Box::new(b)), ty: Type::of(Base::Bool), at }
+        Expr { kind: ExprKind::Compare(cond, Box::new(a), Box::new(b)), ty: Type::of(Base::Bool), at }
     }
 
     pub(super) fn equality(&mut self, not: bool, a: Expr, b: Expr, at: Position) -> Expr {
         let of = |kind| Expr { kind, ty: Type::of(Base::Bool), at };
         let equal = match (&a.kind, &b.kind) {
-            (_, Kind::Missing) => of(Kind::IsMissing(Box::new(a))),
-            (Kind::Missing, _) => of(Kind::IsMissing(Box::new(b))),
+            (_, ExprKind::Missing) => of(ExprKind::IsMissing(Box::new(a))),
+            (ExprKind::Missing, _) => of(ExprKind::IsMissing(Box::new(b))),
             // A missing left side answers at once, but the right side may end the handler.
             _ if (a.ty.optional || compared_twice(&a, &b)) && !(a.is_simple() && b.is_simple()) => {
                 let mut stmts = Vec::new();
                 let (a, b) = (self.settled(a, &mut stmts), self.settled(b, &mut stmts));
                 let value = Some(self.equality(false, a, b, at));
-                of(Kind::Block(Box::new(Block { stmts, value })))
+                of(ExprKind::Block(Box::new(TypedBlock { stmts, value })))
             }
             _ if a.ty.base.is_string() || b.ty.base.is_string() => self.same_text(a, b, at),
             _ => {
                 let _ = self.unified(a.ty, &b);
-                of(Kind::Compare(Cond::Eq, Box::new(a), Box::new(b)))
+                of(ExprKind::Compare(Cond::Eq, Box::new(a), Box::new(b)))
             }
         };
         if not { negated(equal, at) } else { equal }
@@ -158,9 +157,11 @@ impl Checker<'_> {
         let symbol =
             symbol_beside(&a).map(|it| (it, b.clone())).or_else(|| symbol_beside(&b).map(|it| (it, a.clone())));
         self.refuse_impossible(&a, &b, at);
-        let same = of(Kind::Same(Box::new(a), Box::new(b)));
+        let same = of(ExprKind::Same(Box::new(a), Box::new(b)));
         match symbol {
-            Some((symbol, other)) => of(Kind::Or(vec![same, of(Kind::Same(Box::new(symbol), Box::new(other)))])),
+            Some((symbol, other)) => {
+                of(ExprKind::Or(vec![same, of(ExprKind::Same(Box::new(symbol), Box::new(other)))]))
+            }
             None => same,
         }
     }
@@ -168,8 +169,8 @@ impl Checker<'_> {
     /// Reports a comparison of a field, whose texts are a fixed list, with a text that is none of them.
     fn refuse_impossible(&mut self, a: &Expr, b: &Expr, at: Position) {
         let (field, literal) = match (&a.kind, &b.kind) {
-            (Kind::Literal(literal), _) => (self.field_of(b), literal),
-            (_, Kind::Literal(literal)) => (self.field_of(a), literal),
+            (ExprKind::Literal(literal), _) => (self.field_of(b), literal),
+            (_, ExprKind::Literal(literal)) => (self.field_of(a), literal),
             _ => return,
         };
         let Some(Field { name, texts, .. }) = field.filter(|it| !it.texts.is_empty()) else { return };
@@ -190,8 +191,8 @@ impl Checker<'_> {
     /// Returns the field that a value is read from, if it is one of the event or of its launch.
     fn field_of(&self, value: &Expr) -> Option<&'static Field> {
         let word = match &value.kind {
-            Kind::Source(Source::Word(word)) => *word,
-            Kind::Joined(inner) => return self.field_of(inner),
+            ExprKind::Source(ValueSource::Word(word)) => *word,
+            ExprKind::Joined(inner) => return self.field_of(inner),
             _ => return None,
         };
         let own = self.handler.event.fields();
@@ -202,12 +203,12 @@ impl Checker<'_> {
     pub(super) fn pick(&mut self, larger: bool, a: Expr, b: Expr, at: Position) -> Expr {
         let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
         let ty = Type::with(Base::Int, join_unit(a.ty.unit, b.ty.unit));
-        Expr { kind: Kind::Pick(larger, Box::new(a), Box::new(b)), ty, at }
+        Expr { kind: ExprKind::Pick(larger, Box::new(a), Box::new(b)), ty, at }
     }
 
     pub(super) fn absolute(&mut self, value: Expr, at: Position) -> Expr {
         let value = self.expect(value, Base::Int);
-        Expr { ty: value.ty.maybe(false), kind: Kind::Abs(Box::new(value)), at }
+        Expr { ty: value.ty.maybe(false), kind: ExprKind::Abs(Box::new(value)), at }
     }
 }
 
@@ -218,18 +219,20 @@ pub(super) fn compared_twice(a: &Expr, b: &Expr) -> bool {
 }
 
 pub(super) fn negated(value: Expr, at: Position) -> Expr {
-    Expr { kind: Kind::Not(Box::new(value)), ty: Type::of(Base::Bool), at }
+    Expr { kind: ExprKind::Not(Box::new(value)), ty: Type::of(Base::Bool), at }
 }
 
 /// Returns the symbol field next to a name field, of the kernel or of its launch.
 pub(super) fn symbol_beside(expr: &Expr) -> Option<Expr> {
-    let source = |at_word| Expr { kind: Kind::Source(Source::Word(at_word)), ..expr.clone() };
+    let source = |at_word| Expr { kind: ExprKind::Source(ValueSource::Word(at_word)), ..expr.clone() };
     match &expr.kind {
         // Device code has another word there.
         _ if expr.ty.base != Base::Name => None,
-        Kind::Source(Source::Word(word::NAME)) => Some(source(word::SYMBOL)),
-        Kind::Source(Source::Word(word::LAUNCH_NAME)) => Some(source(word::LAUNCH_SYMBOL)),
-        Kind::Joined(inner) => symbol_beside(inner).map(|it| Expr { kind: Kind::Joined(Box::new(it)), ..expr.clone() }),
+        ExprKind::Source(ValueSource::Word(word::NAME)) => Some(source(word::SYMBOL)),
+        ExprKind::Source(ValueSource::Word(word::LAUNCH_NAME)) => Some(source(word::LAUNCH_SYMBOL)),
+        ExprKind::Joined(inner) => {
+            symbol_beside(inner).map(|it| Expr { kind: ExprKind::Joined(Box::new(it)), ..expr.clone() })
+        }
         _ => None,
     }
 }

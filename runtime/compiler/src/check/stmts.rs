@@ -5,7 +5,7 @@ use super::exprs::{known_text, text_bytes};
 use super::operators::negated;
 use crate::chain::{Chain, Link, map_name, unwrapped};
 use crate::tables::{Purpose, join_base};
-use crate::typed::{Base, Block, Expr, Kind, LocalId, MapId, Part, Printed, Stmt, StmtKind};
+use crate::typed::{Base, Expr, ExprKind, LocalId, MapId, PrintPart, Printed, Stmt, StmtKind, TypedBlock};
 use rhai::{Expr as Syntax, FnCallExpr, Ident, Position, Stmt as SyntaxStmt};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::{MapAction, Place};
@@ -20,9 +20,9 @@ const MAX_ITERATIONS: i64 = 64;
 
 impl Checker<'_> {
     /// Checks a block's statements in a new scope; the last expression is its value.
-    pub(super) fn block(&mut self, stmts: &[SyntaxStmt], with_value: bool) -> Block {
+    pub(super) fn block(&mut self, stmts: &[SyntaxStmt], with_value: bool) -> TypedBlock {
         self.scopes.push(Vec::new());
-        let mut block = Block::default();
+        let mut block = TypedBlock::default();
         let (last, front) = match stmts.split_last() {
             Some((last, front)) if with_value => (Some(last), front),
             _ => (None, stmts),
@@ -109,7 +109,7 @@ impl Checker<'_> {
         counted: bool,
         flow: &rhai::FlowControl,
         at: Position,
-    ) -> Option<Vec<Block>> {
+    ) -> Option<Vec<TypedBlock>> {
         if counted {
             self.unsupported("a `for` with a counter", at, "write `for i in 0..n`");
             return None;
@@ -153,8 +153,8 @@ impl Checker<'_> {
                 let mut values = Vec::new();
                 for item in items {
                     match self.expr(item).kind {
-                        Kind::Literal(text) => values.push(Captured::Str(text)),
-                        Kind::Const(n) => values.push(Captured::Int(n)),
+                        ExprKind::Literal(text) => values.push(Captured::Str(text)),
+                        ExprKind::Const(n) => values.push(Captured::Int(n)),
                         _ => {
                             self.unsupported(
                                 "a loop over values that are not constant",
@@ -190,7 +190,7 @@ impl Checker<'_> {
     /// Returns a value that must be known at compile time.
     pub(super) fn constant(&mut self, expr: &Syntax) -> Option<i64> {
         let value = self.expr(expr);
-        if let Kind::Const(n) = value.kind {
+        if let ExprKind::Const(n) = value.kind {
             return Some(n);
         }
         let label = self.label(value.at);
@@ -270,7 +270,7 @@ impl Checker<'_> {
         let value = match op {
             None => rhs,
             Some(op) => {
-                let current = Expr { kind: Kind::Local(local), ty, at };
+                let current = Expr { kind: ExprKind::Local(local), ty, at };
                 self.binary(op, current, rhs, at)
             }
         };
@@ -337,10 +337,10 @@ impl Checker<'_> {
         };
         let (last, front) = parts.split_last().filter(|it| self.is_guarded(it.0))?;
         let action = [SyntaxStmt::Expr(Box::new(last.clone()))];
-        let condition = self.all(front.iter(), at, if all { Kind::And } else { Kind::Or });
+        let condition = self.all(front.iter(), at, if all { ExprKind::And } else { ExprKind::Or });
         let condition = if all { condition } else { negated(condition, at) };
         let then = self.block_where(&condition, &action, false);
-        Some(Stmt { kind: StmtKind::If(condition, then, Block::default()), at })
+        Some(Stmt { kind: StmtKind::If(condition, then, TypedBlock::default()), at })
     }
 
     pub(super) fn expr_stmt(&mut self, expr: &Syntax) -> Option<Stmt> {
@@ -420,7 +420,7 @@ impl Checker<'_> {
     pub(super) fn exit_code(&mut self, code: &Syntax) -> Expr {
         let code = self.integer(code);
         match code.kind {
-            Kind::Const(n) if u8::try_from(n).is_err() && code.ty.base == Base::Int => {
+            ExprKind::Const(n) if u8::try_from(n).is_err() && code.ty.base == Base::Int => {
                 let at = code.at;
                 let diagnostic = no_exit_status(n, self.label(at));
                 self.poison(diagnostic, at)
@@ -477,18 +477,18 @@ impl Checker<'_> {
     }
 
     /// Checks the members of a printed `#{…}`, in the order of their names.
-    fn members(&mut self, members: &[(Ident, Syntax)]) -> Vec<(String, Part)> {
+    fn members(&mut self, members: &[(Ident, Syntax)]) -> Vec<(String, PrintPart)> {
         let mut sorted: Vec<&(Ident, Syntax)> = members.iter().collect();
         sorted.sort_by(|a, b| a.0.name.cmp(&b.0.name));
         sorted.into_iter().map(|(name, it)| (name.name.to_string(), self.member(unwrapped(it)))).collect()
     }
 
-    fn member(&mut self, value: &Syntax) -> Part {
+    fn member(&mut self, value: &Syntax) -> PrintPart {
         self.styled_part(value).unwrap_or_else(|| printed_value(self.expr(value)))
     }
 
     /// Returns the pieces of a printed text: constants, and values with or without `.human`.
-    pub(super) fn printed(&mut self, argument: &Syntax) -> Vec<Part> {
+    pub(super) fn printed(&mut self, argument: &Syntax) -> Vec<PrintPart> {
         match argument {
             Syntax::InterpolatedString(pieces, _) => pieces.iter().flat_map(|it| self.printed_part(it)).collect(),
             one => self.printed_part(one),
@@ -496,7 +496,7 @@ impl Checker<'_> {
     }
 
     /// Checks a piece that says how it is printed: by `.human`, `.hex` or `.pad(n)`.
-    fn styled_part(&mut self, piece: &Syntax) -> Option<Part> {
+    fn styled_part(&mut self, piece: &Syntax) -> Option<PrintPart> {
         let mut chain = Chain::of(piece);
         let columns = take_columns(&mut chain.links);
         let digits = take_digits(&mut chain.links);
@@ -509,8 +509,8 @@ impl Checker<'_> {
         let digits = digits.map_or(Digits::Decimal, |it| it(expr.ty.unit));
         let columns = columns.map_or(0, |it| self.columns(it, &expr));
         Some(match known_text(&expr) {
-            Some(text) if digits == Digits::Decimal => Part::Text(padded(&text, columns.into())),
-            _ => Part::Value { expr, style: Style { digits, columns } },
+            Some(text) if digits == Digits::Decimal => PrintPart::Text(padded(&text, columns.into())),
+            _ => PrintPart::Value { expr, style: Style { digits, columns } },
         })
     }
 
@@ -533,7 +533,7 @@ impl Checker<'_> {
         }
     }
 
-    pub(super) fn printed_part(&mut self, piece: &Syntax) -> Vec<Part> {
+    pub(super) fn printed_part(&mut self, piece: &Syntax) -> Vec<PrintPart> {
         let piece = unwrapped(piece);
         if let Some(part) = self.styled_part(piece) {
             return vec![part];
@@ -541,16 +541,16 @@ impl Checker<'_> {
         let expr = self.expr(piece);
         match expr.kind {
             // The tracer concatenates them: there is no length limit, and names are known there.
-            Kind::Concat(parts) => parts.into_iter().map(printed_value).collect(),
+            ExprKind::Concat(parts) => parts.into_iter().map(printed_value).collect(),
             _ => vec![printed_value(expr)],
         }
     }
 }
 
-pub(super) fn printed_value(expr: Expr) -> Part {
+pub(super) fn printed_value(expr: Expr) -> PrintPart {
     match expr.kind {
-        Kind::Literal(text) => Part::Text(text),
-        _ => Part::Value { expr, style: Style::default() },
+        ExprKind::Literal(text) => PrintPart::Text(text),
+        _ => PrintPart::Value { expr, style: Style::default() },
     }
 }
 

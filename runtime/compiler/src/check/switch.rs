@@ -3,7 +3,7 @@
 
 use super::checker::Checker;
 use super::operators::symbol_beside;
-use crate::typed::{Block, Expr, Kind, Stmt, StmtKind, int, missing};
+use crate::typed::{Expr, ExprKind, Stmt, StmtKind, TypedBlock, int, missing};
 use rhai::{
     AST, ASTNode, BinaryExpr, Engine, Expr as Syntax, Position, RangeCase, Stmt as SyntaxStmt, SwitchCasesCollection,
 };
@@ -33,24 +33,24 @@ impl Checker<'_> {
         ways.extend(self.range_ways(&value, cases));
         let mut otherwise = match cases.def_case {
             Some(default) => self.way_body(&cases.expressions[default].rhs, with_value),
-            None => Block::default(),
+            None => TypedBlock::default(),
         };
         for way in ways.into_iter().rev() {
             let then = self.way_body(way.body, with_value);
             otherwise = match way.condition {
                 Some(condition) => {
                     let choice = self.choice(condition, then, otherwise, at);
-                    Block { stmts: Vec::new(), value: Some(choice) }
+                    TypedBlock { stmts: Vec::new(), value: Some(choice) }
                 }
                 None => then,
             };
         }
         let ty = otherwise.value.as_ref().map_or(missing(at).ty, |it| it.ty);
         stmts.append(&mut otherwise.stmts);
-        Expr { kind: Kind::Block(Box::new(Block { stmts, value: otherwise.value })), ty, at }
+        Expr { kind: ExprKind::Block(Box::new(TypedBlock { stmts, value: otherwise.value })), ty, at }
     }
 
-    fn way_body(&mut self, body: &Syntax, with_value: bool) -> Block {
+    fn way_body(&mut self, body: &Syntax, with_value: bool) -> TypedBlock {
         self.block(&[SyntaxStmt::Expr(Box::new(body.clone()))], with_value)
     }
 
@@ -95,7 +95,7 @@ impl Checker<'_> {
             let at = value.at;
             let low = self.comparison(Cond::Sge, value.clone(), int(from, at), at);
             let high = self.comparison(last, value.clone(), int(to, at), at);
-            let inside = Expr { ty: low.ty, kind: Kind::And(vec![low, high]), at };
+            let inside = Expr { ty: low.ty, kind: ExprKind::And(vec![low, high]), at };
             ways.push(self.way(inside, &cases.expressions[range.index()], at));
         }
         ways
@@ -107,7 +107,7 @@ impl Checker<'_> {
             Syntax::BoolConstant(true, _) => matches,
             guard => {
                 let guard = self.condition(guard);
-                Expr { ty: guard.ty, kind: Kind::And(vec![matches, guard]), at }
+                Expr { ty: guard.ty, kind: ExprKind::And(vec![matches, guard]), at }
             }
         };
         Way { condition: Some(condition), body: &case.rhs }
@@ -132,7 +132,7 @@ impl Checker<'_> {
         let (at, ty) = (value.at, value.ty);
         let local = self.new_local(ty);
         before.push(Stmt { kind: StmtKind::Set(local, value), at });
-        Expr { kind: Kind::Local(local), ty, at }
+        Expr { kind: ExprKind::Local(local), ty, at }
     }
 }
 

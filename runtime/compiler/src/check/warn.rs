@@ -1,7 +1,7 @@
 //! Warnings about code that compiles but hardly means what it says.
 
 use super::checker::Checker;
-use crate::typed::{Expr, Kind, Source};
+use crate::typed::{Expr, ExprKind, ValueSource};
 use rhai::Position;
 use xputrace_bytecode::insn::Cond;
 use xputrace_bytecode::probe::pt_regs;
@@ -13,7 +13,7 @@ impl Checker<'_> {
     pub(super) fn warn_of_unequal_to_missing(&mut self, a: &Expr, b: &Expr) {
         for (field, other) in [(a, b), (b, a)] {
             let Some(source) = optional_field(field) else { continue };
-            if matches!(other.kind, Kind::Missing) || other.ty.optional || self.there.contains(&source) {
+            if matches!(other.kind, ExprKind::Missing) || other.ty.optional || self.there.contains(&source) {
                 continue;
             }
             let label = self.label(field.at);
@@ -32,7 +32,7 @@ impl Checker<'_> {
     /// Warns of `e.retval < 0`, which never holds if the function returns an `int`.
     pub(super) fn warn_of_raw_sign(&mut self, cond: Cond, a: &Expr, b: &Expr) {
         for (value, other, flipped) in [(a, b, false), (b, a, true)] {
-            if let Kind::Const(n) = other.kind
+            if let ExprKind::Const(n) = other.kind
                 && self.is_raw_return(value)
                 && asks_for_sign(cond, flipped, n)
             {
@@ -65,8 +65,8 @@ impl Checker<'_> {
     /// Whether a value is the whole register of a return value.
     pub(super) fn is_raw_return(&self, value: &Expr) -> bool {
         match &value.kind {
-            Kind::Source(Source::Register(pt_regs::RETURN_VALUE)) => self.return_type().is_none(),
-            Kind::Local(local) => self.raw_returns.contains(local),
+            ExprKind::Source(ValueSource::Register(pt_regs::RETURN_VALUE)) => self.return_type().is_none(),
+            ExprKind::Local(local) => self.raw_returns.contains(local),
             _ => false,
         }
     }
@@ -102,11 +102,11 @@ fn asks_for_sign(cond: Cond, flipped: bool, n: i64) -> bool {
 }
 
 /// Returns the source of a field that may be missing.
-fn optional_field(value: &Expr) -> Option<Source> {
+fn optional_field(value: &Expr) -> Option<ValueSource> {
     match &value.kind {
-        Kind::Source(source @ Source::Flagged(..)) => Some(*source),
-        Kind::Joined(inner) => match inner.kind {
-            Kind::Source(source) => Some(source),
+        ExprKind::Source(source @ ValueSource::Flagged(..)) => Some(*source),
+        ExprKind::Joined(inner) => match inner.kind {
+            ExprKind::Source(source) => Some(source),
             _ => None,
         },
         _ => None,
@@ -114,13 +114,13 @@ fn optional_field(value: &Expr) -> Option<Source> {
 }
 
 /// Returns the fields that are present if a condition holds.
-pub(super) fn found_there(condition: &Expr) -> Vec<Source> {
+pub(super) fn found_there(condition: &Expr) -> Vec<ValueSource> {
     match &condition.kind {
-        Kind::Not(inner) => match &inner.kind {
-            Kind::IsMissing(field) => optional_field(field).into_iter().collect(),
+        ExprKind::Not(inner) => match &inner.kind {
+            ExprKind::IsMissing(field) => optional_field(field).into_iter().collect(),
             _ => Vec::new(),
         },
-        Kind::And(parts) => parts.iter().flat_map(found_there).collect(),
+        ExprKind::And(parts) => parts.iter().flat_map(found_there).collect(),
         _ => Vec::new(),
     }
 }

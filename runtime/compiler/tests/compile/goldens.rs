@@ -6,10 +6,12 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::disasm;
-use xputrace_model::plan::{Demand, Plan};
+use xputrace_bytecode::insn::{Reg, class};
+use xputrace_model::context::ContextWords;
+use xputrace_model::plan::{Demand, Place, Plan};
 
-#[test]
-fn answers_are_as_written() {
+/// Returns the scripts of the repository, in order.
+fn handlers() -> Vec<(PathBuf, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/compile/handlers");
     let mut scripts: Vec<PathBuf> = std::fs::read_dir(&folder)
         .expect("the scripts are in the repository")
@@ -18,12 +20,38 @@ fn answers_are_as_written() {
         .collect();
     scripts.sort();
     assert!(!scripts.is_empty());
-    let mut wrong = Vec::new();
-    for path in scripts {
+    let text = |path: PathBuf| {
         let script = std::fs::read_to_string(&path).expect("readable");
-        wrong.extend(xputrace_golden::compare(&path.with_extension("txt"), &answer(&script)).err());
-    }
+        (path, script)
+    };
+    scripts.into_iter().map(text).collect()
+}
+
+#[test]
+fn answers_are_as_written() {
+    let wrong = handlers().into_iter();
+    let wrong =
+        wrong.filter_map(|(path, it)| xputrace_golden::compare(&path.with_extension("txt"), &answer(&it)).err());
+    let wrong: Vec<String> = wrong.collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The programs keep the context in R6 and read it nowhere else, so what they load from there is all that they read.
+#[test]
+fn programs_read_of_an_event_what_the_plan_says() {
+    let mut n_reading = 0;
+    for (path, script) in handlers() {
+        let (plan, _) = compiled(&script);
+        for probe in plan.probes.iter().filter(|it| it.place == Place::Tracer) {
+            let Some(program) = probe.program.map(|it| &plan.image.programs[it]) else { continue };
+            let loads = program.insns.iter().filter(|it| it.code & 7 == class::LDX && it.src == Reg::R6.0);
+            let loaded: ContextWords = loads.map(|it| it.off as usize / 8).collect();
+            let said = probe.reads.expect("a compiled handler's program says what it reads");
+            assert!(loaded.without(said).is_empty(), "{}: {}", path.display(), probe.name);
+            n_reading += usize::from(!loaded.is_empty());
+        }
+    }
+    assert!(n_reading > 20, "{n_reading} programs that read");
 }
 
 /// What users of other tracers and languages tend to write: `### name`, the script, `---`, the

@@ -5,7 +5,7 @@ use xputrace_compiler::{Wishes, compile};
 use xputrace_model::catalog::{Catalog, MiniCatalog};
 use xputrace_model::diagnostic::{Diagnostic, Label, Severity, SourceFile};
 use xputrace_model::plan::Plan;
-use xputrace_script::{BundledLoader, Loaded, load};
+use xputrace_script::{BundledLoader, LoadedScript, load};
 
 /// Compiles a script on a miniature machine; returns the diagnostics of staging and compiling.
 pub(crate) fn compiled(script: &str) -> (Plan, Vec<Diagnostic>) {
@@ -59,6 +59,6 @@ pub(crate) fn described(script: &str, diagnostics: &[Diagnostic]) -> String {
 }
 
 /// Runs a script's top level.
-pub(crate) fn staged(script: &str) -> Loaded {
+pub(crate) fn staged(script: &str) -> LoadedScript {
     load(SourceFile { name: "script.rhai".into(), text: script.into() }, &[], Rc::new(BundledLoader))
 }

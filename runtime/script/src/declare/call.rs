@@ -1,7 +1,7 @@
 //! A call of a declaring function: its arguments, and how its mistakes are reported.
 
-use crate::failure::Failure;
-use crate::session::Shared;
+use crate::failure::NativeFailure;
+use crate::session::SharedSession;
 use rhai::{Dynamic, Engine, NativeCallContext};
 use std::any::TypeId;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
@@ -12,7 +12,7 @@ const MOST_ARGUMENTS: usize = 6;
 
 /// A call of a declaring function.
 pub(super) struct Declaring<'a> {
-    pub(super) session: &'a Shared,
+    pub(super) session: &'a SharedSession,
     pub(super) at: Label,
     pub(super) caller: FileId,
     pub(super) arguments: Vec<Dynamic>,
@@ -21,7 +21,7 @@ pub(super) struct Declaring<'a> {
 /// Registers a declaring function for any number of arguments.
 pub(super) fn each_arity(
     engine: &mut Engine,
-    session: &Shared,
+    session: &SharedSession,
     name: &str,
     declare: impl Fn(&Declaring) -> Dynamic + Clone + 'static,
 ) {
@@ -32,7 +32,11 @@ pub(super) fn each_arity(
             // Reached where the script's text does not show that a handler makes the call.
             if session.borrow().host.is_some() {
                 let message = format!("`{}` cannot be called in a handler", ctx.fn_name());
-                return Failure::raise("late-declaration", message, Some("call it at the top level of the script"));
+                return NativeFailure::raise(
+                    "late-declaration",
+                    message,
+                    Some("call it at the top level of the script"),
+                );
             }
             let call = Declaring {
                 session: &session,

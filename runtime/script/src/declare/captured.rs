@@ -1,6 +1,6 @@
 //! What a handler's function captures of the script: constants, and probes that it can switch.
 
-use crate::handler::{Captured, Function, MOST_LISTED, map_name};
+use crate::handler::{Captured, MOST_LISTED, ScriptFunction, map_name};
 use crate::maps::kind_of;
 use crate::session::{Body, Session};
 use crate::values::ProbeRef;
@@ -40,7 +40,7 @@ fn constant(session: &Session, file: FileId, value: &Dynamic, levels: usize) -> 
     if let Some(function) = value.clone().try_cast::<FnPtr>()
         && let Some(body) = session.body(&function, file)
     {
-        return Captured::Closure(Box::new(Function {
+        return Captured::Closure(Box::new(ScriptFunction {
             file: body.file,
             name: function.fn_name().to_owned(),
             captured: captured(session, &body, &function),

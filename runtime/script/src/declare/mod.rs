@@ -11,7 +11,7 @@ mod targets;
 use crate::arguments::{self, ArgumentSpec, ArgumentValue};
 use crate::handler::{DeclaredProbe, Handler, MapDeclaration};
 use crate::maps::{MapRef, kind_of};
-use crate::session::{Body, Closure, Session, Shared};
+use crate::session::{Body, Closure, Session, SharedSession};
 use crate::source::Clocks;
 use crate::values::{Interpreted, ProbeRef, Reported};
 use crate::words::{ENABLE, SWITCHING, can_be_interpreted, can_be_switched, function, is_interpreted};
@@ -29,7 +29,7 @@ use xputrace_model::schema::Event;
 const FEWEST_STACKS: i64 = 1024;
 const MOST_STACKS: i64 = 1 << 20;
 
-pub(crate) fn register(engine: &mut Engine, session: &Shared) {
+pub(crate) fn register(engine: &mut Engine, session: &SharedSession) {
     for event in Event::all() {
         each_arity(engine, session, function(event), move |call| Dynamic::from(declare(call, event)));
     }
@@ -307,7 +307,7 @@ fn interpret(call: &Declaring) -> Dynamic {
     }
 }
 
-fn register_probe(engine: &mut Engine, session: &Shared) {
+fn register_probe(engine: &mut Engine, session: &SharedSession) {
     engine.register_type_with_name::<ProbeRef>("probe");
     engine.register_get("name", |probe: &mut ProbeRef| probe.name.clone());
     for name in SWITCHING {

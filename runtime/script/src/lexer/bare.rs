@@ -1,6 +1,6 @@
 //! Handlers that name no event and read its fields by their names alone: `uprobe("libc:malloc", || @[comm].count())`.
 
-use super::token::{Kind, Token, closing};
+use super::token::{Token, TokenKind, closing};
 use rustc_hash::FxHashSet;
 use xputrace_model::schema::Event;
 
@@ -17,27 +17,27 @@ pub(super) struct BareHandler {
 
 /// Returns the handlers without a parameter, of events that have fields.
 pub(super) fn handlers(text: &str, tokens: &[Token]) -> Vec<BareHandler> {
-    let reader = Reader { text, tokens };
+    let reader = BareReader { text, tokens };
     let own = reader.own_names();
     let mut open: Vec<usize> = Vec::new();
     let mut found = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
         match (token.kind, reader.slice(at)) {
-            (Kind::TemplateStart, _) | (Kind::Symbol, "(" | "[" | "{" | "#{" | "?[") => open.push(at),
-            (Kind::TemplateEnd, _) | (Kind::Symbol, ")" | "]" | "}") => drop(open.pop()),
-            (Kind::Symbol, "||") => found.extend(reader.handler(at, &open, &own)),
+            (TokenKind::TemplateStart, _) | (TokenKind::Symbol, "(" | "[" | "{" | "#{" | "?[") => open.push(at),
+            (TokenKind::TemplateEnd, _) | (TokenKind::Symbol, ")" | "]" | "}") => drop(open.pop()),
+            (TokenKind::Symbol, "||") => found.extend(reader.handler(at, &open, &own)),
             _ => {}
         }
     }
     found
 }
 
-struct Reader<'a> {
+struct BareReader<'a> {
     text: &'a str,
     tokens: &'a [Token],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BareReader<'a> {
     /// Returns the handler whose bars are at `bars`, in these open brackets.
     fn handler(&self, bars: usize, open: &[usize], own: &FxHashSet<&str>) -> Option<BareHandler> {
         if !matches!(self.slice(bars.checked_sub(1)?), "(" | ",") {
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
         let mut in_bars = false;
         for at in 0..self.tokens.len() {
             let before = at.checked_sub(1).map_or("", |it| self.slice(it));
-            if self.slice(at) == "|" && self.tokens[at].kind == Kind::Symbol {
+            if self.slice(at) == "|" && self.tokens[at].kind == TokenKind::Symbol {
                 in_bars = !in_bars && matches!(before, "(" | "," | "=" | "{" | ";" | "[" | "=>" | "return" | ":");
             }
             let is_declared = matches!(before, "let" | "const" | "for" | "as" | "fn") || in_bars;
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
 
     fn word(&self, at: usize) -> &'a str {
         match self.tokens.get(at) {
-            Some(token) if token.kind == Kind::Identifier => &self.text[token.span.clone()],
+            Some(token) if token.kind == TokenKind::Identifier => &self.text[token.span.clone()],
             _ => "",
         }
     }

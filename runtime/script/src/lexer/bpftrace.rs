@@ -1,7 +1,7 @@
 //! bpftrace's probes, `uprobe:libc:malloc /pid == 1/ { @[comm] = count(); }`: recognized by their shape, and answered
 //! with their translation.
 
-use super::token::{Kind, Token};
+use super::token::{Token, TokenKind};
 use std::ops::Range;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
 
@@ -39,7 +39,7 @@ pub(super) fn probe(text: &str, tokens: &[Token], at: usize) -> Option<Probe> {
         "{" => matches!(slice(at), "BEGIN" | "END"),
         _ => false,
     };
-    if !is_probe || tokens[at].kind != Kind::Identifier {
+    if !is_probe || tokens[at].kind != TokenKind::Identifier {
         return None;
     }
     let open = (at..tokens.len()).find(|it| matches!(slice(*it), "{" | ";"));

@@ -1,16 +1,13 @@
 //! Finds mistakes that show in the tokens: syntax of other languages, and what Rhai's parser would
 //! explain badly. Reports all of them, unlike a parser, which stops at the first.
 
-use super::token::{Kind, Token};
+use super::token::{Token, TokenKind};
 use super::{bare, bpftrace};
 use crate::words;
 use std::ops::Range;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
 
 pub(super) fn check(file: FileId, text: &str, tokens: &[Token]) -> Vec<Diagnostic> {
-    if let Some(answer) = bpftrace::program(file, text) {
-        return vec![answer];
-    }
     let mut checker = Checker { file, text, tokens, open: Vec::new(), found: Vec::new() };
     let mut at = 0;
     while at < tokens.len() {
@@ -50,13 +47,13 @@ impl Checker<'_> {
 
     fn token(&mut self, at: usize) {
         match self.tokens[at].kind {
-            Kind::OpenText | Kind::OpenTemplate | Kind::OpenComment => self.open_text(at),
-            Kind::Identifier => self.identifier(at),
-            Kind::Map => self.map_name(at),
-            Kind::Float => self.fraction(at),
-            Kind::Integer => self.too_long(at),
-            Kind::Text => self.character(at),
-            Kind::Symbol => self.symbol(at),
+            TokenKind::OpenText | TokenKind::OpenTemplate | TokenKind::OpenComment => self.open_text(at),
+            TokenKind::Identifier => self.identifier(at),
+            TokenKind::Map => self.map_name(at),
+            TokenKind::Float => self.fraction(at),
+            TokenKind::Integer => self.too_long(at),
+            TokenKind::Text => self.character(at),
+            TokenKind::Symbol => self.symbol(at),
             _ => {}
         }
         self.missing_separator(at);
@@ -117,7 +114,7 @@ impl Checker<'_> {
     fn increment(&mut self, at: usize) {
         let operator = self.slice(at);
         let name = match at.checked_sub(1).map(|before| self.tokens[before].kind) {
-            Some(Kind::Identifier | Kind::Map) => self.slice(at - 1),
+            Some(TokenKind::Identifier | TokenKind::Map) => self.slice(at - 1),
             _ => "x",
         };
         let help = format!("write `{name} {}= 1`", &operator[..1]);
@@ -152,7 +149,7 @@ impl Checker<'_> {
 
     /// Reports a probe in bpftrace's notation, and returns the token after it.
     fn foreign_probe(&mut self, at: usize) -> Option<usize> {
-        let is_name = self.tokens[at].kind == Kind::Identifier && self.open.is_empty();
+        let is_name = self.tokens[at].kind == TokenKind::Identifier && self.open.is_empty();
         let probe = is_name.then(|| bpftrace::probe(self.text, self.tokens, at)).flatten()?;
         self.say(at, "probe-block", "declare probes by calling a function with a handler", &[&probe.help]);
         Some(probe.tokens.end)
@@ -184,7 +181,7 @@ impl Checker<'_> {
         if self.found.iter().any(|it| it.code == "unclosed-text") {
             return;
         }
-        let is_bar = |it: &usize| self.tokens[*it].kind == Kind::Symbol && matches!(self.slice(*it), "|" | "||");
+        let is_bar = |it: &usize| self.tokens[*it].kind == TokenKind::Symbol && matches!(self.slice(*it), "|" | "||");
         let mut bars = (open + 1..at).filter(is_bar);
         let Some(first) = bars.next() else { return };
         let last = if self.slice(first) == "||" { first } else { bars.next().unwrap_or(first) };
@@ -201,7 +198,7 @@ impl Checker<'_> {
                 ")" | "]" => depth += 1,
                 "(" | "[" => depth -= 1,
                 "{" | "}" | ";" | "|" | "||" | "#{" => return,
-                "if" | "while" if depth <= 0 && self.tokens[before].kind == Kind::Identifier => {
+                "if" | "while" if depth <= 0 && self.tokens[before].kind == TokenKind::Identifier => {
                     let help = ["write `==` to compare"];
                     return self.say(at, "assignment-in-condition", "a condition cannot assign", &help);
                 }
@@ -247,7 +244,7 @@ impl Checker<'_> {
     }
 
     fn import(&mut self, at: usize) {
-        let literal = self.tokens.get(at + 1).is_some_and(|it| it.kind == Kind::Text);
+        let literal = self.tokens.get(at + 1).is_some_and(|it| it.kind == TokenKind::Text);
         let help = "write `import \"latency\" as l;` outside any braces";
         if !self.open.is_empty() {
             self.say(at, "import-place", "imports must be at the top level", &[help]);
@@ -263,9 +260,9 @@ impl Checker<'_> {
         if digit || name.starts_with('_') {
             let help = "`@calls`, or `@` alone, is a map";
             self.say(at, "map-name", format!("map names start with a letter: `@{name}`"), &[help]);
-        } else if name.is_empty() && touching && self.tokens[at + 1].kind == Kind::Map {
+        } else if name.is_empty() && touching && self.tokens[at + 1].kind == TokenKind::Map {
             self.say(at, "map-name", "a map name has one `@`", &["`@calls`, or `@` alone, is a map"]);
-        } else if name.is_empty() && touching && matches!(self.tokens[at + 1].kind, Kind::Text) {
+        } else if name.is_empty() && touching && matches!(self.tokens[at + 1].kind, TokenKind::Text) {
             self.say(at, "map-name", "write map names without quotes", &["write `@calls`"]);
         } else {
             self.map_property(at);
@@ -339,8 +336,8 @@ impl Checker<'_> {
 
     fn open_text(&mut self, at: usize) {
         let (what, end) = match (self.tokens[at].kind, self.slice(at).chars().next()) {
-            (Kind::OpenComment, _) => ("comment", "*/"),
-            (Kind::OpenTemplate, _) => ("template", "`"),
+            (TokenKind::OpenComment, _) => ("comment", "*/"),
+            (TokenKind::OpenTemplate, _) => ("template", "`"),
             (_, Some('\'')) => ("character", "'"),
             (_, Some('#')) => ("raw string", "\"#"),
             _ => ("string", "\""),
@@ -381,7 +378,9 @@ impl Checker<'_> {
                 ")" | "]" => depth += 1,
                 "(" | "[" | "#{" | "?[" => depth = depth.checked_sub(1)?,
                 "{" | "}" | ";" | "," => return None,
-                "if" | "while" if depth == 0 && self.tokens[before].kind == Kind::Identifier => return Some(before),
+                "if" | "while" if depth == 0 && self.tokens[before].kind == TokenKind::Identifier => {
+                    return Some(before);
+                }
                 _ => {}
             }
         }
@@ -394,7 +393,7 @@ impl Checker<'_> {
         if self.missing_comma_before_handler(at) {
             return;
         }
-        let quoted_map = self.tokens[before].kind == Kind::Map && self.slice(before) == "@";
+        let quoted_map = self.tokens[before].kind == TokenKind::Map && self.slice(before) == "@";
         if !self.ends_operand(before) || !self.begins_operand(at) || quoted_map {
             return;
         }
@@ -431,7 +430,7 @@ impl Checker<'_> {
     /// Returns what to write instead of `1k`, `4KiB` and the like.
     fn magnitude(&self, before: usize, at: usize) -> Option<String> {
         let digits = self.slice(before).trim_end_matches('_');
-        if self.tokens[before].kind != Kind::Integer || !self.touches(before) {
+        if self.tokens[before].kind != TokenKind::Integer || !self.touches(before) {
             return None;
         }
         let (zeros, binary) = match self.word(at) {
@@ -450,15 +449,22 @@ impl Checker<'_> {
     }
 
     fn is_bare_unit(&self, before: usize, at: usize) -> bool {
-        let number = matches!(self.tokens[before].kind, Kind::Integer | Kind::Float);
+        let number = matches!(self.tokens[before].kind, TokenKind::Integer | TokenKind::Float);
         number && crate::units::is_unit(self.word(at))
     }
 
     fn ends_operand(&self, at: usize) -> bool {
         match self.tokens[at].kind {
-            Kind::Identifier => !is_keyword(self.slice(at)) || (at > 0 && matches!(self.slice(at - 1), "." | "?.")),
-            Kind::Map | Kind::Integer | Kind::Float | Kind::Text | Kind::Template | Kind::TemplateEnd => true,
-            Kind::Symbol => match self.slice(at) {
+            TokenKind::Identifier => {
+                !is_keyword(self.slice(at)) || (at > 0 && matches!(self.slice(at - 1), "." | "?."))
+            }
+            TokenKind::Map
+            | TokenKind::Integer
+            | TokenKind::Float
+            | TokenKind::Text
+            | TokenKind::Template
+            | TokenKind::TemplateEnd => true,
+            TokenKind::Symbol => match self.slice(at) {
                 "]" => true,
                 ")" => !self.closes_condition(at),
                 _ => false,
@@ -469,7 +475,7 @@ impl Checker<'_> {
 
     fn begins_operand(&self, at: usize) -> bool {
         match self.tokens[at].kind {
-            Kind::Identifier => {
+            TokenKind::Identifier => {
                 !matches!(
                     self.slice(at),
                     "in" | "as"
@@ -486,7 +492,12 @@ impl Checker<'_> {
                         | "elseif"
                 ) || (self.slice(at) == "if" && self.on_new_line(at))
             }
-            Kind::Map | Kind::Integer | Kind::Float | Kind::Text | Kind::Template | Kind::TemplateStart => true,
+            TokenKind::Map
+            | TokenKind::Integer
+            | TokenKind::Float
+            | TokenKind::Text
+            | TokenKind::Template
+            | TokenKind::TemplateStart => true,
             _ => false,
         }
     }
@@ -511,9 +522,9 @@ impl Checker<'_> {
 
     fn brackets(&mut self, at: usize) {
         match self.tokens[at].kind {
-            Kind::TemplateStart => self.open.push(at),
-            Kind::TemplateEnd => self.close(at, "${"),
-            Kind::Symbol => match self.slice(at) {
+            TokenKind::TemplateStart => self.open.push(at),
+            TokenKind::TemplateEnd => self.close(at, "${"),
+            TokenKind::Symbol => match self.slice(at) {
                 "(" | "[" | "{" | "#{" | "?[" => self.open.push(at),
                 ")" => self.close(at, "("),
                 "]" => self.close(at, "["),
@@ -556,7 +567,7 @@ impl Checker<'_> {
 
     fn bracket(&self, open: usize) -> &str {
         match self.tokens[open].kind {
-            Kind::Symbol => self.slice(open),
+            TokenKind::Symbol => self.slice(open),
             _ => "${",
         }
     }
@@ -573,7 +584,7 @@ impl Checker<'_> {
 
     fn word(&self, at: usize) -> &str {
         match self.tokens.get(at) {
-            Some(token) if token.kind == Kind::Identifier => &self.text[token.span.clone()],
+            Some(token) if token.kind == TokenKind::Identifier => &self.text[token.span.clone()],
             _ => "",
         }
     }

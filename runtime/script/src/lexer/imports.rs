@@ -1,6 +1,6 @@
 //! The imports of a text, found in its tokens.
 
-use super::token::{Kind, Token};
+use super::token::{Token, TokenKind};
 
 /// A top-level `import "name" as alias`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,10 +16,10 @@ pub(crate) struct Import {
 /// Returns the imports of a text, in order.
 pub(super) fn imports(text: &str, tokens: &[Token]) -> Vec<Import> {
     let slice = |at: usize| tokens.get(at).map_or("", |it: &Token| &text[it.span.clone()]);
-    let is_name = |at: usize| tokens.get(at).is_some_and(|it| it.kind == Kind::Text) && slice(at).starts_with('"');
+    let is_name = |at: usize| tokens.get(at).is_some_and(|it| it.kind == TokenKind::Text) && slice(at).starts_with('"');
     let mut found = Vec::new();
     for at in 0..tokens.len() {
-        if slice(at) != "import" || tokens[at].kind != Kind::Identifier || !is_name(at + 1) {
+        if slice(at) != "import" || tokens[at].kind != TokenKind::Identifier || !is_name(at + 1) {
             continue;
         }
         let alias = (slice(at + 2) == "as").then(|| slice(at + 3).to_owned());

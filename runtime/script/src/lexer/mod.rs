@@ -56,6 +56,11 @@ impl Tokenized {
         check::check(file, &self.text, &self.tokens)
     }
 
+    /// Answers a text with mistakes if it is a whole program for bpftrace.
+    pub(crate) fn foreign_program(&self, file: FileId) -> Option<Diagnostic> {
+        bpftrace::program(file, &self.text)
+    }
+
     /// Returns the imports. They are removed from what Rhai parses, because it would forget a
     /// module before the handlers that use it run.
     pub(crate) fn imports(&self) -> Vec<Import> {
@@ -98,7 +103,7 @@ fn second_argument(text: &str, tokens: &[token::Token]) -> Option<Written> {
         }
     }
     let has_unit = written.iter().any(|at| *at > 0 && slice(at - 1) == "." && crate::units::is_unit(slice(*at)));
-    let is_number = |at: usize| matches!(tokens[at].kind, token::Kind::Integer | token::Kind::Float);
+    let is_number = |at: usize| matches!(tokens[at].kind, token::TokenKind::Integer | token::TokenKind::Float);
     match written[..] {
         _ if !has_unit => None,
         [number, _, unit] if is_number(number) => Some(Written::Time(format!("{}{}", slice(number), slice(unit)))),
@@ -113,8 +118,8 @@ pub fn literals(text: &str) -> Vec<String> {
     for token in token::tokens(text) {
         let written = &text[token.span.clone()];
         match token.kind {
-            token::Kind::Integer => found.extend([written.to_owned(), format!("-{written}")]),
-            token::Kind::Text => found.push(written.to_owned()),
+            token::TokenKind::Integer => found.extend([written.to_owned(), format!("-{written}")]),
+            token::TokenKind::Text => found.push(written.to_owned()),
             _ => {}
         }
     }

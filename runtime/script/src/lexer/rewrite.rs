@@ -2,7 +2,7 @@
 
 use super::bare::{self, BareHandler};
 use super::imports::imports;
-use super::token::{Kind, SHEBANG, Token, byte_order_mark, closing};
+use super::token::{SHEBANG, Token, TokenKind, byte_order_mark, closing};
 use crate::handler::{BARE_EVENT, BARE_MAP, Positions};
 use crate::units;
 use crate::words::{MODULE_FUNCTION, SWITCHING, takes_maps};
@@ -122,7 +122,7 @@ pub(super) fn rewrite(text: &str, tokens: &[Token], dialect: Dialect) -> Lexed {
     for import in imports(text, tokens) {
         plan.remove(import.span);
     }
-    let mut out = Writer::default();
+    let mut out = TextWriter::default();
     let mut done = 0;
     for ((start, _), edit) in &plan.edits {
         out.copy(text, done..*start);
@@ -145,7 +145,7 @@ fn variable(map: &str) -> String {
 
 fn map_variables(text: &str, tokens: &[Token]) -> Vec<String> {
     let mut found = Vec::new();
-    for token in tokens.iter().filter(|it| it.kind == Kind::Map) {
+    for token in tokens.iter().filter(|it| it.kind == TokenKind::Map) {
         let variable = variable(&text[token.span.clone()]);
         if !found.contains(&variable) {
             found.push(variable);
@@ -185,31 +185,33 @@ impl Plan<'_> {
 
     fn token(&mut self, at: usize, dialect: Dialect) {
         match self.tokens[at].kind {
-            Kind::Map => self.map(at, dialect),
-            Kind::Identifier => {
+            TokenKind::Map => self.map(at, dialect),
+            TokenKind::Identifier => {
                 self.reserved_event(at);
                 self.reserved_field(at);
                 self.bare_field(at);
             }
-            Kind::Float => {
+            TokenKind::Float => {
                 self.fractional_duration(at);
                 self.joined_unit(at);
             }
-            Kind::Integer => {
+            TokenKind::Integer => {
                 self.rate(at);
                 self.joined_unit(at);
             }
-            Kind::Symbol if matches!(self.symbol(at), "&&" | "||") => {
+            TokenKind::Symbol if matches!(self.symbol(at), "&&" | "||") => {
                 self.bare_bars(at);
                 if dialect == Dialect::Interpreted && self.is_between_operands(at) {
                     self.guarded_action(at);
                 }
             }
-            Kind::Symbol if self.symbol(at) == "->" => {
+            TokenKind::Symbol if self.symbol(at) == "->" => {
                 let span = self.tokens[at].span.clone();
                 self.replace(span.clone(), ".", span.start);
             }
-            Kind::Template | Kind::TemplateStart | Kind::TemplateMiddle | Kind::TemplateEnd => self.escapes(at),
+            TokenKind::Template | TokenKind::TemplateStart | TokenKind::TemplateMiddle | TokenKind::TemplateEnd => {
+                self.escapes(at)
+            }
             _ => {}
         }
     }
@@ -218,7 +220,7 @@ impl Plan<'_> {
     /// `, `\t` and `\\` in backticks, which Rhai leaves as they are, by their meaning in quotes.
     fn escapes(&mut self, at: usize) {
         let Token { kind, span } = &self.tokens[at];
-        let opens = matches!(kind, Kind::Template | Kind::TemplateStart);
+        let opens = matches!(kind, TokenKind::Template | TokenKind::TemplateStart);
         let bytes = self.text.as_bytes();
         let mut i = span.start + 1;
         while i + 1 < span.end {
@@ -267,8 +269,8 @@ impl Plan<'_> {
         let mut several = false;
         for at in map + 1..self.tokens.len() {
             match (self.tokens[at].kind, self.symbol(at)) {
-                (Kind::TemplateStart, _) | (_, "[" | "(" | "{" | "#{" | "?[") => depth += 1,
-                (Kind::TemplateEnd, _) | (_, "]" | ")" | "}") => depth -= 1,
+                (TokenKind::TemplateStart, _) | (_, "[" | "(" | "{" | "#{" | "?[") => depth += 1,
+                (TokenKind::TemplateEnd, _) | (_, "]" | ")" | "}") => depth -= 1,
                 (_, ",") if depth == 1 => several = true,
                 _ => {}
             }
@@ -297,8 +299,8 @@ impl Plan<'_> {
     /// Whether these tokens are all of a `${…}`.
     fn is_alone_in_template(&self, first: usize, last: usize) -> bool {
         let kind = |at: usize| self.tokens.get(at).map(|it| it.kind);
-        matches!(first.checked_sub(1).and_then(kind), Some(Kind::TemplateStart | Kind::TemplateMiddle))
-            && matches!(kind(last + 1), Some(Kind::TemplateMiddle | Kind::TemplateEnd))
+        matches!(first.checked_sub(1).and_then(kind), Some(TokenKind::TemplateStart | TokenKind::TemplateMiddle))
+            && matches!(kind(last + 1), Some(TokenKind::TemplateMiddle | TokenKind::TemplateEnd))
     }
 
     /// Rewrites `x += n` as an assignment to a property that adds.
@@ -314,8 +316,8 @@ impl Plan<'_> {
         let mut depth = 0usize;
         for at in (0..first).rev() {
             match (self.tokens[at].kind, self.symbol(at)) {
-                (Kind::TemplateEnd, _) | (_, "]" | ")" | "}") => depth += 1,
-                (Kind::TemplateStart, _) => match depth.checked_sub(1) {
+                (TokenKind::TemplateEnd, _) | (_, "]" | ")" | "}") => depth += 1,
+                (TokenKind::TemplateStart, _) => match depth.checked_sub(1) {
                     Some(less) => depth = less,
                     None => return false,
                 },
@@ -342,7 +344,7 @@ impl Plan<'_> {
     fn is_between_operands(&self, at: usize) -> bool {
         let Some(before) = at.checked_sub(1) else { return false };
         match self.tokens[before].kind {
-            Kind::Symbol => matches!(self.symbol(before), ")" | "]" | "}"),
+            TokenKind::Symbol => matches!(self.symbol(before), ")" | "]" | "}"),
             _ => self.word(before) != "return",
         }
     }
@@ -361,7 +363,7 @@ impl Plan<'_> {
         if matches!(self.word(first), "print" | "exit") && self.symbol(first + 1) == "(" {
             return self.closing(first + 1);
         }
-        let is_map = self.tokens.get(first)?.kind == Kind::Map;
+        let is_map = self.tokens.get(first)?.kind == TokenKind::Map;
         let mut at = match self.key_end(first) {
             Some((close, _)) if is_map => close,
             _ => first,
@@ -476,14 +478,14 @@ impl Plan<'_> {
 
     fn symbol(&self, at: usize) -> &str {
         match self.tokens.get(at) {
-            Some(token) if token.kind == Kind::Symbol => &self.text[token.span.clone()],
+            Some(token) if token.kind == TokenKind::Symbol => &self.text[token.span.clone()],
             _ => "",
         }
     }
 
     fn word(&self, at: usize) -> &str {
         match self.tokens.get(at) {
-            Some(token) if token.kind == Kind::Identifier => &self.text[token.span.clone()],
+            Some(token) if token.kind == TokenKind::Identifier => &self.text[token.span.clone()],
             _ => "",
         }
     }
@@ -510,12 +512,12 @@ impl Plan<'_> {
 
 /// Writes the new text and records how it maps to the old one.
 #[derive(Default)]
-struct Writer {
+struct TextWriter {
     text: String,
     anchors: Vec<(usize, usize)>,
 }
 
-impl Writer {
+impl TextWriter {
     fn copy(&mut self, from: &str, span: std::ops::Range<usize>) {
         if span.start < span.end {
             self.anchors.push((self.text.len(), span.start));

@@ -8,13 +8,13 @@ use std::ops::Range;
 /// A token and its place in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
-    pub(super) kind: Kind,
+    pub(super) kind: TokenKind,
     pub(super) span: Range<usize>,
 }
 
 /// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     Identifier,
     /// `@name`, or a bare `@`.
     Map,
@@ -58,8 +58,8 @@ pub(super) fn closing(text: &str, tokens: &[Token], open: usize) -> Option<usize
     let mut depth = 0usize;
     for (at, token) in tokens.iter().enumerate().skip(open) {
         match (token.kind, &text[token.span.clone()]) {
-            (Kind::TemplateStart, _) | (Kind::Symbol, "[" | "(" | "{" | "#{" | "?[") => depth += 1,
-            (Kind::TemplateEnd, _) | (Kind::Symbol, "]" | ")" | "}") => depth = depth.checked_sub(1)?,
+            (TokenKind::TemplateStart, _) | (TokenKind::Symbol, "[" | "(" | "{" | "#{" | "?[") => depth += 1,
+            (TokenKind::TemplateEnd, _) | (TokenKind::Symbol, "]" | ")" | "}") => depth = depth.checked_sub(1)?,
             _ => {}
         }
         if depth == 0 {
@@ -100,16 +100,16 @@ impl Scanner<'_> {
             '"' => self.string(1, '"'),
             '\'' => self.string(1, '\''),
             '#' if raw_hashes(rest).is_some() => self.raw_string(),
-            '`' => self.template(Kind::Template, Kind::TemplateStart, 1),
+            '`' => self.template(TokenKind::Template, TokenKind::TemplateStart, 1),
             '@' => {
                 let name = identifier_len(&rest[1..]);
-                self.push(Kind::Map, 1 + name);
+                self.push(TokenKind::Map, 1 + name);
             }
             c if c.is_ascii_digit() => self.number(),
-            c if starts_identifier(c) => self.push(Kind::Identifier, identifier_len(rest)),
+            c if starts_identifier(c) => self.push(TokenKind::Identifier, identifier_len(rest)),
             '}' if self.braces.last() == Some(&true) => {
                 self.braces.pop();
-                self.template(Kind::TemplateEnd, Kind::TemplateMiddle, 1);
+                self.template(TokenKind::TemplateEnd, TokenKind::TemplateMiddle, 1);
             }
             _ => self.symbol(first),
         }
@@ -119,7 +119,7 @@ impl Scanner<'_> {
         &self.text[self.at..]
     }
 
-    fn push(&mut self, kind: Kind, len: usize) {
+    fn push(&mut self, kind: TokenKind, len: usize) {
         self.tokens.push(Token { kind, span: self.at..self.at + len });
         self.at += len;
     }
@@ -144,7 +144,7 @@ impl Scanner<'_> {
                 return;
             }
         }
-        self.push(Kind::OpenComment, bytes.len());
+        self.push(TokenKind::OpenComment, bytes.len());
     }
 
     /// Reads a string or character: a backslash escapes the next character (or line break), a
@@ -158,14 +158,14 @@ impl Scanner<'_> {
                     let return_first = chars.next().is_some_and(|(_, c)| c == '\r');
                     chars.next_if(|(_, c)| return_first && *c == '\n');
                 }
-                '\n' => return self.push(Kind::OpenText, skip + i),
+                '\n' => return self.push(TokenKind::OpenText, skip + i),
                 c if c == quote && chars.next_if(|(_, c)| *c == quote).is_none() => {
-                    return self.push(Kind::Text, skip + i + c.len_utf8());
+                    return self.push(TokenKind::Text, skip + i + c.len_utf8());
                 }
                 _ => {}
             }
         }
-        self.push(Kind::OpenText, rest.len());
+        self.push(TokenKind::OpenText, rest.len());
     }
 
     fn raw_string(&mut self) {
@@ -173,13 +173,13 @@ impl Scanner<'_> {
         let hashes = raw_hashes(rest).unwrap_or(1);
         let end = format!("\"{}", "#".repeat(hashes));
         match rest[hashes + 1..].find(&end) {
-            Some(i) => self.push(Kind::Text, hashes + 1 + i + end.len()),
-            None => self.push(Kind::OpenText, rest.len()),
+            Some(i) => self.push(TokenKind::Text, hashes + 1 + i + end.len()),
+            None => self.push(TokenKind::OpenText, rest.len()),
         }
     }
 
     /// Reads template text up to the closing backtick or the next `${`.
-    fn template(&mut self, closed: Kind, interpolated: Kind, skip: usize) {
+    fn template(&mut self, closed: TokenKind, interpolated: TokenKind, skip: usize) {
         let bytes = self.rest().as_bytes();
         let mut i = skip;
         while i < bytes.len() {
@@ -193,7 +193,7 @@ impl Scanner<'_> {
                 _ => i += 1,
             }
         }
-        self.push(Kind::OpenTemplate, bytes.len());
+        self.push(TokenKind::OpenTemplate, bytes.len());
     }
 
     fn number(&mut self) {
@@ -213,7 +213,7 @@ impl Scanner<'_> {
             }
             _ => {}
         }
-        self.push(Kind::Symbol, len);
+        self.push(TokenKind::Symbol, len);
     }
 }
 
@@ -233,23 +233,23 @@ fn identifier_len(rest: &str) -> usize {
 
 /// Returns the length of a number by Rhai's rules: `1..2` and `1.ms` end before the dot, `1.5` and
 /// `1.` do not.
-fn number_len(rest: &str) -> (Kind, usize) {
+fn number_len(rest: &str) -> (TokenKind, usize) {
     let bytes = rest.as_bytes();
     if let [b'0', b'x' | b'X' | b'o' | b'O' | b'b' | b'B', ..] = bytes {
         let digits = bytes[2..].iter().take_while(|b| b.is_ascii_hexdigit() || **b == b'_').count();
-        return (Kind::Integer, 2 + digits);
+        return (TokenKind::Integer, 2 + digits);
     }
     let digits = |from: usize| bytes[from..].iter().take_while(|b| b.is_ascii_digit() || **b == b'_').count();
     let mut len = digits(0);
-    let mut kind = Kind::Integer;
+    let mut kind = TokenKind::Integer;
     if bytes.get(len) == Some(&b'.') && bytes.get(len + 1).is_some_and(u8::is_ascii_digit) {
-        kind = Kind::Float;
+        kind = TokenKind::Float;
         len += 1 + digits(len + 1);
     }
     if let Some(b'e' | b'E') = bytes.get(len) {
         let sign = usize::from(matches!(bytes.get(len + 1), Some(b'+' | b'-')));
         if bytes.get(len + 1 + sign).is_some_and(u8::is_ascii_digit) {
-            kind = Kind::Float;
+            kind = TokenKind::Float;
             len += 1 + sign + digits(len + 1 + sign);
         }
     }
@@ -260,13 +260,13 @@ fn number_len(rest: &str) -> (Kind, usize) {
 mod tests {
     use super::*;
 
-    fn cut(text: &str) -> Vec<(Kind, &str)> {
+    fn cut(text: &str) -> Vec<(TokenKind, &str)> {
         tokens(text).into_iter().map(|it| (it.kind, &text[it.span])).collect()
     }
 
     #[test]
     fn numbers_end_before_ranges_and_units() {
-        use Kind::*;
+        use TokenKind::*;
         assert_eq!(cut("0..4"), [(Integer, "0"), (Symbol, ".."), (Integer, "4")]);
         assert_eq!(cut("100.ms"), [(Integer, "100"), (Symbol, "."), (Identifier, "ms")]);
         assert_eq!(cut("1.5.ms"), [(Float, "1.5"), (Symbol, "."), (Identifier, "ms")]);
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn templates_are_descended_into() {
-        use Kind::*;
+        use TokenKind::*;
         assert_eq!(
             cut("`a ${ #{x: `${@y}`} } b` c"),
             [
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn strings_and_comments_hide_what_is_in_them() {
-        use Kind::*;
+        use TokenKind::*;
         assert_eq!(cut(r##"#"@x"y"# "\"@z" /* @a /* */ @b */ @c // @d"##).len(), 3);
         assert_eq!(cut("'\\''"), [(Text, "'\\''")]);
         assert_eq!(cut("\"open\n@x"), [(OpenText, "\"open"), (Map, "@x")]);
