@@ -313,15 +313,9 @@ impl<'a> Scan<'a> {
     }
 
     /// Notes a link that is no field of a row or an element.
-    fn map_field(
-        &mut self,
-        of: &str,
-        link: Option<&Link<'a>>,
-        is_known: impl Fn(&str) -> bool,
-        known: Vec<&'static str>,
-    ) {
+    fn map_field(&mut self, of: &str, link: Option<&Link<'a>>, known: Vec<&'static str>) {
         if let Some(link @ Link::Property(name, _)) = link
-            && !is_known(name)
+            && !known.contains(name)
         {
             self.unknown(of.to_owned(), *link, known);
         }
@@ -459,7 +453,7 @@ impl<'a> Scan<'a> {
             }
             (of @ (Meaning::Event | Meaning::Launch), _) => self.event_chain(of, &chain),
             (Meaning::Row, _) => {
-                self.map_field("a row of a map", links.first(), words::is_row_field, words::row_fields().collect());
+                self.map_field("a row of a map", links.first(), words::row_fields().collect());
             }
             (_, []) => self.children(expr),
             _ => self.expr(chain.head),
@@ -515,7 +509,7 @@ impl<'a> Scan<'a> {
         let keys = self.keys(&chain.links);
         if let [Link::Index(..), rest @ ..] = &chain.links[..] {
             let known = words::element_fields().collect();
-            self.map_field("an element of a map", rest.first(), words::is_element_field, known);
+            self.map_field("an element of a map", rest.first(), known);
         }
         let method = chain.links.iter().find_map(|it| match it {
             Link::Method(call, _) => Some(*call),

@@ -141,16 +141,6 @@ const ELEMENT: &[&str] = &["value", "human", "hex"];
 /// Properties of a row besides its parts.
 const ROW: &[&str] = &["key", "keys", "value", "human"];
 
-/// Whether an element of a map has a field.
-pub fn is_element_field(name: &str) -> bool {
-    ELEMENT.contains(&name) || PARTS.contains(&name)
-}
-
-/// Whether a row of a map has a field.
-pub fn is_row_field(name: &str) -> bool {
-    ROW.contains(&name) || PARTS.contains(&name)
-}
-
 /// Returns the fields of an element.
 pub fn element_fields() -> impl Iterator<Item = &'static str> {
     ELEMENT.iter().chain(PARTS).copied()

@@ -1,7 +1,7 @@
 //! bpftrace's probes, `uprobe:libc:malloc /pid == 1/ { @[comm] = count(); }`: recognized by their shape, and answered
 //! with their translation.
 
-use super::token::{Token, TokenKind};
+use super::token::{Token, TokenKind, closing};
 use std::ops::Range;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
 
@@ -43,7 +43,7 @@ pub(super) fn probe(text: &str, tokens: &[Token], at: usize) -> Option<Probe> {
         return None;
     }
     let open = (at..tokens.len()).find(|it| matches!(slice(*it), "{" | ";"));
-    let close = open.filter(|it| slice(*it) == "{").and_then(|it| closing(&slice, it, tokens.len()));
+    let close = open.filter(|it| slice(*it) == "{").and_then(|it| closing(text, tokens, it));
     let last = close.unwrap_or(at);
     let written = close.map(|close| &text[tokens[at].span.start..tokens[close].span.end]);
     let translation = written.and_then(|it| xputrace_bpftrace::translate(it).ok());
@@ -58,17 +58,4 @@ pub(super) fn probe(text: &str, tokens: &[Token], at: usize) -> Option<Probe> {
 /// Whether nothing of a probe has a translation.
 fn is_comment(script: &str) -> bool {
     script.lines().all(|it| it.starts_with("//"))
-}
-
-/// Returns the brace that closes the one at `open`.
-fn closing<'a>(slice: &impl Fn(usize) -> &'a str, open: usize, end: usize) -> Option<usize> {
-    let mut depth = 0usize;
-    (open..end).find(|it| {
-        match slice(*it) {
-            "{" => depth += 1,
-            "}" => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        depth == 0
-    })
 }
