@@ -6,7 +6,7 @@ use rhai::{FnPtr, ImmutableString};
 #[derive(Clone, Debug)]
 pub(crate) struct ProbeRef {
     pub(crate) name: ImmutableString,
-    /// Its position in [`Session::probes`]; beyond them after a mistake.
+    /// Its position in [`crate::session::Session::probes`]; beyond them after a mistake.
     pub(crate) declared: u32,
 }
 

@@ -28,6 +28,7 @@ pub(crate) fn function(event: Event) -> &'static str {
     }
 }
 
+/// Whether only the interpreter runs handlers of this event.
 pub(crate) fn is_interpreted(event: Event) -> bool {
     matches!(event, Event::Interval | Event::Begin | Event::End)
 }

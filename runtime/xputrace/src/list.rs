@@ -76,7 +76,7 @@ fn calls(pattern: &str) -> Result<Vec<Listed>> {
         own: it.parameters.iter().map(parameter).collect(),
         ..Listed::new(API, format!("api:{}", it.name()))
     };
-    Ok(api::matching(pattern).map(listed).collect())
+    Ok(api::functions_like(pattern).map(listed).collect())
 }
 
 /// Lists the places in kernels.

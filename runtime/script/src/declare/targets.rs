@@ -57,7 +57,7 @@ fn take_patterns(call: &Declaring, event: Event, arguments: &mut Vec<Dynamic>) -
 
 /// Finds the CUDA calls that a pattern of `api` matches: by their name, or as programs write it.
 fn calls(call: &Declaring, pattern: &str) -> Option<(Target, String)> {
-    let found: Functions = api::matching(pattern).map(|it| it.id).collect();
+    let found: Functions = api::functions_like(pattern).map(|it| it.id).collect();
     if !found.is_empty() {
         return Some((Target::Api(Box::new(found)), format!("api:{pattern}")));
     }
