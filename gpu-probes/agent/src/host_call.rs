@@ -96,7 +96,7 @@ impl Memory {
 }
 
 /// Of which only the outermost call is recorded.
-const ONCE: HostEvents = HostEvents::OF_CUDA.without(HostEvents::of(&[HostEvent::Api]));
+const ONCE: HostEvents = HostEvents::OF_CALLS.without(HostEvents::of(&[HostEvent::Api]));
 
 /// Handles a call on entry.
 ///

@@ -54,7 +54,7 @@ const COMMON: &[Field] = &[
 ];
 
 /// Fields of an NVTX range that the tracer computes.
-const OF_NVTX: &[Field] = &[
+const OF_RANGE: &[Field] = &[
     Field { doc: "when it was opened", ..OF_CALL[0] },
     OF_CALL[1],
     Field { doc: "thread that opened it", ..OF_CALL[2] },
@@ -560,7 +560,7 @@ host_events! {
     @beside
     /// An NVTX range that was closed, or a mark that was set.
     Range "nvtx" {
-        record: 36, source: EventSource::Range, also: OF_NVTX,
+        record: 36, source: EventSource::Range, also: OF_RANGE,
         about: About {
             usage: "nvtx(|n| …)",
             fires: "an NVTX range of the program was closed, or a mark was set",

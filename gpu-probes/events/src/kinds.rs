@@ -95,7 +95,7 @@ set_of! {
 
 impl HostEvents {
     /// Those that are CUDA calls.
-    pub const OF_CUDA: HostEvents = HostEvents::told_by(EventSource::Call);
+    pub const OF_CALLS: HostEvents = HostEvents::told_by(EventSource::Call);
 
     /// What CUPTI makes records of.
     pub const OF_RECORDS: HostEvents = HostEvents::told_by(EventSource::Record);

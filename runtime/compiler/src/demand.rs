@@ -54,7 +54,7 @@ fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut Demand)
         demand.api = demand.api.with(functions);
     }
     // The words of others are not a call's.
-    if HostEvents::OF_CUDA.with(HostEvents::OF_RESOURCES).contains(kind) {
+    if HostEvents::OF_CALLS.with(HostEvents::OF_RESOURCES).contains(kind) {
         demand.details = demand.details.with(details_read(reads, Detail::is_of_calls));
     }
     let waits = kind == HostEvent::Wait && schema::WAITED_FOR.iter().any(|it| reads.has(it));

@@ -240,7 +240,7 @@ impl Intake<'_> {
     fn on_host_event(&mut self, record: &HostEventRecord) {
         let common = record.common();
         let is_known = FunctionId::of_number(common.function).is_some_and(FunctionId::exists);
-        if !is_known && record.kind().source() == EventSource::Call {
+        if !is_known && HostEvents::OF_CALLS.contains(record.kind()) {
             return self.ledger.losses.add(Loss::Malformed, 1);
         }
         if !self.handlers.wants(record) {

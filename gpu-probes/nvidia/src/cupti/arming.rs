@@ -21,7 +21,7 @@ use xputrace_wire::message::demand;
 
 /// What needs callbacks: with unified memory, to learn when CUDA has started.
 const TOLD_IN_CALLBACKS: HostEvents =
-    HostEvents::OF_CUDA.with(HostEvents::OF_RESOURCES).with(HostEvents::of(&[HostEvent::Migration]));
+    HostEvents::OF_CALLS.with(HostEvents::OF_RESOURCES).with(HostEvents::of(&[HostEvent::Migration]));
 
 /// How many functions a note names.
 const MOST_NAMED: usize = 20;

@@ -268,7 +268,7 @@ pub(super) struct Watched {
 
 impl Watched {
     pub(super) fn of(order: &Order) -> Self {
-        Watched { kinds: demand::host_events_of(order.demand).and(HostEvents::OF_CUDA), api: order.api }
+        Watched { kinds: demand::host_events_of(order.demand).and(HostEvents::OF_CALLS), api: order.api }
     }
 
     pub(super) fn is_empty(&self) -> bool {
