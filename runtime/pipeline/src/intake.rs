@@ -17,7 +17,7 @@ use xputrace_model::loss::Loss;
 use xputrace_model::names::Names;
 use xputrace_model::plan::{Activity, Call, Detail, Details, StringId};
 use xputrace_wire::api::FunctionId;
-use xputrace_wire::events::{EventSource, HostEvent, Realtime};
+use xputrace_wire::events::{EventSource, HostEvent, HostEvents, Realtime};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{
     ActivityRecord, Clock, Flush, Frame, Gpu, GpuLimits, Graph, HostEventRecord, Launch, Record, framed, kind,
