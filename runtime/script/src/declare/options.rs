@@ -12,8 +12,8 @@ struct OptionRule {
     name: &'static str,
     /// Whether declarations of an event have it.
     is_of: fn(Event) -> bool,
-    /// Sets it; `None` if it can't have this value.
-    set: fn(&mut Options, &Dynamic) -> Option<()>,
+    /// Returns the options with it; `None` if it can't have this value.
+    set: fn(Options, &Dynamic) -> Option<Options>,
     /// What it takes.
     takes: &'static str,
     /// What to write in place of a value that it can't have.
@@ -25,21 +25,23 @@ const RULES: [OptionRule; 9] = [
     OptionRule {
         name: "scope",
         is_of: |event| event.is_of_cpu(),
-        set: |options, value| Some(options.scope = Some(scope_named(&text_of(value)?)?)),
+        set: |options, value| Some(Options { scope: Some(scope_named(&text_of(value)?)?), ..options }),
         takes: "`scope` is \"tree\", \"process\" or \"system\"",
         instead: |_, _| "\"tree\" is the default: the program and its children".into(),
     },
     OptionRule {
         name: "per",
         is_of: |event| matches!(event, Event::Device(place) if !place.is_of_blocks()),
-        set: |options, value| Some(options.per = Per::named(&text_of(value)?)?),
+        set: |options, value| Some(Options { per: Per::named(&text_of(value)?)?, ..options }),
         takes: "`per` is \"thread\", \"warp\" or \"block\"",
         instead: |_, _| "\"thread\" is the default; `per: \"warp\"` runs it once for the threads of a warp".into(),
     },
     OptionRule {
         name: "every",
         is_of: |event| !matches!(event, Event::Begin | Event::End | Event::Interval),
-        set: |options, value| Some(options.every = Some(value.as_int().ok().filter(|it| *it > 0)? as u64)),
+        set: |options, value| {
+            Some(Options { every: Some(value.as_int().ok().filter(|it| *it > 0)? as u64), ..options })
+        },
         takes: "`every` takes a positive integer",
         instead: |event, _| match event {
             Event::Device(_) => "`every: 100` runs the handler in each hundredth launch of a kernel".into(),
@@ -49,21 +51,21 @@ const RULES: [OptionRule; 9] = [
     OptionRule {
         name: "kinds",
         is_of: |event| event == Event::Launch,
-        set: |options, value| Some(options.kinds = Some(kinds(value).ok()?)),
+        set: |options, value| Some(Options { kinds: Some(kinds(value).ok()?), ..options }),
         takes: "`kinds` takes a list of the kinds of calls",
         instead: |_, value| kinds(value).err().unwrap_or_default(),
     },
     OptionRule {
         name: "optional",
         is_of: |event| matches!(event, Event::Host(_)) || event.is_of_cpu() && event != Event::Profile,
-        set: |options, value| Some(options.optional = value.as_bool().ok()?),
+        set: |options, value| Some(Options { optional: value.as_bool().ok()?, ..options }),
         takes: "`optional` is true or false",
         instead: |_, _| "`optional: true` leaves the handler out where there are no such events".into(),
     },
     OptionRule {
         name: "tag",
         is_of: |event| matches!(event, Event::Device(_)),
-        set: |options, value| Some(options.tag = Some(value.as_int().ok()?)),
+        set: |options, value| Some(Options { tag: Some(value.as_int().ok()?), ..options }),
         takes: "`tag` takes an integer",
         instead: |_, _| {
             "`tag: 1` runs the handler at launches to which a `launch` handler gave this tag: `l.tag = 1`".into()
@@ -72,7 +74,7 @@ const RULES: [OptionRule; 9] = [
     OptionRule {
         name: "stream",
         is_of: |event| matches!(event, Event::Device(_)),
-        set: |options, value| Some(options.stream = Some(u32::try_from(value.as_int().ok()?).ok()?)),
+        set: |options, value| Some(Options { stream: Some(u32::try_from(value.as_int().ok()?).ok()?), ..options }),
         takes: "`stream` takes the id of a stream",
         instead: |_, _| {
             "`stream: 7` runs the handler at launches in the stream of that number, as `k.stream` shows it".into()
@@ -83,8 +85,8 @@ const RULES: [OptionRule; 9] = [
         is_of: |event| matches!(event, Event::Device(_)),
         // A tool's option may leave it open.
         set: |options, value| match value.is_unit() {
-            true => Some(()),
-            false => Some(options.via = Some(DeviceWay::named(&text_of(value)?)?)),
+            true => Some(options),
+            false => Some(Options { via: Some(DeviceWay::named(&text_of(value)?)?), ..options }),
         },
         takes: "`via` is \"twin\" or \"patch\"",
         instead: |_, _| {
@@ -96,7 +98,7 @@ const RULES: [OptionRule; 9] = [
     OptionRule {
         name: "return",
         is_of: |event| event == Event::Uretprobe,
-        set: |options, value| Some(options.returns = ReturnWay::named(&text_of(value)?)?),
+        set: |options, value| Some(Options { returns: ReturnWay::named(&text_of(value)?)?, ..options }),
         takes: "`return` is \"safe\" or \"trampoline\"",
         instead: |_, _| "\"safe\" is the default; \"trampoline\" is cheaper, and can kill the program".into(),
     },
@@ -127,7 +129,9 @@ fn set_option(event: Event, name: &str, value: &Dynamic, options: &mut Options) 
         };
         return Err((format!("`{}` has no option `{name}`", event.name()), help));
     };
-    (rule.set)(options, value).ok_or_else(|| (rule.takes.to_owned(), (rule.instead)(event, value)))
+    let set = (rule.set)(options.clone(), value);
+    *options = set.ok_or_else(|| (rule.takes.to_owned(), (rule.instead)(event, value)))?;
+    Ok(())
 }
 
 fn scope_named(text: &str) -> Option<ProbeScope> {
