@@ -13,6 +13,8 @@ pub struct Case {
     pub needs: Vec<String>,
     /// Programs of `tests/live/programs` and workloads, by name.
     pub programs: Vec<String>,
+    /// Why nothing may run beside the case.
+    pub alone: Option<String>,
     /// Why the case is expected to fail.
     pub fails: Option<String>,
     /// Files that exist before the first run.
@@ -75,8 +77,9 @@ impl Case {
         match key {
             "needs" => self.needs = words(),
             "programs" => self.programs = words(),
-            "fails" => self.fails = Some(value.trim().into()),
-            _ => return Err(format!("unknown key `{key}`: there are needs, programs, fails").into()),
+            "alone" => self.alone = Some(reason(value)?),
+            "fails" => self.fails = Some(reason(value)?),
+            _ => return Err(format!("unknown key `{key}`: there are needs, programs, alone, fails").into()),
         }
         Ok(())
     }
@@ -118,6 +121,11 @@ impl Source {
         let (name, language) = file.rsplit_once('.').ok_or_else(|| format!("`{file}`: expected NAME.c or NAME.cpp"))?;
         Ok(Source { name: name.into(), language: language.into(), flags: words.collect(), text })
     }
+}
+
+/// A header's value that says why.
+fn reason(value: &str) -> Result<String, Failure> {
+    if value.trim().is_empty() { Err("the reason is missing".into()) } else { Ok(value.trim().into()) }
 }
 
 /// Splits the text into (title, body); the header's title is empty.
@@ -213,6 +221,7 @@ n == 3
         for (text, said) in [
             ("", "needs a section `run`"),
             ("need: root\n---- run\ntrue\n", "unknown key `need`"),
+            ("alone:\n---- run\ntrue\n", "reason is missing"),
             ("---- stdout\nx\n---- run\n", "must follow a run"),
             ("---- run\ntrue\n---- input x\n", "before the first run"),
             ("---- run\ntrue\n---- stdot\n", "unknown section"),

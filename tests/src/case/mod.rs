@@ -50,12 +50,21 @@ pub fn find(directory: &Path) -> Result<Vec<(String, PathBuf)>, Failure> {
     Ok(found)
 }
 
+fn read(path: &Path) -> Result<Case, Failure> {
+    Case::parse(&fs::read_to_string(path)?)
+}
+
+/// Whether nothing may run beside a case. Of a file that is no case, [`run`] says so.
+pub fn runs_alone(path: &Path) -> bool {
+    read(path).is_ok_and(|it| it.alone.is_some())
+}
+
 /// Runs a case. With `bless`, writes unexpected output back to the file.
 ///
 /// # Errors
 /// The file is not a case, a program does not build, or the output differs.
 pub fn run(path: &Path, bless: bool) -> Result<Outcome, Failure> {
-    let mut case = Case::parse(&fs::read_to_string(path)?)?;
+    let mut case = read(path)?;
     if let Some(missing) = case.needs.iter().find_map(|it| missing_need(it)) {
         return Ok(Outcome::Skipped(missing));
     }
