@@ -1,11 +1,10 @@
-# `make demo` shows what xputrace does, `make test` runs all tests that can run on this machine.
-# Both need Rust, git and make, and install everything else as root; without root they print the
-# command that does.
+# `make demo` shows what xputrace does, `make test` runs all tests that can run on this machine, `make quick` those that trace
+# nothing. All need Rust, git and make, and install everything else as root; without root they print the command that does.
 
 CARGO ?= cargo
 BINARY := target/release/xputrace
 
-.PHONY: build demo test check fuzz pictures roots install-needs clean
+.PHONY: build demo test quick check fuzz pictures roots install-needs clean
 
 build: install-needs          ## build target/release/xputrace, a single file with everything in it
 	@[ -e $(BINARY) ] || echo "building; the first build takes some minutes"
@@ -17,7 +16,11 @@ demo: build                   ## run the demo, on any machine
 
 test: install-needs           ## run all tests; those that need root or a GPU say if they are skipped
 	@bash tests/install-test-needs.sh
+	@bash tests/kernels.sh
 	@bash tests/run.sh
+
+quick: install-needs          ## run unit tests, goldens and documents: what needs no traced program
+	@bash tests/run.sh quick
 
 check:                        ## check formatting, lints, and the crates that it is built from (cargo-deny)
 	$(CARGO) fmt --all --check

@@ -2,8 +2,9 @@
 # Installs what some tests need: bpftool, which loads objects; Go, whose programs move their stacks; musl, another C
 # library; gdb, whose stacks ours are compared with; bpftrace, whose results are compared with those of its translated
 # programs; clang and libbpf's headers, for objects made of C; zsh, fish and groff, which are given completions and manual
-# pages; the versions of Python whose frames are read; and NVIDIA's assembler, which compiles what handlers become. Without them
-# those tests are skipped by name, so a failure here is not an error.
+# pages; QEMU, and what makes a root for it, for other versions of Linux (tests/kernels.sh brings those); the versions of Python
+# whose frames are read; and NVIDIA's assembler, which compiles what handlers become. Without them those tests are skipped by
+# name, so a failure here is not an error.
 
 # It is in a wheel of the CUDA compiler, which needs neither root nor a GPU.
 has_ptxas() { [ -n "${PTXAS:-}" ] || command -v ptxas >/dev/null || [ -e "$ptxas" ]; }
@@ -39,6 +40,7 @@ has_musl() { command -v musl-gcc >/dev/null; }
 has_gdb() { command -v gdb >/dev/null; }
 has_bpftrace() { command -v bpftrace >/dev/null; }
 has_shells() { command -v zsh >/dev/null && command -v fish >/dev/null && command -v groff >/dev/null; }
+has_qemu() { for it in qemu-system-x86_64 busybox cpio xz; do command -v $it >/dev/null || return; done; }
 has_clang() { command -v clang >/dev/null && [ -e /usr/include/bpf/bpf_helpers.h ]; }
 
 # On the path, or from pyenv or uv, where the tests look too.
@@ -51,7 +53,7 @@ has_python() { # version
 }
 missing_pythons() { for it in 3.11 3.12 3.13; do has_python $it || echo $it; done; }
 
-has_bpftool && has_go && has_musl && has_gdb && has_bpftrace && has_clang && has_shells && [ -z "$(missing_pythons)" ] && exit 0
+has_bpftool && has_go && has_musl && has_gdb && has_bpftrace && has_clang && has_shells && has_qemu && [ -z "$(missing_pythons)" ] && exit 0
 apt-get update -qq
 # Debian has a package of that name; in Ubuntu it is in the package of Linux tools.
 has_bpftool || install bpftool || install linux-tools-common
@@ -61,6 +63,7 @@ has_gdb || install gdb-minimal
 has_bpftrace || install bpftrace
 has_shells || { install zsh && install fish && install groff; }
 has_clang || { install clang && install libbpf-dev; }
+has_qemu || { install qemu-system-x86 && install busybox-static && install cpio && install xz-utils; }
 for it in $(missing_pythons); do
     [ -n "$(apt-cache policy python$it)" ] && install python$it
     has_python $it || echo "no Python $it here: the tests of its frames are skipped"

@@ -177,7 +177,7 @@ fn stage() -> PathBuf {
 }
 
 /// Three levels above the running test, `target/debug/deps/live-…`.
-fn target_directory() -> PathBuf {
+pub fn target_directory() -> PathBuf {
     let exe = std::env::current_exe().expect("a test knows its own file");
     exe.ancestors().nth(3).expect("tests lie in the target directory").to_path_buf()
 }

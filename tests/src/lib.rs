@@ -6,6 +6,7 @@
 
 mod build;
 pub mod case;
+pub mod guest;
 mod run;
 
 pub use build::{c_program, program, softgpu, workload, xputrace};

@@ -13,6 +13,8 @@ pub struct Case {
     pub needs: Vec<String>,
     /// Programs of `tests/live/programs` and workloads, by name.
     pub programs: Vec<String>,
+    /// Where it runs, if it says so: `host`, or a version of Linux that is run in QEMU.
+    pub kernels: Option<Vec<String>>,
     /// Why nothing may run beside the case.
     pub alone: Option<String>,
     /// Why the case is expected to fail.
@@ -77,9 +79,10 @@ impl Case {
         match key {
             "needs" => self.needs = words(),
             "programs" => self.programs = words(),
+            "kernel" => self.kernels = Some(words()),
             "alone" => self.alone = Some(reason(value)?),
             "fails" => self.fails = Some(reason(value)?),
-            _ => return Err(format!("unknown key `{key}`: there are needs, programs, alone, fails").into()),
+            _ => return Err(format!("unknown key `{key}`: there are needs, programs, kernel, alone, fails").into()),
         }
         Ok(())
     }

@@ -10,13 +10,16 @@ mod python;
 mod shell;
 
 use crate::build;
+use crate::guest::VERSIONS;
 use file::{Case, Expected, Run};
 use pattern::Bindings;
+pub use shell::finds;
 use shell::{Finished, Shell};
 use std::error::Error;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 /// What failed in a case, for people.
 pub type Failure = Box<dyn Error + Send + Sync>;
@@ -29,6 +32,18 @@ pub enum Outcome {
     Skipped(String),
     /// The case failed, as its `fails:` line expects.
     FailedAsExpected(String),
+}
+
+/// The folders whose cases are of CPU probes: they run in every version of Linux, here and in QEMU.
+const OF_CPU_PROBES: [&str; 3] = ["cpu/", "returns/", "usdt/"];
+/// The first Linux that links an uprobe to many places at once.
+const UPROBES_SINCE: (u32, u32) = (6, 6);
+/// This machine's Linux, in a case's line `kernel:`.
+pub const HOST: &str = "host";
+
+/// Where the cases are.
+pub fn directory() -> PathBuf {
+    build::root().join("tests/live/cases")
 }
 
 /// Returns every `.test` file below `directory` with its relative name, sorted.
@@ -54,16 +69,47 @@ fn read(path: &Path) -> Result<Case, Failure> {
     Case::parse(&fs::read_to_string(path)?)
 }
 
-/// Whether nothing may run beside a case. Of a file that is no case, [`run`] says so.
+/// Whether nothing may run beside a case. Of a file that is no case, [`Machine::run`] says so.
 pub fn runs_alone(path: &Path) -> bool {
     read(path).is_ok_and(|it| it.alone.is_some())
 }
 
-/// Runs a case. With `bless`, writes unexpected output back to the file.
+/// Returns where a case runs: here ([`HOST`]), and in which other versions of Linux.
+pub fn kernels(name: &str, path: &Path) -> Vec<String> {
+    read(path).ok().and_then(|it| it.kernels).unwrap_or_else(|| {
+        let others = OF_CPU_PROBES.iter().any(|it| name.starts_with(it)).then_some(VERSIONS);
+        std::iter::once(HOST).chain(others.into_iter().flatten()).map(str::to_string).collect()
+    })
+}
+
+/// Builds the programs of a case, if they are not built yet.
 ///
 /// # Errors
-/// The file is not a case, a program does not build, or the output differs.
-pub fn run(path: &Path, bless: bool) -> Result<Outcome, Failure> {
+/// The file is not a case, or a program does not build.
+pub fn build_programs(path: &Path) -> Result<(), Failure> {
+    let scratch = tempfile::tempdir()?;
+    place_programs(&read(path)?, scratch.path())
+}
+
+/// What cases share. They run beside each other, or alone.
+#[derive(Debug, Default)]
+pub struct Machine(RwLock<()>);
+
+impl Machine {
+    /// Runs a case; one that runs alone waits until no other does. With `bless`, writes unexpected output back to the file.
+    ///
+    /// # Errors
+    /// The file is not a case, a program does not build, or the output differs.
+    pub fn run(&self, path: &Path, bless: bool) -> Result<Outcome, Failure> {
+        let alone = runs_alone(path);
+        // A case that panics leaves the machine as one that fails does.
+        let _beside_others = (!alone).then(|| self.0.read().unwrap_or_else(PoisonError::into_inner));
+        let _alone = alone.then(|| self.0.write().unwrap_or_else(PoisonError::into_inner));
+        run(path, bless)
+    }
+}
+
+fn run(path: &Path, bless: bool) -> Result<Outcome, Failure> {
     let mut case = read(path)?;
     if let Some(missing) = case.needs.iter().find_map(|it| missing_need(it)) {
         return Ok(Outcome::Skipped(missing));
@@ -87,11 +133,20 @@ fn missing_need(need: &str) -> Option<String> {
         "root" => (crate::is_root(), "not root".to_string()),
         "gpu" => (Path::new("/dev/nvidiactl").exists(), "no GPU".to_string()),
         "softgpu" => (true, String::new()),
+        "kprobe" => (Path::new("/sys/bus/event_source/devices/kprobe").exists(), "no kprobes".to_string()),
+        "uprobe" => (linux() >= UPROBES_SINCE, format!("uprobes need Linux {}.{}", UPROBES_SINCE.0, UPROBES_SINCE.1)),
         python if python.starts_with("python3.") => (python::find(python).is_some(), format!("no {python}")),
         probed if probed.starts_with("usdt:") => (has_usdt(&probed["usdt:".len()..]), format!("no {probed}")),
         command => (shell::finds(command), format!("no {command}")),
     };
     (!there).then_some(reason)
+}
+
+/// The version of Linux that this runs in.
+fn linux() -> (u32, u32) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map(|it| it.trim().parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Whether a file has USDT probes.

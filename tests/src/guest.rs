@@ -1,0 +1,91 @@
+//! Another Linux in QEMU, with this machine's files. `tests/kernels.sh` brings its kernel.
+
+use crate::build::{root, target_directory};
+use crate::case::Failure;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The versions of Linux that are run in QEMU, as in cases' lines `kernel:`.
+pub const VERSIONS: [&str; 2] = ["6.12", "6.1"];
+
+const QEMU: &str = "qemu-system-x86_64";
+/// What takes longer hangs: a suite takes some minutes.
+const PATIENCE: Duration = Duration::from_secs(3600);
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Returns why a Linux can't be run here, if so.
+pub fn missing(version: &str) -> Option<String> {
+    let kept = kept();
+    if !kept.join(version).join("vmlinuz").exists() {
+        let why = fs::read_to_string(kept.join(format!("{version}.missing")));
+        return Some(why.map_or("tests/kernels.sh brings it".into(), |it| it.trim().to_string()));
+    }
+    (!crate::case::finds(QEMU)).then(|| format!("no {QEMU}"))
+}
+
+/// Boots a Linux, runs lines of bash in it, as root, and waits until it is off. It sees this machine's files, and what it
+/// writes goes with it, except below `shared`.
+///
+/// # Errors
+/// It can't be started, hangs, or never came to run the lines.
+pub fn run(version: &str, lines: &str, shared: &Path) -> Result<(), Failure> {
+    let begun = shared.join("begun");
+    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let work =
+        format!("export PATH={path} HOME=/root\ncd '{}'\ntouch '{}'\n{lines}\n", root().display(), begun.display());
+    fs::write(shared.join("work.sh"), work)?;
+    let console = shared.join("console");
+    let mut qemu = qemu(version, shared);
+    let ended =
+        wait(qemu.stdin(Stdio::null()).stdout(File::create(&console)?).stderr(File::create(&console)?).spawn()?);
+    match (ended, begun.exists()) {
+        (true, true) => Ok(()),
+        (ended, _) => {
+            let what = if ended { "did not boot" } else { "hangs" };
+            Err(format!("Linux {version} {what}: {}", String::from_utf8_lossy(&fs::read(console)?)).into())
+        }
+    }
+}
+
+fn qemu(version: &str, shared: &Path) -> Command {
+    let kept = kept().join(version);
+    let share = |tag: &str, path: &Path, more: &str| {
+        format!("local,path={},mount_tag={tag},security_model=none,multidevs=remap{more}", path.display())
+    };
+    let mut qemu = Command::new(QEMU);
+    // Not KVM: where the machine is itself a guest, it may hang.
+    qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048", "-no-reboot"])
+        .args(["-nodefaults", "-display", "none", "-monitor", "none", "-serial", "stdio"])
+        .arg("-kernel")
+        .arg(kept.join("vmlinuz"))
+        .arg("-initrd")
+        .arg(kept.join("initramfs"))
+        .args(["-virtfs", &share("host", Path::new("/"), ",readonly=on")])
+        .args(["-virtfs", &share("shared", shared, "")])
+        .args([
+            "-append",
+            &format!("console=ttyS0 quiet panic=-1 mitigations=off xputrace.shared={}", shared.display()),
+        ]);
+    qemu
+}
+
+/// Whether it ends by itself.
+fn wait(mut qemu: Child) -> bool {
+    let give_up = Instant::now() + PATIENCE;
+    while Instant::now() < give_up {
+        match qemu.try_wait() {
+            Ok(None) => std::thread::sleep(GLANCE),
+            ended => return ended.is_ok(),
+        }
+    }
+    let _ = qemu.kill();
+    let _ = qemu.wait();
+    false
+}
+
+/// Where `tests/kernels.sh` keeps what it has brought.
+fn kept() -> PathBuf {
+    target_directory().join("linux")
+}
