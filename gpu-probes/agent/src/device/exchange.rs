@@ -1,6 +1,7 @@
 //! Images and kernels that wait for their twins.
 
 use super::memory::CodeAt;
+use super::waits::count_wait_in_vain;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -233,7 +234,11 @@ impl State {
         let Some(Open::Thread(Waiting { is_copied, answer })) = self.take(number) else {
             return Err(ImageOutcome::NoAnswer);
         };
-        self.has_waited(now.min(limits.answered) - began, answer.is_none() && now >= limits.answered);
+        let (waited, in_vain) = (now.min(limits.answered) - began, answer.is_none() && now >= limits.answered);
+        if in_vain {
+            count_wait_in_vain(waited);
+        }
+        self.has_waited(waited, in_vain);
         self.copying += now.saturating_duration_since(limits.answered);
         if answer.is_none() && is_copied {
             self.open.push((number, Open::Left));

@@ -15,6 +15,7 @@ mod files;
 mod memory;
 mod region;
 mod requests;
+mod waits;
 mod worker;
 
 pub use exchange::LOOKS_EVERY;
@@ -22,7 +23,7 @@ pub use memory::{CodeAt, ImageCode};
 pub use region::DeviceRegion;
 pub use worker::Job;
 
-pub use requests::*;
+pub use waits::{LAST_COPY_WITHIN, LONG_WAITS_IN_VAIN, TWIN_WITHIN, count_wait_in_vain};
 
 use exchange::Exchange;
 use worker::Worker;

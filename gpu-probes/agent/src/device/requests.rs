@@ -4,6 +4,7 @@ use super::exchange::{Answer, Asked, LOOKS_EVERY, Made};
 use super::files::{LoadedFile, places_of_ptx};
 use super::memory::{CodeAt, ImageCode, ImageFile, ProgramMemory};
 use super::region::{self, DeviceRegion};
+use super::waits::{LAST_COPY_WITHIN, TWIN_WITHIN};
 use super::worker::Job;
 use crate::agent::Agent;
 use crate::backend::KernelCode;
@@ -21,10 +22,6 @@ use xputrace_wire::device::{
 };
 use xputrace_wire::message::{IMAGE, Message, demand};
 
-/// How long a thread of the program waits for a twin, or for its context to be prepared.
-pub const TWIN_WITHIN: Duration = Duration::from_secs(10);
-/// How long the end of a run, of the program or of a context waits for the last copy of its blocks.
-pub const LAST_COPY_WITHIN: Duration = Duration::from_secs(2);
 /// How often it is looked what has become of programs, where somebody waits for them.
 const LOOKS_AT_PROGRAMS_EVERY: Duration = Duration::from_millis(20);
 /// How often the courier tries to send where the tracer does not read.
