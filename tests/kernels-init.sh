@@ -17,12 +17,5 @@ mount -t overlay -o lowerdir=/host,upperdir=/memory/written,workdir=/memory/work
 shared=$(sed -n 's/.*xputrace\.shared=\([^ ]*\).*/\1/p' /proc/cmdline)
 mount -t 9p -o $options shared /new$shared
 for it in proc sys dev; do mount --move /$it /new/$it; done
-mkdir -p /new/dev/pts /new/dev/shm
-mount -t devpts devpts /new/dev/pts
-mount -t tmpfs shm /new/dev/shm
-mount -t tracefs tracefs /new/sys/kernel/tracing
-mount -t bpf bpf /new/sys/fs/bpf
-mount -t cgroup2 cgroup /new/sys/fs/cgroup
-mount -t tmpfs run /new/run
 chroot /new /bin/bash $shared/work.sh
 poweroff -f

@@ -59,14 +59,19 @@ start() { # ROOT PACKAGE
     cp tests/kernels-init.sh "$1/init"
 }
 
-present() { for it in $versions; do [ -e "$kept/$it/vmlinuz" ] || return; done; }
+is_kept() { [ -e "$kept/$1/vmlinuz" ] && [ ! tests/kernels-init.sh -nt "$kept/$1/initramfs" ]; }
+present() { for it in $versions; do is_kept "$it" || return; done; }
 present && exit 0
 mkdir -p "$kept"
 work=$(mktemp -d) || exit 0
 trap 'rm -rf "$work"' EXIT
 . /etc/os-release
 codename=${VERSION_CODENAME:-}
-missing() { for it in $versions; do [ -e "$kept/$it/vmlinuz" ] || echo "$1" >"$kept/$it.missing"; done; echo "no Linux in QEMU here: $1"; exit 0; }
+missing() {
+    for it in $versions; do echo "$1" >"$kept/$it.missing"; done
+    echo "no Linux in QEMU here: $1"
+    exit 0
+}
 command -v apt-get >/dev/null || missing "no package manager that is known here"
 for tool in qemu-system-x86_64 busybox cpio xz; do
     command -v $tool >/dev/null || missing "no $tool"
@@ -75,7 +80,7 @@ mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial" "$work/apt
 sources "$work"
 apt get update 2>/dev/null # A source without that suite is an error, and the others are read.
 for it in $versions; do
-    [ ! -e "$kept/$it/vmlinuz" ] || continue
+    is_kept "$it" && continue
     echo "fetching, for the tests: Linux $it"
     if why=$(bring "$it"); then rm -f "$kept/$it.missing"; else
         echo "no Linux $it here: $why"

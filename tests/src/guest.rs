@@ -15,6 +15,18 @@ const QEMU: &str = "qemu-system-x86_64";
 const PATIENCE: Duration = Duration::from_secs(3600);
 const GLANCE: Duration = Duration::from_millis(50);
 
+/// What a system has, before the lines.
+const PREPARES: &str = "
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs shm /dev/shm
+mount -t tmpfs run /run
+mount -t cgroup2 cgroup /sys/fs/cgroup
+mount -t tracefs tracefs /sys/kernel/tracing
+mount -t bpf bpf /sys/fs/bpf
+ln -s /proc/self/fd /dev/fd
+";
+
 /// Returns why a Linux can't be run here, if so.
 pub fn missing(version: &str) -> Option<String> {
     let kept = kept();
@@ -32,9 +44,9 @@ pub fn missing(version: &str) -> Option<String> {
 /// It can't be started, hangs, or never came to run the lines.
 pub fn run(version: &str, lines: &str, shared: &Path) -> Result<(), Failure> {
     let begun = shared.join("begun");
-    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    let work =
-        format!("export PATH={path} HOME=/root\ncd '{}'\ntouch '{}'\n{lines}\n", root().display(), begun.display());
+    let path = std::env::var("PATH").unwrap_or_default();
+    let enters = format!("export PATH='{path}' HOME=/root\ncd '{}'\ntouch '{}'", root().display(), begun.display());
+    let work = format!("{PREPARES}{enters}\n{lines}\n");
     fs::write(shared.join("work.sh"), work)?;
     let console = shared.join("console");
     let mut qemu = qemu(version, shared);
