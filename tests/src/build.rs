@@ -53,8 +53,11 @@ pub fn softgpu() -> &'static Path {
         fs::create_dir_all(&directory).expect("a directory for the software GPU");
         let library = payload().join("libxputrace_softgpu.so");
         for name in LIBRARY_NAMES {
-            let _ = fs::remove_file(directory.join(name));
-            symlink(&library, directory.join(name)).expect("a link to the software GPU");
+            // Other tests may be using the link: it is replaced at once.
+            let link = directory.join(format!("{name}.{}", std::process::id()));
+            symlink(&library, &link)
+                .and_then(|()| fs::rename(&link, directory.join(name)))
+                .expect("a link to the software GPU");
         }
         directory
     })

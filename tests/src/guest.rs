@@ -67,8 +67,9 @@ fn qemu(version: &str, shared: &Path) -> Command {
         format!("local,path={},mount_tag={tag},security_model=none,multidevs=remap{more}", path.display())
     };
     let mut qemu = Command::new(QEMU);
-    // Not KVM: where the machine is itself a guest, it may hang.
-    qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048", "-no-reboot"])
+    // Not KVM: where the machine is itself a guest, it may hang. Not in several threads: Linux changes its own code under way,
+    // and one CPU may run into what another has just changed.
+    qemu.args(["-accel", "tcg,thread=single", "-cpu", "max", "-smp", "2", "-m", "2048", "-no-reboot"])
         .args(["-nodefaults", "-display", "none", "-monitor", "none", "-serial", "stdio"])
         .arg("-kernel")
         .arg(kept.join("vmlinuz"))

@@ -5,7 +5,7 @@
 //   streams S N     S streams with N kernels each
 //   fork CMD        a child runs this program anew with the one argument CMD, split at commas
 //   fiber N         a coroutine with a stack of its own launches N kernels
-//   received        waits up to a second for a datagram that never comes, after saying so
+//   received        waits for a datagram, with a time limit, after saying so; it comes once a line is typed
 //   orphan          a child is forked, asks CUDA for a launch, which must fail, and ends
 // flags: -L $SOFTGPU -lcudart -ldl -pthread
 #include <pthread.h>
@@ -88,12 +88,15 @@ static void fiber(int n) {
 static void receive(void) {
   int ends[2];
   char byte;
-  struct timeval second = {1, 0};
+  struct timeval long_enough = {1000, 0};
   bad |= socketpair(AF_UNIX, SOCK_DGRAM, 0, ends);
-  bad |= setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &second, sizeof second);
+  bad |= setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &long_enough, sizeof long_enough);
+  fflush(stdout);
+  if (fork() == 0) _exit(read(0, &byte, 1) != 1 || send(ends[1], &byte, 1, 0) != 1);
   puts("waits"), fflush(stdout);
   ssize_t n = recv(ends[0], &byte, 1, 0);
-  printf("received %zd, %s\n", n, errno == EAGAIN ? "in time" : strerror(errno));
+  printf("received %zd, %s\n", n, n < 0 ? strerror(errno) : "in time");
+  wait(0);
 }
 static void orphan(void) {
   dim3 one = {1, 1, 1};

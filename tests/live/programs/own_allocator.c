@@ -1,9 +1,10 @@
-// Has an allocator of its own, and spends nearly all its time in the part that holds the lock, for three seconds.
+// Has an allocator of its own, and spends nearly all its time in the part that holds the lock, until a line is typed.
 // flags: -O2 -rdynamic -L $SOFTGPU -lcuda
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
+#include <unistd.h>
 int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
 static volatile int lock, work;
 static char *at, *end;
@@ -33,6 +34,7 @@ int main(void) {
   if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) return 1;
   puts("ready"), fflush(stdout);
   work = 1000000;
-  for (time_t until = time(0) + 3; time(0) < until;) *(void *volatile *)malloc(64) = 0;
+  fcntl(0, F_SETFL, O_NONBLOCK);
+  for (char byte; read(0, &byte, 1) != 1;) *(void *volatile *)malloc(64) = 0;
   puts("ended");
 }
