@@ -1,6 +1,7 @@
 //! Runs cases in other versions of Linux, in QEMU: those of CPU probes, and those that say so (`kernel:`).
 //!
-//! A version is booted once for all its cases. The same program runs there, with the words `guest DIRECTORY`: it takes the
+//! A version is booted once for all its cases, or twice at a time where these are many: a guest takes one CPU of the host.
+//! The same program runs there, with the words `guest DIRECTORY`: it takes the
 //! names of cases from there, and puts down there what became of each.
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -11,6 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use xputrace_tests::case::{self, Failure, Machine, Outcome};
 use xputrace_tests::guest;
+
+/// How many guests share many cases, and how many those are.
+const GUESTS: usize = 2;
+const MANY: usize = 20;
 
 fn main() -> ExitCode {
     if let Some(directory) = std::env::args().skip_while(|it| it != "guest").nth(1) {
@@ -31,16 +36,17 @@ fn main() -> ExitCode {
 }
 
 fn trials_of(version: &'static str, cases: Vec<(String, PathBuf)>) -> Vec<Trial> {
-    let paths = cases.iter().map(|it| it.1.clone()).collect();
-    let suite = Arc::new(Suite { version, cases: paths, outcomes: OnceLock::new() });
+    let guests = if cases.len() < MANY { 1 } else { GUESTS };
+    let cases_of = |guest| cases.iter().skip(guest).step_by(guests).map(|it| it.1.clone()).collect();
+    let suites: Vec<Arc<Suite>> = (0..guests).map(|it| Arc::new(Suite::new(version, cases_of(it)))).collect();
     let trial = |(n, (name, _)): (usize, (String, PathBuf))| {
-        let suite = Arc::clone(&suite);
-        Trial::test(name, move || suite.said(n))
+        let suite = Arc::clone(&suites[n % guests]);
+        Trial::test(name, move || suite.said(n / guests))
     };
     cases.into_iter().enumerate().map(trial).collect()
 }
 
-/// The cases that run in one version of Linux.
+/// The cases that one guest runs.
 struct Suite {
     version: &'static str,
     cases: Vec<PathBuf>,
@@ -57,6 +63,10 @@ enum Told {
 }
 
 impl Suite {
+    fn new(version: &'static str, cases: Vec<PathBuf>) -> Self {
+        Suite { version, cases, outcomes: OnceLock::new() }
+    }
+
     /// Ends the trial of a case. The first one that does so runs all.
     #[expect(clippy::print_stdout, reason = "tests/run.sh counts what was skipped by these lines")]
     fn said(&self, case: usize) -> Result<(), Failed> {
