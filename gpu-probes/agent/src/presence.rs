@@ -6,6 +6,7 @@
 //! it is not on the launch path: the control thread asks Linux to run one on every thread (membarrier(2)).
 
 use super::Agent;
+use super::clock::now;
 use super::state::this_thread::{SLOT_UNKNOWN, ThisThread, this_thread};
 use std::hint::cold_path;
 use std::io;
@@ -207,6 +208,19 @@ impl Agent {
             if Instant::now() >= until || self.is_exiting() {
                 return;
             }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Waits until the launch calls that are under way have returned, for a flush period at most. Others may begin meanwhile.
+    /// Nobody who opens or closes the window waits for that.
+    pub fn wait_for_calls_under_way(&self) {
+        let (now, until) = (now(), Instant::now() + self.flush_period);
+        if barrier_on_all_threads().is_err() {
+            return;
+        }
+        let is_over = || Instant::now() >= until || self.is_window_to_change() || self.is_exiting();
+        while self.oldest_call_began().is_some_and(|it| it <= now) && !is_over() {
             std::thread::sleep(Duration::from_micros(200));
         }
     }

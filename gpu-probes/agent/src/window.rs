@@ -52,7 +52,7 @@ impl Agent {
     /// # Errors
     /// The backend refuses to record.
     pub(crate) fn settle(&'static self) -> Result<(), Refusal> {
-        while self.is_recording() && self.window.is_due() != self.window.is_open() {
+        while self.is_recording() && self.is_window_to_change() {
             let Some(_change) = self.window.change() else {
                 if self.wait_for_change() {
                     continue;
@@ -65,6 +65,11 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    /// Whether the window is open and should be closed, or the reverse.
+    pub(crate) fn is_window_to_change(&self) -> bool {
+        self.window.is_due() != self.window.is_open()
     }
 
     /// Runs something while no thread opens or closes the window; it is told whether the backend records. `None` if

@@ -21,9 +21,8 @@ mod worker;
 pub use exchange::LOOKS_EVERY;
 pub use memory::{CodeAt, ImageCode};
 pub use region::DeviceRegion;
-pub use worker::Job;
-
 pub use waits::{LAST_COPY_WITHIN, LONG_WAITS_IN_VAIN, TWIN_WITHIN, count_wait_in_vain};
+pub use worker::Job;
 
 use exchange::Exchange;
 use worker::Worker;

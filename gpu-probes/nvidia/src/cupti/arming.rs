@@ -155,7 +155,12 @@ impl CuptiBackend {
         let (before, after) = (watched(from), watched(to));
         self.enable_calls(agent, &after.without(&before))?;
         self.want_activities(agent, to)?;
-        self.disable_calls(agent, &before.without(&after));
+        let unwanted = before.without(&after);
+        if !unwanted.is_empty() {
+            // What they have submitted may still have a record: without their return, nobody would know its launch.
+            agent.wait_for_calls_under_way();
+            self.disable_calls(agent, &unwanted);
+        }
         Ok(())
     }
 
