@@ -1,8 +1,8 @@
 //! Runs cases in other versions of Linux, in QEMU: those of CPU probes, and those that say so (`kernel:`).
 //!
 //! A version is booted once for all its cases, or twice at a time where these are many: a guest takes one CPU of the host.
-//! The same program runs there, with the words `guest DIRECTORY`: it takes the
-//! names of cases from there, and puts down there what became of each.
+//! The same program runs there, with the words `guest DIRECTORY`: it takes the names of cases from there, and puts down there
+//! what became of each.
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::fs;
