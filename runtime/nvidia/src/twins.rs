@@ -36,10 +36,10 @@ use xputrace_bytecode::BpfMapId;
 use xputrace_linux::Linux;
 use xputrace_model::object::Object;
 use xputrace_model::plan::{Condition, DeviceWay, DeviceWays, Plan};
+use xputrace_pipeline::{DeviceLayout, Turned};
 use xputrace_render::counted;
 use xputrace_rendezvous::{Clocks, DeviceBlock, DeviceRegion, LoadedImage};
 use xputrace_wire::device::Woven;
-use xputrace_pipeline::{DeviceLayout, Turned};
 use xputrace_wire::device::{ArrayPlace, MOST_PATCH_HANDLERS, PatchedKernel, Patches};
 
 /// Kernels of an image of which a note says why they have no twin.

@@ -29,11 +29,7 @@ impl FieldsRead {
         let records = filled_by(Activity::ALL.iter().flat_map(|it| it.columns()));
         let launch = filled_by(Launch::COLUMNS.iter());
         let others = read.without(records).without(launch);
-        FieldsRead {
-            record: read.meets(records),
-            launch_record: read.meets(launch),
-            launch_facts: !others.is_empty(),
-        }
+        FieldsRead { record: read.meets(records), launch_record: read.meets(launch), launch_facts: !others.is_empty() }
     }
 }
 

@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use xputrace_boundary::read;
 use xputrace_bpftrace::{SyntaxError, Translation};
+use xputrace_compiler::{MISSING_PLACES, Wishes, compile};
 use xputrace_linux::LiveCatalog;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Severity, SourceFile, Sources};
-use xputrace_compiler::{MISSING_PLACES, Wishes, compile};
 use xputrace_script::BundledLoader;
 
 /// More than anybody writes.

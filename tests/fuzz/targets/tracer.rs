@@ -5,6 +5,7 @@ use crate::harness::{Bound, Target};
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 use xputrace_bytecode::BpfMapId;
+use xputrace_compiler::{Wishes, compile};
 use xputrace_device::arena::{Arena, Needs};
 use xputrace_device::layout::ring::{MARK_BYTES, SLOT_BYTES};
 use xputrace_device::{DeviceMap, Kind, RecordKind, Scope};
@@ -21,7 +22,6 @@ use xputrace_pipeline::{
     DeviceLayout, DeviceSite, EngineMaps, HandlerState, Limits, Outputs, Pipeline, ProcessIndex, ProcessInfo, Sink,
 };
 use xputrace_render::{Context, json, text};
-use xputrace_compiler::{Wishes, compile};
 use xputrace_replay::ReplaySink;
 use xputrace_script::{BundledLoader, load, scripts};
 use xputrace_wire::device::DeviceCopy;

@@ -1,8 +1,8 @@
 //! Words how right the times are that device handlers have read.
 
 use xputrace_model::schema::Unit;
-use xputrace_rendezvous::Clocks;
 use xputrace_render::{counted, human};
+use xputrace_rendezvous::Clocks;
 
 /// Says how right times were, where handlers have read any. Of a compiled object also what the GPU's timer is ahead: that has helpers
 /// for the timer itself.

@@ -8,8 +8,8 @@ use xputrace_model::object::Shape;
 use xputrace_model::plan::DeviceWay;
 use xputrace_pipeline::ProcessIndex;
 use xputrace_rendezvous::{LoadedImage, Peer};
-use xputrace_wire::device::Woven;
 use xputrace_twins::{ProgramsText, TwinText};
+use xputrace_wire::device::Woven;
 use xputrace_wire::device::{PatchPoint, PatchedKernel};
 
 /// The process that has loaded an image.

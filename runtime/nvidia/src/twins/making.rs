@@ -22,11 +22,11 @@ use xputrace_rendezvous::LoadedImage;
 use xputrace_twins::{
     Gpu, ImageTwins, Maker, NoTwin, ProgramKernel, ProgramsText, TwinText, Wanted, kernels_of, parameters_of,
 };
-use xputrace_wire::device::{LoadedCode, Woven};
 use xputrace_wire::device::{
     CHOICES, Choice, Codec, ComputeCapabilities, Parameter, Parameters, PatchedKernel, Portability, ProgramLaunch,
     Programs, Ptx, original_symbol,
 };
+use xputrace_wire::device::{LoadedCode, Woven};
 
 /// How long a `ptxas` may run. Longer than programs wait: the next run finds the cubin.
 const COMPILES_WITHIN: Duration = Duration::from_secs(60);

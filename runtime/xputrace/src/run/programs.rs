@@ -3,10 +3,10 @@
 use super::running::Running;
 use xputrace_model::loss::Loss;
 use xputrace_model::output::Output;
-use xputrace_pipeline::ProcessIndex;
-use xputrace_rendezvous::ProgramsOutcome;
 use xputrace_nvidia_tracer::programs::{ProgramsFailure, Turn, Why, failure};
+use xputrace_pipeline::ProcessIndex;
 use xputrace_render::counted;
+use xputrace_rendezvous::ProgramsOutcome;
 use xputrace_wire::device::ProgramsState;
 
 impl Running {

@@ -29,11 +29,11 @@ use xputrace_model::plan::{ClosureId, Condition, Detail, MapAction, Plan, ProbeI
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::TableId;
-use xputrace_pipeline::{HandlerState, Outputs, ProcessIndex, ProcessInfo, Sink};
-use xputrace_replay::ReplaySink;
 use xputrace_nvidia_tracer::programs::Turn;
 use xputrace_nvidia_tracer::twins::why_not;
+use xputrace_pipeline::{HandlerState, Outputs, ProcessIndex, ProcessInfo, Sink};
 use xputrace_render::counted;
+use xputrace_replay::ReplaySink;
 use xputrace_script::{EventView, Host, Interpreter};
 use xputrace_wire::device::Sampled;
 use xputrace_wire::totals::CollectorTotals;

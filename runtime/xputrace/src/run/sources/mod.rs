@@ -27,8 +27,8 @@ use switching::Switching;
 use timers::{TimeLimit, Timers};
 use window::Window;
 use xputrace_linux::StoppedChild;
-use xputrace_wire::totals::CollectorTotals;
 use xputrace_nvidia_tracer::programs::Why;
+use xputrace_wire::totals::CollectorTotals;
 
 /// Maximum time that a run sleeps while nothing happens.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);

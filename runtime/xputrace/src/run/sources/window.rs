@@ -9,9 +9,9 @@ use anyhow::Result;
 use std::time::{Duration, Instant};
 use xputrace_linux::monotonic_nanos;
 use xputrace_model::schema::Unit;
+use xputrace_render::{counted, human};
 use xputrace_wire::region::WindowTotals;
 use xputrace_wire::totals::CollectorTotals;
-use xputrace_render::{counted, human};
 
 /// The part of a run that is recorded.
 ///
