@@ -24,7 +24,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use xputrace_wire::cuda_calls::Functions;
+use xputrace_wire::api::Functions;
 use xputrace_wire::message::demand;
 use xputrace_wire::region::Lost;
 

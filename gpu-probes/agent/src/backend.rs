@@ -11,7 +11,7 @@ use super::device::ImageCode;
 use super::library::Library;
 use super::state::switching::Order;
 use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
-use xputrace_wire::fatbin::Memory;
+use xputrace_wire::stored::ReadableMemory;
 
 /// Why arming failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub trait KernelCode: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Why none can be sent.
-    fn code_in(&self, image: u64, memory: &mut dyn Memory) -> Result<ImageCode, ImageOutcome>;
+    fn code_in(&self, image: u64, memory: &mut dyn ReadableMemory) -> Result<ImageCode, ImageOutcome>;
 
     /// Runs originals from now on.
     fn stop_twins(&self) {}

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
-use xputrace_wire::cuda_calls::Functions;
+use xputrace_wire::api::Functions;
 use xputrace_wire::device::Extent;
 use xputrace_wire::message::{DISARM, READ_DEVICE, RECORD, SWITCH, TWIN};
 

@@ -160,7 +160,7 @@ impl Agent {
 
 /// Opens or closes the window of the armed run, if there is one.
 pub fn ranges_changed() {
-    if let Some(agent) = current().filter(|it| it.window.conditions & window::NVTX != 0 && it.is_ours()) {
+    if let Some(agent) = current().filter(|it| it.window.conditions & window::RANGES != 0 && it.is_ours()) {
         agent.guarded(|| agent.settle_or_leave());
     }
 }

@@ -16,7 +16,7 @@ use xputrace_nvidia::cupti::twins::{self, NodeLayout, TWIN_IDS, offset as place}
 use xputrace_nvidia::cupti::{
     self, CallbackData, GraphData, ModuleData, ResourceData, SubscriberParameters, UnifiedMemoryCounter,
 };
-use xputrace_wire::cuda_calls::{FunctionId, ParameterKind};
+use xputrace_wire::api::{FunctionId, ParameterKind};
 use xputrace_wire::events::host::ContextSwitchKind;
 use xputrace_wire::events::{
     self, CopyDirection, ExternalKind, HostEvent, HostEventRecord, MemoryKind, MigrationCause,

@@ -826,7 +826,7 @@ fn an_image_is_sent_as_it_is_and_what_has_no_ptx_is_not() {
         fire_load(Origin::Library, library, wrapper.as_ptr().cast());
         fire_load(Origin::Module, library, text(PTX).as_ptr());
     });
-    for outcome in [ImageOutcome::NoPtx, ImageOutcome::NothingToProbe, ImageOutcome::NotWoven] {
+    for outcome in [ImageOutcome::NoPortableCode, ImageOutcome::NothingToProbe, ImageOutcome::NotWoven] {
         assert_eq!(run.images(outcome), 1, "{outcome:?}");
     }
     assert_eq!(code::LOADS.load(SeqCst), 0);
@@ -852,13 +852,13 @@ fn a_cubin_is_sent_with_where_its_ptx_may_be() {
             let (before, bytes) = sent.split_at(text.len());
             assert_eq!((before, &bytes[..4]), (text.as_bytes(), &b"\x7fELF"[..]));
             assert!(bytes.len() < fatbin.len() && cubin.starts_with(bytes));
-            run.answer_with(number, twin_status::NO_PTX);
+            run.answer_with(number, twin_status::NO_PORTABLE_CODE);
             run.answer(run.image().0, &twin_of(&["scale"], &[]));
         });
         fire_load(Origin::Library, library, cubin.as_ptr());
         fire_load(Origin::Library, library, cubin.as_ptr());
     });
-    assert_eq!((run.images(ImageOutcome::NoPtx), run.images(ImageOutcome::Twinned)), (1, 1));
+    assert_eq!((run.images(ImageOutcome::NoPortableCode), run.images(ImageOutcome::Twinned)), (1, 1));
     let kernel = code::kernel(library, "scale").unwrap();
     assert_ne!(launch(kernel), kernel);
     run.end();
@@ -883,7 +883,7 @@ fn code_in_files_has_twins_too() {
             run.answer(number, &twin_of(&["scale"], &[]));
             let (number, cubin) = run.image();
             assert!(String::from_utf8_lossy(&cubin).contains(&format!("\n{}\n\x7fELF", path.display())));
-            run.answer_with(number, twin_status::NO_PTX);
+            run.answer_with(number, twin_status::NO_PORTABLE_CODE);
         });
         fire_load_file(library, &path_text);
         std::fs::write(&path, &include_bytes!("images/plain.fatbin")[80..]).unwrap();
@@ -891,7 +891,7 @@ fn code_in_files_has_twins_too() {
     });
     std::fs::remove_file(&path).unwrap();
     fire_load_file(code::load(PTX), &path_text);
-    for outcome in [ImageOutcome::Twinned, ImageOutcome::NoPtx, ImageOutcome::File] {
+    for outcome in [ImageOutcome::Twinned, ImageOutcome::NoPortableCode, ImageOutcome::File] {
         assert_eq!(run.images(outcome), 1, "{outcome:?}");
     }
     let kernel = code::kernel(library, "scale").unwrap();
@@ -1889,8 +1889,8 @@ fn launches_of_kernels_without_a_twin_are_counted_by_why() {
     let kernel = code::kernel(library, "scale").unwrap();
     for (status, why) in [
         (twin_status::NOT_IN_FILES, Unprobed::NotInFiles),
-        (twin_status::NO_PTX, Unprobed::NoPtx),
-        (twin_status::OLDER_PTX, Unprobed::OlderPtx),
+        (twin_status::NO_PORTABLE_CODE, Unprobed::NoPortableCode),
+        (twin_status::OLDER_PORTABLE_CODE, Unprobed::OlderPortableCode),
         (twin_status::AMBIGUOUS, Unprobed::Ambiguous),
         (twin_status::FAILED, Unprobed::NoTwin),
     ] {
@@ -1919,9 +1919,9 @@ fn launches_count_while_nobody_knows_their_kernel() {
     let _alone = alone();
     let (mut run, _) = late_to_two_kernels();
     assert_eq!(run.unprobed(Unprobed::NotKnown), 6);
-    run.answer_with(asked(&run, "scale"), twin_status::NO_PTX);
+    run.answer_with(asked(&run, "scale"), twin_status::NO_PORTABLE_CODE);
     run.tracer.until("the reason", |_| run_unprobed(run.block, Unprobed::NotKnown) == 3);
-    assert_eq!(run.unprobed(Unprobed::NoPtx), 3);
+    assert_eq!(run.unprobed(Unprobed::NoPortableCode), 3);
     // The other one is never answered for.
     run.end();
     assert_eq!(run.unprobed(Unprobed::NotKnown), 3);

@@ -6,7 +6,7 @@ use crate::text::{Gpu, best, text};
 use std::collections::BTreeMap;
 use xputrace_events::DeviceEvent;
 use xputrace_ptx::Module;
-use xputrace_wire::device::{Choice, MOST_KERNEL_CONDITIONS, Ptx};
+use xputrace_wire::device::{Choice, MOST_KERNEL_CONDITIONS, PortableCode};
 
 /// Kernels without a twin that should get handlers, by their symbols.
 pub type Refused = BTreeMap<String, NoTwin>;
@@ -44,7 +44,7 @@ impl Maker {
     /// A kernel should get a handler, but none of the image can.
     pub fn twins(
         &self,
-        image: &[Ptx<'_>],
+        image: &[PortableCode<'_>],
         gpu: Gpu,
         wanted: &mut dyn FnMut(&str) -> Option<Wanted>,
     ) -> Result<ImageTwins, NoTwin> {

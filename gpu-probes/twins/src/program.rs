@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use xputrace_boundary::copied::FileCopy;
-use xputrace_wire::device::{MOST_IMAGE_BYTES, Parameter, Ptx};
-use xputrace_wire::fatbin::{CONTAINER, Found, Memory, StoredAt, in_container};
+use xputrace_wire::device::{MOST_IMAGE_BYTES, Parameter, PortableCode};
+use xputrace_wire::nvidia::fatbin::{CONTAINER, Found, in_container};
+use xputrace_wire::stored::{ReadableMemory, StoredAt};
 
 /// The section with containers that are loaded as they are. What is in `__nv_relfatbin` was linked to such first.
 const SECTION: &[u8] = b".nv_fatbin";
@@ -46,7 +47,7 @@ pub enum ReadError {
 /// A file as memory: offsets are addresses.
 struct Contents<'a>(&'a File);
 
-impl Memory for Contents<'_> {
+impl ReadableMemory for Contents<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> bool {
         self.0.read_exact_at(into, address).is_ok()
     }
@@ -117,9 +118,9 @@ fn next_container(file: &File, from: u64, end: u64) -> u64 {
 ///
 /// # Errors
 /// It is too large, or the file has changed.
-pub fn ptx_in(file: &File, at: &StoredAt) -> Result<Ptx<'static>, ReadError> {
+pub fn ptx_in(file: &File, at: &StoredAt) -> Result<PortableCode<'static>, ReadError> {
     let StoredAt { codec, portability, sm, bytes, .. } = *at;
-    Ok(Ptx { codec, portability, sm, text_bytes: bytes, stored: stored(file, at)?.into() })
+    Ok(PortableCode { codec, portability, sm, text_bytes: bytes, stored: stored(file, at)?.into() })
 }
 
 /// Reads machine code from its file, and decompresses it.

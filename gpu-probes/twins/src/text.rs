@@ -1,8 +1,8 @@
 //! The PTX of an image as text, and which of an image's modules a GPU would run.
 
 use std::io::Read;
-use xputrace_wire::device::{Codec, MOST_IMAGE_BYTES, Ptx};
-use xputrace_wire::fatbin::Target;
+use xputrace_wire::device::{Codec, MOST_IMAGE_BYTES, PortableCode};
+use xputrace_wire::nvidia::fatbin::Target;
 
 /// What a GPU can run: its compute capability, such as 90.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub enum TextError {
 }
 
 /// Returns the module that the driver would compile for this GPU: the newest of those that it can run.
-pub fn best<'p, 'a>(modules: &'p [Ptx<'a>], gpu: Gpu) -> Option<&'p Ptx<'a>> {
-    let target = |it: &Ptx<'_>| Target { sm: it.sm, portability: it.portability };
+pub fn best<'p, 'a>(modules: &'p [PortableCode<'a>], gpu: Gpu) -> Option<&'p PortableCode<'a>> {
+    let target = |it: &PortableCode<'_>| Target { sm: it.sm, portability: it.portability };
     modules.iter().filter(|it| target(it).compiles_for(gpu.capability)).max_by_key(|it| target(it).preference())
 }
 
@@ -33,7 +33,7 @@ pub fn best<'p, 'a>(modules: &'p [Ptx<'a>], gpu: Gpu) -> Option<&'p Ptx<'a>> {
 ///
 /// # Errors
 /// It is not what its codec makes, too large, or not text.
-pub fn text(ptx: &Ptx<'_>) -> Result<String, TextError> {
+pub fn text(ptx: &PortableCode<'_>) -> Result<String, TextError> {
     let mut bytes = contents(ptx.codec, &ptx.stored, ptx.text_bytes)?;
     bytes.truncate(bytes.iter().position(|it| *it == 0).unwrap_or(bytes.len()));
     Ok(String::from_utf8(bytes)?)
@@ -67,9 +67,9 @@ mod tests {
 
     const TEXT: &str = ".version 8.0\n.target sm_90\n.address_size 64\n";
 
-    fn ptx(codec: Codec, stored: Vec<u8>) -> Ptx<'static> {
+    fn ptx(codec: Codec, stored: Vec<u8>) -> PortableCode<'static> {
         let text_bytes = TEXT.len() as u64 + 1;
-        Ptx { codec, portability: Portability::Later, sm: 90, text_bytes, stored: stored.into() }
+        PortableCode { codec, portability: Portability::Later, sm: 90, text_bytes, stored: stored.into() }
     }
 
     #[test]
@@ -91,13 +91,13 @@ mod tests {
             assert!(text(&ptx(codec, vec![0xff; 40])).is_err(), "{codec:?}");
         }
         assert!(matches!(text(&ptx(Codec::Plain, vec![0xff])), Err(TextError::NotText(_))));
-        let large = Ptx { text_bytes: u64::MAX, ..ptx(Codec::Lz4, vec![]) };
+        let large = PortableCode { text_bytes: u64::MAX, ..ptx(Codec::Lz4, vec![]) };
         assert!(matches!(text(&large), Err(TextError::TooLarge(_))));
     }
 
     #[test]
     fn a_gpu_runs_the_newest_that_it_can() {
-        let of = |sm, portability| Ptx { sm, portability, ..ptx(Codec::Plain, vec![]) };
+        let of = |sm, portability| PortableCode { sm, portability, ..ptx(Codec::Plain, vec![]) };
         let all = [
             of(75, Portability::Later),
             of(90, Portability::Later),

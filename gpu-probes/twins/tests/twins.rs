@@ -8,7 +8,7 @@ use xputrace_events::{DeviceEvent, device};
 use xputrace_twins::{
     Gpu, GpuMap, Handler, ImageTwins, Maker, NoTwin, Origin, ProgramKernel, RecordKind, TwinText, Wanted,
 };
-use xputrace_wire::device::{Codec, PatchPoint, Portability, Ptx, Shape};
+use xputrace_wire::device::{Codec, PatchPoint, Portability, PortableCode, Shape};
 
 const H100: Gpu = Gpu { capability: 90 };
 const FIRST: &str = include_str!("../../ptx/tests/fixtures/first.ptx");
@@ -96,9 +96,15 @@ fn maker_of(origin: Origin, handlers: Vec<Handler>) -> Maker {
     Maker::new(origin, handlers, &maps, &id).unwrap()
 }
 
-fn image(text: &str) -> Vec<Ptx<'_>> {
+fn image(text: &str) -> Vec<PortableCode<'_>> {
     let stored = text.as_bytes().into();
-    vec![Ptx { codec: Codec::Plain, portability: Portability::Later, sm: 90, text_bytes: text.len() as u64, stored }]
+    vec![PortableCode {
+        codec: Codec::Plain,
+        portability: Portability::Later,
+        sm: 90,
+        text_bytes: text.len() as u64,
+        stored,
+    }]
 }
 
 /// Returns the only twin of a kernel whose handlers have no condition.
@@ -272,7 +278,7 @@ fn a_kernel_has_a_twin_for_each_choice_of_its_handlers() {
 fn no_twin_without_a_kernel_that_gets_something() {
     let handlers = || vec![counting(DeviceEvent::Entry, device::SMID)];
     assert_eq!(twin(handlers(), FIRST, "third").unwrap(), None);
-    let other: Vec<_> = image(FIRST).into_iter().map(|it| Ptx { sm: 100, ..it }).collect();
+    let other: Vec<_> = image(FIRST).into_iter().map(|it| PortableCode { sm: 100, ..it }).collect();
     let mut all = |_: &str| Some(Wanted { handlers: vec![0] });
     assert_eq!(maker(handlers()).twins(&other, H100, &mut all).unwrap().texts, [], "for another GPU");
 }

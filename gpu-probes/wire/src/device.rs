@@ -123,9 +123,9 @@ counted! {
         /// Its code was loaded before we came, and no file of the program has it.
         NotInFiles,
         /// Likewise, and its file has machine code of it alone.
-        NoPtx,
+        NoPortableCode,
         /// Likewise, and the PTX that its file has is not that of its code.
-        OlderPtx,
+        OlderPortableCode,
         /// Likewise, and files have different kernels of its name.
         Ambiguous,
         /// Likewise, and the kernel of its name has other parameters, or the driver does not tell them.
@@ -147,7 +147,7 @@ counted! {
         /// The tracer has nothing to probe in it.
         NothingToProbe,
         /// It has no PTX, and none was found elsewhere.
-        NoPtx,
+        NoPortableCode,
         /// Its PTX is larger than [`MOST_IMAGE_BYTES`].
         TooLarge,
         /// Its memory could not be read, or is not as its headers say.
@@ -163,7 +163,7 @@ counted! {
         /// The collector has no room for more kernels.
         TableFull,
         /// It has PTX, but its code for this GPU was made from other PTX.
-        OlderPtx,
+        OlderPortableCode,
         /// Of a kernel alone: no file of the program has it.
         NotInFiles,
         /// Likewise: the program's files have different ones of its name.
@@ -480,11 +480,11 @@ pub mod twin_status {
     /// The tracer could not make a twin. No descriptor.
     pub const FAILED: u64 = 2;
     /// The tracer has not found its PTX. No descriptor.
-    pub const NO_PTX: u64 = 3;
+    pub const NO_PORTABLE_CODE: u64 = 3;
     /// The descriptor is a memfd with [`Patches`](super::Patches).
     pub const PATCHES: u64 = 4;
     /// The kernel's PTX in the program's files is not that of its code. No descriptor.
-    pub const OLDER_PTX: u64 = 5;
+    pub const OLDER_PORTABLE_CODE: u64 = 5;
     /// The program's files have different kernels of this name. No descriptor.
     pub const AMBIGUOUS: u64 = 6;
     /// No file of the program has a kernel of this name. No descriptor.
@@ -498,7 +498,7 @@ pub mod twin_status {
 /// What the memory that an IMAGE comes with has.
 pub mod image_kind {
     /// PTX, as [`decode_image`](super::decode_image) reads it.
-    pub const PTX: u64 = 0;
+    pub const PORTABLE: u64 = 0;
     /// Machine code alone, an ELF file: somebody may have kept its PTX.
     pub const CUBIN: u64 = 1;
     /// The symbol of a kernel whose code was loaded before the collector came: the program's files may have its PTX.
@@ -623,7 +623,7 @@ impl Portability {
 
 /// One PTX module of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ptx<'a> {
+pub struct PortableCode<'a> {
     pub codec: Codec,
     pub portability: Portability,
     /// The GPU's number, such as 90; 0 if only the text says it.
@@ -636,7 +636,7 @@ pub struct Ptx<'a> {
 /// Precedes the bytes of each PTX module in the memory that an IMAGE comes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct PtxHead {
+pub struct PortableHead {
     codec: u32,
     portability: u32,
     sm: u32,
@@ -645,11 +645,11 @@ pub struct PtxHead {
     stored_bytes: u64,
 }
 
-impl PtxHead {
+impl PortableHead {
     /// Describes PTX, of which `stored_bytes` follow, padded to a multiple of 8.
-    pub fn of(ptx: &Ptx<'_>, stored_bytes: u64) -> Self {
-        let Ptx { codec, portability, sm, text_bytes, .. } = *ptx;
-        PtxHead { codec: codec as u32, portability: portability as u32, sm, unused: 0, text_bytes, stored_bytes }
+    pub fn of(ptx: &PortableCode<'_>, stored_bytes: u64) -> Self {
+        let PortableCode { codec, portability, sm, text_bytes, .. } = *ptx;
+        PortableHead { codec: codec as u32, portability: portability as u32, sm, unused: 0, text_bytes, stored_bytes }
     }
 }
 
@@ -659,10 +659,10 @@ pub const fn padding_of(bytes: u64) -> usize {
 }
 
 /// Encodes the PTX of an image.
-pub fn encode_image(all: &[Ptx<'_>]) -> Vec<u8> {
+pub fn encode_image(all: &[PortableCode<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
     for it in all {
-        out.extend(PtxHead::of(it, it.stored.len() as u64).as_bytes());
+        out.extend(PortableHead::of(it, it.stored.len() as u64).as_bytes());
         out.extend(it.stored.iter());
         out.extend(&[0; 8][..padding_of(it.stored.len() as u64)]);
     }
@@ -670,13 +670,13 @@ pub fn encode_image(all: &[Ptx<'_>]) -> Vec<u8> {
 }
 
 /// Decodes the PTX of an image; `None` if the bytes are malformed.
-pub fn decode_image(mut bytes: &[u8]) -> Option<Vec<Ptx<'_>>> {
+pub fn decode_image(mut bytes: &[u8]) -> Option<Vec<PortableCode<'_>>> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
-        let (head, rest) = PtxHead::read_from_prefix(bytes).ok()?;
+        let (head, rest) = PortableHead::read_from_prefix(bytes).ok()?;
         let (stored, rest) = rest.split_at_checked(usize::try_from(head.stored_bytes).ok()?)?;
         bytes = rest.get(padding_of(head.stored_bytes)..)?;
-        all.push(Ptx {
+        all.push(PortableCode {
             codec: *Codec::ALL.get(head.codec as usize)?,
             portability: *Portability::ALL.get(head.portability as usize)?,
             sm: head.sm,
@@ -979,7 +979,7 @@ fn symbol_of(bytes: &[u8]) -> Option<String> {
 /// What a program has loaded, or launched.
 #[derive(Debug)]
 pub enum LoadedCode<'a> {
-    Ptx(Vec<Ptx<'a>>),
+    Portable(Vec<PortableCode<'a>>),
     Cubin(Cubin<'a>),
     /// A kernel that was loaded before the collector came, by its symbol.
     Kernel(&'a str),
@@ -991,7 +991,7 @@ impl<'a> LoadedCode<'a> {
     /// Decodes what an IMAGE of this [`image_kind`] comes with, and its text; `None` if that is malformed.
     pub fn decode(kind: u64, bytes: &'a [u8], text: &'a str) -> Option<Self> {
         match kind {
-            image_kind::PTX => decode_image(bytes).map(LoadedCode::Ptx),
+            image_kind::PORTABLE => decode_image(bytes).map(LoadedCode::Portable),
             image_kind::CUBIN => Some(LoadedCode::Cubin(Cubin::new(bytes, text))),
             image_kind::KERNEL => std::str::from_utf8(bytes).ok().map(LoadedCode::Kernel),
             image_kind::PROGRAMS => Some(LoadedCode::Context),
@@ -1033,9 +1033,9 @@ pub enum Woven {
     /// As many of its process are worked on as may be.
     TooMany,
     /// Its PTX was not found.
-    NoPtx,
+    NoPortableCode,
     /// The kernel's PTX in the program's files is not that of its code.
-    OlderPtx,
+    OlderPortableCode,
     /// The program's files have different kernels of this name.
     Ambiguous,
     /// No file of the program has a kernel of this name.
@@ -1049,8 +1049,8 @@ impl Woven {
             Woven::Nothing => (twin_status::NOTHING, None),
             Woven::Failed => (twin_status::FAILED, None),
             Woven::TooMany => (twin_status::TOO_MANY, None),
-            Woven::NoPtx => (twin_status::NO_PTX, None),
-            Woven::OlderPtx => (twin_status::OLDER_PTX, None),
+            Woven::NoPortableCode => (twin_status::NO_PORTABLE_CODE, None),
+            Woven::OlderPortableCode => (twin_status::OLDER_PORTABLE_CODE, None),
             Woven::Ambiguous => (twin_status::AMBIGUOUS, None),
             Woven::NotInFiles => (twin_status::NOT_IN_FILES, None),
             Woven::Twins(twins) => (twin_status::WOVEN, Some(encode_twins(twins))),
@@ -1151,7 +1151,7 @@ mod tests {
 
     #[test]
     fn an_image_round_trips_and_less_of_it_is_refused() {
-        let ptx = |codec, portability, sm, text: &'static [u8]| Ptx {
+        let ptx = |codec, portability, sm, text: &'static [u8]| PortableCode {
             codec,
             portability,
             sm,
@@ -1277,8 +1277,8 @@ mod tests {
         fn heads_of_any_sizes_are_survived(
             codec in 0u32..4, sm in any::<u32>(), stored in any::<u64>(), bytes in proptest::collection::vec(any::<u8>(), 0..64)
         ) {
-            let head = PtxHead { codec, portability: 0, sm, unused: 0, text_bytes: stored, stored_bytes: stored % 80 };
-            let huge = PtxHead { stored_bytes: stored, ..head };
+            let head = PortableHead { codec, portability: 0, sm, unused: 0, text_bytes: stored, stored_bytes: stored % 80 };
+            let huge = PortableHead { stored_bytes: stored, ..head };
             for head in [head, huge] {
                 let bytes = [head.as_bytes(), &bytes].concat();
                 if let Some(all) = decode_image(&bytes) {

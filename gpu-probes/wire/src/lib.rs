@@ -14,17 +14,17 @@
 
 pub mod answer;
 pub mod calls;
-pub mod cupti;
 pub mod device;
-pub mod fatbin;
 pub mod limits;
 pub mod maps;
 pub mod marker;
 pub mod message;
+pub mod nvidia;
 pub mod record;
 pub mod region;
 pub mod ring;
 pub mod status;
+pub mod stored;
 pub mod times;
 pub mod totals;
 pub mod vendor;
@@ -32,7 +32,6 @@ pub mod vendor;
 pub use answer::Answer;
 /// The functions of the GPU's API, by number.
 pub use xputrace_cuda_calls as api;
-pub use xputrace_cuda_calls as cuda_calls;
 pub use xputrace_events as events;
 
 /// Changes with every layout in this crate; each side refuses a peer of another version.
@@ -53,7 +52,7 @@ pub const COLLECTORS_THREAD: &str = "xputrace";
 pub const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
 
 /// Environment variable that holds the earlier value of `NVTX_INJECTION64_PATH`, so that the collector can chain to it.
-pub const CHAINED_NVTX_VARIABLE: &str = "XPUTRACE_CHAINED_NVTX";
+pub const CHAINED_RANGES_VARIABLE: &str = "XPUTRACE_CHAINED_NVTX";
 
 /// Environment variable that holds the name of the NVTX ranges to record, or `NAME@DOMAIN`.
 pub const RANGE_VARIABLE: &str = "XPUTRACE_RANGE";

@@ -103,7 +103,7 @@ pub mod window {
     /// Between the program's own calls that start and stop the profiler.
     pub const PROFILER: u64 = 2;
     /// While an NVTX range is open whose name is in [`crate::RANGE_VARIABLE`].
-    pub const NVTX: u64 = 4;
+    pub const RANGES: u64 = 4;
 }
 
 /// What to do when another tool in the process uses CUPTI.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use xputrace_linux::{Fact, Standing};
-use xputrace_wire::cupti;
+use xputrace_wire::nvidia::cupti;
 
 /// The names of [`facts`]: only GPU probes need these.
 pub const NAMES: [&str; 4] = ["driver", "CUPTI", "GPU counters", "GPU"];

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use xputrace_wire::{CHAIN_VARIABLE, CHAINED_NVTX_VARIABLE, INJECTION_VARIABLE, RANGE_VARIABLE, SOCKET_VARIABLE};
+use xputrace_wire::{CHAIN_VARIABLE, CHAINED_RANGES_VARIABLE, INJECTION_VARIABLE, RANGE_VARIABLE, SOCKET_VARIABLE};
 
 /// Names the library that NVTX loads at a program's first NVTX call.
 const NVTX_VARIABLE: &str = "NVTX_INJECTION64_PATH";
@@ -41,7 +41,7 @@ impl Injection {
         injection.set(SOCKET_VARIABLE, socket);
         // NVTX follows the program's ranges.
         if ranges.are_read || ranges.window.is_some() {
-            earlier(NVTX_VARIABLE, library).into_iter().for_each(|it| injection.set(CHAINED_NVTX_VARIABLE, it));
+            earlier(NVTX_VARIABLE, library).into_iter().for_each(|it| injection.set(CHAINED_RANGES_VARIABLE, it));
             injection.set(NVTX_VARIABLE, library);
         }
         ranges.window.into_iter().for_each(|it| injection.set(RANGE_VARIABLE, it));

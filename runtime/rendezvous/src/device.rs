@@ -502,14 +502,14 @@ mod tests {
             let message = Message::new(message::IMAGE, &[1, 0, n_bytes, 90, 90, kind], "/cache\n\n/home\n/a/b.cubin");
             LoadedImage::new(message, memory_with(&[1; 40]).unwrap()).read(|it| format!("{it:?}"))
         };
-        assert!(image(41, image_kind::PTX).is_err(), "shorter");
-        assert!(image(40, image_kind::PTX).is_err(), "malformed");
+        assert!(image(41, image_kind::PORTABLE).is_err(), "shorter");
+        assert!(image(40, image_kind::PORTABLE).is_err(), "malformed");
         assert!(image(u64::MAX, image_kind::CUBIN).is_err(), "huge");
         assert!(image(40, image_kind::PROGRAMS + 1).is_err(), "of no kind");
-        let endless = Message::new(message::IMAGE, &[1, 0, 40, 90, 90, image_kind::PTX], "");
+        let endless = Message::new(message::IMAGE, &[1, 0, 40, 90, 90, image_kind::PORTABLE], "");
         let endless = LoadedImage::new(endless, File::open("/dev/zero").unwrap().into()).read(|_| ());
         assert!(endless.is_err_and(|it| it.to_string().contains("sealed")), "a file");
-        assert_eq!(image(0, image_kind::PTX).unwrap(), "Ptx([])");
+        assert_eq!(image(0, image_kind::PORTABLE).unwrap(), "Portable([])");
         assert_eq!(
             image(2, image_kind::CUBIN).unwrap(),
             r#"Cubin(Cubin { bytes: [1, 1], variables: [Some("/cache"), None, Some("/home")], file: Some("/a/b.cubin") })"#

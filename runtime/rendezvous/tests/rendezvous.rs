@@ -17,7 +17,9 @@ use xputrace_rendezvous::{
     Acceptor, Arming, Arrival, ChooseWay, Chosen, Collector, DEFAULT_SHAPE, DeviceBlock, Heard, Listener, Missed,
     Newcomer, Notice, Order, RunOrder, SharedMemory, Ways, Why, Window,
 };
-use xputrace_wire::device::{Choice, Codec, Extent, Portability, Ptx, Twin, decode_twins, encode_image, twin_status};
+use xputrace_wire::device::{
+    Choice, Codec, Extent, Portability, PortableCode, Twin, decode_twins, encode_image, twin_status,
+};
 use xputrace_wire::device::{LoadedCode, Woven};
 use xputrace_wire::message::{self, Message, demand};
 use xputrace_wire::record::{self, ActivityRecord, Flush, Kernel, Launch, Record, kind, size_of_record};
@@ -286,7 +288,7 @@ fn an_image_is_answered_with_a_twin() {
     let (arm, _) = hear(&collector);
     assert_eq!((arm.words[0], arm.text.split('\n').nth(3)), (demand::DEVICE, Some("16")));
 
-    let ptx = Ptx {
+    let ptx = PortableCode {
         codec: Codec::Plain,
         portability: Portability::Later,
         sm: 90,
@@ -298,7 +300,7 @@ fn an_image_is_answered_with_a_twin() {
     say_with(&collector, &Message::new(message::IMAGE, &[7, 1, bytes.len() as u64], ""), memory.as_raw_fd());
     let Some(Notice::Image(image)) = target.poll() else { panic!("no image") };
     let modules =
-        |it: &LoadedCode<'_>| if let LoadedCode::Ptx(all) = it { encode_image(all) } else { panic!("{it:?}") };
+        |it: &LoadedCode<'_>| if let LoadedCode::Portable(all) = it { encode_image(all) } else { panic!("{it:?}") };
     assert_eq!((image.number, image.read(modules).unwrap()), (7, bytes));
 
     let (kernels, choices) = (vec!["scale".into()], vec![Choice::default()]);
@@ -307,7 +309,7 @@ fn an_image_is_answered_with_a_twin() {
         (Woven::Nothing, twin_status::NOTHING),
         (Woven::Failed, twin_status::FAILED),
         (Woven::TooMany, twin_status::TOO_MANY),
-        (Woven::NoPtx, twin_status::NO_PTX),
+        (Woven::NoPortableCode, twin_status::NO_PORTABLE_CODE),
         (Woven::Twins(twins.clone()), twin_status::WOVEN),
     ] {
         target.answer(7, &woven);

@@ -685,7 +685,7 @@ fn conditions(WindowOptions { after, range }: &WindowOptions) -> u64 {
     let of_range = match range {
         None => 0,
         Some(Range::Profiler) => window::PROFILER,
-        Some(Range::Named(_)) => window::NVTX,
+        Some(Range::Named(_)) => window::RANGES,
     };
     of_range | if after.is_some() { window::LATER } else { 0 }
 }

@@ -10,7 +10,7 @@ use xputrace_objects::Wishes;
 use xputrace_pipeline::Pipeline;
 use xputrace_ptx::{Module, parse_statements};
 use xputrace_twins::{Gpu, GpuMap, Handler, Maker, Origin, Wanted, entries_of};
-use xputrace_wire::device::{Codec, Portability, Ptx};
+use xputrace_wire::device::{Codec, Portability, PortableCode};
 
 const BOUND: Bound = Bound { bytes: 64 << 20, per_byte: 2048 };
 
@@ -124,7 +124,7 @@ fn twins(input: &[u8]) {
         Maker::new(Origin::Script, handlers, &maps, &|_| Some(1)).expect("handlers of this kind run on GPUs")
     });
     let (codec, portability, text_bytes) = (Codec::Plain, Portability::Later, input.len() as u64);
-    let image = [Ptx { codec, portability, sm: 0, text_bytes, stored: input.into() }];
+    let image = [PortableCode { codec, portability, sm: 0, text_bytes, stored: input.into() }];
     // By their place in `DeviceEvent::ALL`; those of lines need a module that tells lines.
     for handlers in [vec![0, 1, 2, 3], vec![4], vec![5, 6], vec![7], (0..8).collect()] {
         let made = MAKER.twins(&image, Gpu { capability: 90 }, &mut |_| Some(Wanted { handlers: handlers.clone() }));

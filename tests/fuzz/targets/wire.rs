@@ -3,15 +3,16 @@
 use super::files_in;
 use crate::harness::{Bound, Target};
 use std::sync::atomic::Ordering::Relaxed;
-use xputrace_wire::cuda_calls::Functions;
+use xputrace_wire::api::Functions;
 use xputrace_wire::device::{
-    self, ArrayPlace, Choice, Codec, Extent, Patches, Portability, ProgramLaunch, Programs, Ptx, Shape, Twin,
+    self, ArrayPlace, Choice, Codec, Extent, Patches, Portability, PortableCode, ProgramLaunch, Programs, Shape, Twin,
     decode_image, decode_twins, encode_image, encode_twins,
 };
-use xputrace_wire::fatbin::{Memory, in_container};
 use xputrace_wire::message::Message;
+use xputrace_wire::nvidia::fatbin::in_container;
 use xputrace_wire::record::{self, PythonCode, Record, framed, kind, records};
 use xputrace_wire::ring::{Reader, RingHeader};
+use xputrace_wire::stored::ReadableMemory;
 use xputrace_wire::times::{self, Times};
 
 /// Readers that keep no more than what they read.
@@ -143,7 +144,7 @@ fn device_messages(input: &[u8]) {
 }
 
 fn device_seeds() -> Vec<Vec<u8>> {
-    let ptx = |codec, sm, stored: &'static [u8]| Ptx {
+    let ptx = |codec, sm, stored: &'static [u8]| PortableCode {
         codec,
         portability: Portability::Exact,
         sm,
@@ -182,7 +183,7 @@ fn device_seeds() -> Vec<Vec<u8>> {
 /// A program's memory that ends where the input does.
 struct Bytes<'a>(&'a [u8]);
 
-impl Memory for Bytes<'_> {
+impl ReadableMemory for Bytes<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> bool {
         let from = usize::try_from(address).ok().and_then(|it| self.0.get(it..)?.get(..into.len()));
         from.map(|it| into.copy_from_slice(it)).is_some()

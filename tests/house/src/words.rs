@@ -6,7 +6,7 @@ use quote::ToTokens;
 use std::collections::BTreeMap;
 
 /// The vendor's own folders: all in them is for its GPUs.
-pub const VENDOR_FOLDERS: [&str; 9] = [
+pub const VENDOR_FOLDERS: [&str; 10] = [
     "gpu-probes/cubins",
     "gpu-probes/cuda-calls",
     "gpu-probes/device",
@@ -15,6 +15,7 @@ pub const VENDOR_FOLDERS: [&str; 9] = [
     "gpu-probes/ptx",
     "gpu-probes/softgpu",
     "gpu-probes/twins",
+    "gpu-probes/wire/src/nvidia",
     "runtime/nvidia",
 ];
 

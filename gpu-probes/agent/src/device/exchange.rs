@@ -380,8 +380,8 @@ mod tests {
             let loads = || exchange.ask(at(6), soon(), || true);
             let waiting = scope.spawn(loads);
             assert_eq!(exchange.next(), Some((2, Asked::Image(at(6)))));
-            exchange.answer(2, Err(ImageOutcome::NoPtx));
-            assert_eq!(waiting.join().unwrap(), Err(ImageOutcome::NoPtx), "there is nothing to send");
+            exchange.answer(2, Err(ImageOutcome::NoPortableCode));
+            assert_eq!(waiting.join().unwrap(), Err(ImageOutcome::NoPortableCode), "there is nothing to send");
         });
         let answer = Err(ImageOutcome::NothingToProbe);
         assert_eq!(exchange.answer(1, answer.clone()), Some(answer.clone()));
@@ -413,14 +413,14 @@ mod tests {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| exchange.ask(at(3), soon(), || true));
             assert_eq!(exchange.next(), Some((2, Asked::Image(at(3)))), "the other kernel has to wait");
-            exchange.answer(1, Err(ImageOutcome::NoPtx));
+            exchange.answer(1, Err(ImageOutcome::NoPortableCode));
             assert_eq!(exchange.next(), Some((3, kernel("b"))));
             exchange.answer(2, Ok(Made::Twins(vec![])));
             assert_eq!(waiting.join().unwrap(), Ok(Made::Twins(vec![])));
         });
         exchange.answer(1, Ok(Made::Twins(vec![])));
         exchange.answer(3, Err(ImageOutcome::NothingToProbe));
-        let expected = [("a", Err(ImageOutcome::NoPtx)), ("b", Err(ImageOutcome::NothingToProbe))];
+        let expected = [("a", Err(ImageOutcome::NoPortableCode)), ("b", Err(ImageOutcome::NothingToProbe))];
         assert_eq!(*answers.lock().unwrap(), expected);
     }
 }

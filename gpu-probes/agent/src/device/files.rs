@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::absolute;
 use xputrace_wire::device::{CACHE_VARIABLES, ImageOutcome, MOST_IMAGE_BYTES};
-use xputrace_wire::fatbin::Memory;
+use xputrace_wire::stored::ReadableMemory;
 
 unsafe extern "C" {
     /// The C library's (environ(7)).
@@ -27,7 +27,7 @@ pub(super) struct LoadedFile {
 
 impl LoadedFile {
     /// Reads the file whose path is at this address.
-    pub(super) fn read(path: u64, memory: &mut dyn Memory) -> Result<Self, ImageOutcome> {
+    pub(super) fn read(path: u64, memory: &mut dyn ReadableMemory) -> Result<Self, ImageOutcome> {
         let path = text_at(path, memory).ok_or(ImageOutcome::File)?;
         // It may not be what it was when it was loaded: reading must not wait.
         let open = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(&path);
@@ -53,7 +53,7 @@ impl LoadedFile {
 }
 
 /// Returns the lines of an IMAGE's text for a cubin.
-pub(super) fn places_of_ptx(file: Option<&LoadedFile>, memory: &mut dyn Memory) -> String {
+pub(super) fn places_of_portable_code(file: Option<&LoadedFile>, memory: &mut dyn ReadableMemory) -> String {
     let values = values_of(CACHE_VARIABLES, memory);
     let values = values.map(|it| it.filter(|it| is_line(it)).unwrap_or_default());
     format!("{}\n{}", values.join("\n"), file.map_or("", |it| &it.path))
@@ -65,7 +65,7 @@ fn is_line(text: &str) -> bool {
 
 /// Returns the values of environment variables as they are now. The program's threads may change them meanwhile, so that
 /// `getenv` could crash: Linux reads them.
-fn values_of<const N: usize>(names: [&str; N], memory: &mut dyn Memory) -> [Option<String>; N] {
+fn values_of<const N: usize>(names: [&str; N], memory: &mut dyn ReadableMemory) -> [Option<String>; N] {
     let mut values = [const { None }; N];
     // SAFETY: a pointer that the C library has set up; only its value is read.
     let first = unsafe { (&raw const environ).read_volatile() } as u64;
@@ -98,7 +98,7 @@ mod tests {
             values,
             ["PATH", "CARGO_MANIFEST_DIR", "XPUTRACE_NO_SUCH_VARIABLE"].map(|it| std::env::var(it).ok())
         );
-        assert_eq!(places_of_ptx(None, &mut memory).lines().count(), 3, "the last one is empty");
+        assert_eq!(places_of_portable_code(None, &mut memory).lines().count(), 3, "the last one is empty");
     }
 
     #[test]

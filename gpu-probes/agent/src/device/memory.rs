@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use xputrace_wire::device::{ImageOutcome, MOST_IMAGE_BYTES, Ptx, PtxHead, padding_of};
-use xputrace_wire::fatbin::{Memory, StoredAt};
+use xputrace_wire::device::{ImageOutcome, MOST_IMAGE_BYTES, PortableCode, PortableHead, padding_of};
+use xputrace_wire::stored::{ReadableMemory, StoredAt};
 use zerocopy::IntoBytes;
 
 /// Where the driver was told to find code.
@@ -18,7 +18,7 @@ pub enum CodeAt {
 /// The code in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageCode {
-    Ptx(Vec<StoredAt>),
+    Portable(Vec<StoredAt>),
     /// Machine code alone.
     Cubin {
         address: u64,
@@ -32,7 +32,7 @@ const MOST_TEXT_BYTES: usize = 4096;
 const PIECE_BYTES: u64 = 256;
 
 /// Reads a C string; `None` if it is not readable, too long, or not UTF-8.
-pub(super) fn text_at(address: u64, memory: &mut dyn Memory) -> Option<String> {
+pub(super) fn text_at(address: u64, memory: &mut dyn ReadableMemory) -> Option<String> {
     let mut text = Vec::new();
     let mut piece = [0; PIECE_BYTES as usize];
     while text.len() <= MOST_TEXT_BYTES {
@@ -60,7 +60,7 @@ impl ProgramMemory {
     }
 }
 
-impl Memory for ProgramMemory {
+impl ReadableMemory for ProgramMemory {
     fn read(&mut self, address: u64, into: &mut [u8]) -> bool {
         if write_from(&self.0, address, into.len() as u64, 0).is_err() {
             return false;
@@ -85,10 +85,11 @@ impl ImageFile {
     /// Copies PTX from the program's memory.
     pub(super) fn add(&mut self, ptx: &StoredAt) -> Result<(), ImageOutcome> {
         let StoredAt { codec, portability, sm, bytes: text_bytes, address, stored_bytes } = *ptx;
-        if stored_bytes > MOST_IMAGE_BYTES.saturating_sub(self.bytes + size_of::<PtxHead>() as u64 + 8) {
+        if stored_bytes > MOST_IMAGE_BYTES.saturating_sub(self.bytes + size_of::<PortableHead>() as u64 + 8) {
             return Err(ImageOutcome::TooLarge);
         }
-        let head = PtxHead::of(&Ptx { codec, portability, sm, text_bytes, stored: [][..].into() }, stored_bytes);
+        let head =
+            PortableHead::of(&PortableCode { codec, portability, sm, text_bytes, stored: [][..].into() }, stored_bytes);
         self.append(head.as_bytes().as_ptr() as u64, size_of_val(&head) as u64)?;
         self.append(address, stored_bytes)?;
         self.append([0u8; 8].as_ptr() as u64, padding_of(stored_bytes) as u64)

@@ -1,7 +1,7 @@
 //! What the program's threads and the agent's own ask of each other and of the tracer for handlers inside kernels.
 
 use super::exchange::{Answer, Asked, LOOKS_EVERY, Made};
-use super::files::{LoadedFile, places_of_ptx};
+use super::files::{LoadedFile, places_of_portable_code};
 use super::memory::{CodeAt, ImageCode, ImageFile, ProgramMemory};
 use super::region::{self, DeviceRegion};
 use super::waits::{LAST_COPY_WITHIN, TWIN_WITHIN};
@@ -290,14 +290,14 @@ impl Agent {
             }
         };
         let mut file = ImageFile::new().map_err(|_| ImageOutcome::NoAnswer)?;
-        let sent = match self.kernel_code().ok_or(ImageOutcome::NoPtx)?.code_in(address, &mut memory)? {
-            ImageCode::Ptx(all) => {
+        let sent = match self.kernel_code().ok_or(ImageOutcome::NoPortableCode)?.code_in(address, &mut memory)? {
+            ImageCode::Portable(all) => {
                 all.iter().try_for_each(|it| file.add(it))?;
-                Sent { kind: image_kind::PTX, n_modules: all.len() as u64, text: String::new() }
+                Sent { kind: image_kind::PORTABLE, n_modules: all.len() as u64, text: String::new() }
             }
             ImageCode::Cubin { address, bytes } => {
                 file.add_cubin(address, bytes)?;
-                let text = places_of_ptx(loaded.as_ref(), &mut memory);
+                let text = places_of_portable_code(loaded.as_ref(), &mut memory);
                 Sent { kind: image_kind::CUBIN, n_modules: 0, text }
             }
         };
@@ -377,8 +377,8 @@ fn answer_of(status: u64, bytes: u64, memory: Option<&OwnedFd>) -> Answer {
             contents.and_then(decode).ok_or(ImageOutcome::NoAnswer)
         }
         twin_status::FAILED => Err(ImageOutcome::NotWoven),
-        twin_status::NO_PTX => Err(ImageOutcome::NoPtx),
-        twin_status::OLDER_PTX => Err(ImageOutcome::OlderPtx),
+        twin_status::NO_PORTABLE_CODE => Err(ImageOutcome::NoPortableCode),
+        twin_status::OLDER_PORTABLE_CODE => Err(ImageOutcome::OlderPortableCode),
         twin_status::AMBIGUOUS => Err(ImageOutcome::Ambiguous),
         twin_status::NOT_IN_FILES => Err(ImageOutcome::NotInFiles),
         // Also [`twin_status::TOO_MANY`].

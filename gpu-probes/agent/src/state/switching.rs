@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use xputrace_wire::cuda_calls::Functions;
+use xputrace_wire::api::Functions;
 
 /// What is to be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -101,7 +101,7 @@ impl Window {
 
     pub(crate) fn is_due(&self) -> bool {
         let of_profiler = self.conditions & window::PROFILER == 0 || self.is_profiling.load(Ordering::SeqCst);
-        let of_ranges = self.conditions & window::NVTX == 0 || self.ranges.is_some_and(|it| it.is_inside());
+        let of_ranges = self.conditions & window::RANGES == 0 || self.ranges.is_some_and(|it| it.is_inside());
         self.is_due.load(Ordering::SeqCst) && of_profiler && of_ranges
     }
 

@@ -14,7 +14,7 @@ use super::{
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_agent::{Agent, Order, Refusal};
-use xputrace_wire::cuda_calls::{FunctionId, Functions};
+use xputrace_wire::api::{FunctionId, Functions};
 use xputrace_wire::device::Condition;
 use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
 use xputrace_wire::message::demand;

@@ -8,7 +8,7 @@ use copies::CopyCall;
 use std::ffi::c_void;
 use xputrace_agent::Stream;
 use xputrace_agent::launch::Records;
-use xputrace_wire::cuda_calls::MOST_IDS;
+use xputrace_wire::api::MOST_IDS;
 use xputrace_wire::events;
 
 /// The role of a call.

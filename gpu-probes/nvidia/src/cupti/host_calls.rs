@@ -5,7 +5,7 @@
 
 use super::calls::{Id, Index, driver, runtime};
 use xputrace_agent::Order;
-use xputrace_wire::cuda_calls::{FunctionId, Functions, MOST_IDS};
+use xputrace_wire::api::{FunctionId, Functions, MOST_IDS};
 use xputrace_wire::events::host::{AllocKind, WaitKind};
 use xputrace_wire::events::{HostEvent, HostEvents};
 use xputrace_wire::message::demand;

@@ -9,7 +9,7 @@ use xputrace_agent::ThisThread;
 use xputrace_agent::host_call::{self, Created, Entered, Facts, Memory, Returned};
 use xputrace_agent::{Layer, Stream};
 use xputrace_unwind::Pushed;
-use xputrace_wire::cuda_calls::{FunctionId, MOST_PARAMETER_BYTES};
+use xputrace_wire::api::{FunctionId, MOST_PARAMETER_BYTES};
 use xputrace_wire::events::host::{PARAMETER_WORDS, StreamMode, WaitKind};
 
 impl Run {

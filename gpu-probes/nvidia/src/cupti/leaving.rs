@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use xputrace_agent::Agent;
-use xputrace_wire::cuda_calls::functions;
+use xputrace_wire::api::functions;
 
 /// How long to wait for a call of the program on whose return CUPTI can be unloaded.
 const FINALIZE_PATIENCE: Duration = Duration::from_millis(200);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use xputrace_agent::refusal_of_calls;
 use xputrace_unwind::{find_loaded, for_each_loaded};
 use xputrace_wire::calls::LOOKING_CALLS;
-use xputrace_wire::cupti;
+use xputrace_wire::nvidia::cupti;
 
 /// A loaded libcupti.
 #[derive(Debug)]

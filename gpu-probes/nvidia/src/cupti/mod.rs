@@ -44,9 +44,9 @@ use xputrace_agent::{
 };
 use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
 use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
-use xputrace_wire::fatbin::Memory;
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, GpuLimits};
+use xputrace_wire::stored::ReadableMemory;
 
 impl Library for CuptiBackend {
     fn version(&self) -> u32 {
@@ -161,7 +161,7 @@ impl Backend for CuptiBackend {
 }
 
 impl KernelCode for CuptiBackend {
-    fn code_in(&self, image: u64, memory: &mut dyn Memory) -> Result<ImageCode, ImageOutcome> {
+    fn code_in(&self, image: u64, memory: &mut dyn ReadableMemory) -> Result<ImageCode, ImageOutcome> {
         twins::find_code(image, self.compute_capabilities().least, memory)
     }
 

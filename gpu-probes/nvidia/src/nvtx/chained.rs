@@ -3,7 +3,7 @@
 use super::schemas;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
-use xputrace_wire::CHAINED_NVTX_VARIABLE;
+use xputrace_wire::CHAINED_RANGES_VARIABLE;
 
 /// `NvtxGetExportTableFunc_t`.
 pub type GetExportTable = unsafe extern "C" fn(u32) -> *const c_void;
@@ -32,7 +32,7 @@ pub(super) fn chained_extension() -> Option<InitializeExtension> {
 
 /// Returns a function of the tool that follows NVTX too.
 fn of_chained(name: &CStr) -> Option<*mut c_void> {
-    let path = std::env::var(CHAINED_NVTX_VARIABLE).ok().filter(|it| !it.is_empty())?;
+    let path = std::env::var(CHAINED_RANGES_VARIABLE).ok().filter(|it| !it.is_empty())?;
     let path = std::ffi::CString::new(path).ok()?;
     // SAFETY: C strings.
     unsafe {

@@ -5,7 +5,7 @@ use crate::cupti::locate::mapped_libraries;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use xputrace_wire::cupti::sanitizer_directories;
+use xputrace_wire::nvidia::cupti::sanitizer_directories;
 
 const FILE: &str = "libsanitizer-public.so";
 

@@ -34,9 +34,9 @@ use xputrace_agent::{
 use xputrace_agent::{this_thread, untraced};
 use xputrace_unwind::{Pushed, with_registers};
 use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
-use xputrace_wire::fatbin::Memory;
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, GpuLimits};
+use xputrace_wire::stored::ReadableMemory;
 
 /// What is watched.
 const WATCHED: [(u32, u32); 11] = [
@@ -347,7 +347,7 @@ impl Backend for SanitizerBackend {
 }
 
 impl KernelCode for SanitizerBackend {
-    fn code_in(&self, image: u64, memory: &mut dyn Memory) -> Result<ImageCode, ImageOutcome> {
+    fn code_in(&self, image: u64, memory: &mut dyn ReadableMemory) -> Result<ImageCode, ImageOutcome> {
         twins::find_code(image, self.compute_capabilities().least, memory)
     }
 

@@ -473,7 +473,7 @@ impl Patching {
         module: &ModuleData,
     ) -> Result<(), ImageOutcome> {
         if module.cubin.is_null() || module.cubin_size == 0 {
-            return Err(ImageOutcome::NoPtx);
+            return Err(ImageOutcome::NoPortableCode);
         }
         let device = self.device_of(module.context).unwrap_or(UNKNOWN);
         if device != UNKNOWN && !agent.is_device_selected(device) {

@@ -8,7 +8,7 @@
 use super::reached::{Kernels, Ways};
 use std::collections::{BTreeMap, BTreeSet};
 use xputrace_wire::device::Portability;
-use xputrace_wire::fatbin::Target;
+use xputrace_wire::nvidia::fatbin::Target;
 
 /// Changes with the form, and with what is looked for.
 pub const FORM: &str = "kernels 1";

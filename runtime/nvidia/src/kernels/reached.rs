@@ -1,7 +1,8 @@
 //! Which ways lead into a kernel, and which kernels a file has.
 
 use std::collections::{BTreeMap, BTreeSet};
-use xputrace_wire::fatbin::{Found as Image, StoredAt, Target};
+use xputrace_wire::nvidia::fatbin::{Found as Image, Target};
+use xputrace_wire::stored::StoredAt;
 
 /// Which ways lead into a kernel, by the files that have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

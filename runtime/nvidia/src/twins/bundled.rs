@@ -10,7 +10,7 @@ use xputrace_model::diagnostic::SourceFile;
 use xputrace_model::plan::Detail;
 use xputrace_script::{Bundled, BundledLoader, load, scripts};
 use xputrace_twins::{Gpu, TwinText, Wanted};
-use xputrace_wire::device::{Codec, Portability, Ptx};
+use xputrace_wire::device::{Codec, Portability, PortableCode};
 
 /// PTX with source lines, of one kernel.
 const LINES: &str = include_str!("../../../../gpu-probes/ptx/tests/fixtures/lines.ptx");
@@ -34,7 +34,7 @@ fn twin(plan: &Plan) -> Option<TwinText> {
     let handlers: Vec<usize> = (0..plan.device_handlers().count()).collect();
     let stored = LINES.as_bytes().into();
     let text_bytes = LINES.len() as u64;
-    let image = [Ptx { codec: Codec::Plain, portability: Portability::Later, sm: 90, text_bytes, stored }];
+    let image = [PortableCode { codec: Codec::Plain, portability: Portability::Later, sm: 90, text_bytes, stored }];
     let gpu = Gpu { capability: 90 };
     let made = twins.making.maker.twins(&image, gpu, &mut |_| Some(Wanted { handlers: handlers.clone() }));
     let made = made.expect("its PTX can be read");

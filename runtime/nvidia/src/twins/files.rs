@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use xputrace_boundary::read::{Links, open_below, open_directory};
 use xputrace_twins::{Gpu, best, cubin_in, entries_of, images_of, kernels_of, ptx_in, text};
-use xputrace_wire::device::{ImageOutcome, Ptx};
-use xputrace_wire::fatbin::{Found, StoredAt};
+use xputrace_wire::device::{ImageOutcome, PortableCode};
 use xputrace_wire::maps::MapsLine;
+use xputrace_wire::nvidia::fatbin::Found;
+use xputrace_wire::stored::StoredAt;
 
 /// How long a file is searched for PTX, and again for machine code.
 pub const SEARCHED_WITHIN: Duration = Duration::from_secs(30);
@@ -75,7 +76,7 @@ struct SearchedImage {
 #[derive(Debug, Default)]
 pub struct FoundKernel {
     /// The PTX of its code, once for each image that has it.
-    pub ptx: Vec<Ptx<'static>>,
+    pub ptx: Vec<PortableCode<'static>>,
     /// Whether other code has a kernel of this name: it may be that which runs.
     pub elsewhere: Option<Elsewhere>,
 }
@@ -84,8 +85,8 @@ pub struct FoundKernel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
     /// Its image has PTX, but not that from which it was made.
-    OlderPtx,
-    NoPtx,
+    OlderPortableCode,
+    NoPortableCode,
 }
 
 impl ProgramFiles {
@@ -101,13 +102,13 @@ impl ProgramFiles {
             let searched = known.get_or_init(|| search.images(&file));
             for image in searched.images.iter().filter(|it| it.kernels.iter().any(|it| it == symbol)) {
                 match image.is_older {
-                    true => found.elsewhere = Some(Elsewhere::OlderPtx),
+                    true => found.elsewhere = Some(Elsewhere::OlderPortableCode),
                     false => found.ptx.push(ptx_in(&file, &image.ptx)?),
                 }
             }
             let of_machine = searched.machine_code.get_or_init(|| search.machine_code(&file, &searched.others));
             if of_machine.kernels.contains(symbol) {
-                found.elsewhere = found.elsewhere.or(Some(Elsewhere::NoPtx));
+                found.elsewhere = found.elsewhere.or(Some(Elsewhere::NoPortableCode));
             }
             cut = cut.or_else(|| (searched.is_cut || of_machine.is_cut).then_some(path));
         }
@@ -183,10 +184,10 @@ impl Search<'_> {
         let all = image.ptx.clone();
         let (of_code, is_older) = match image.of_what_runs(self.gpu.capability) {
             Ok(of_code) => (of_code, false),
-            Err(ImageOutcome::OlderPtx) => (all, true),
+            Err(ImageOutcome::OlderPortableCode) => (all, true),
             Err(_) => return None,
         };
-        let read: Vec<Ptx<'_>> = of_code.iter().filter_map(|it| ptx_in(file, it).ok()).collect();
+        let read: Vec<PortableCode<'_>> = of_code.iter().filter_map(|it| ptx_in(file, it).ok()).collect();
         let ptx = best(&read, self.gpu)?;
         let at = of_code.iter().find(|it| (it.sm, it.portability) == (ptx.sm, ptx.portability))?;
         let text = text(ptx).ok()?;
@@ -277,7 +278,7 @@ pub mod tests {
         let again = Library::with(&[SCALE, SCALE].concat());
         assert_eq!(find(SYMBOL, 90).ptx.len(), 3);
         let machine = Library::with(&machine_code_of(SYMBOL));
-        assert_eq!(find(SYMBOL, 90).elsewhere, Some(Elsewhere::NoPtx), "it may be that which runs");
+        assert_eq!(find(SYMBOL, 90).elsewhere, Some(Elsewhere::NoPortableCode), "it may be that which runs");
         drop((library, again, machine));
         let deleted = Library::with(SCALE);
         fs::remove_file(deleted.1.path()).unwrap();

@@ -23,8 +23,8 @@ use xputrace_twins::{
     Gpu, ImageTwins, Maker, NoTwin, ProgramKernel, ProgramsText, TwinText, Wanted, kernels_of, parameters_of,
 };
 use xputrace_wire::device::{
-    CHOICES, Choice, Codec, ComputeCapabilities, Parameter, Parameters, PatchedKernel, Portability, ProgramLaunch,
-    Programs, Ptx, original_symbol,
+    CHOICES, Choice, Codec, ComputeCapabilities, Parameter, Parameters, PatchedKernel, Portability, PortableCode,
+    ProgramLaunch, Programs, original_symbol,
 };
 use xputrace_wire::device::{LoadedCode, Woven};
 
@@ -94,10 +94,10 @@ impl Making {
         let capabilities = image.capabilities;
         let gpu = Gpu { capability: capabilities.least };
         let woven = image.read(|loaded| match loaded {
-            LoadedCode::Ptx(modules) => Ok(Ok(self.weave(modules, gpu)?)),
+            LoadedCode::Portable(modules) => Ok(Ok(self.weave(modules, gpu)?)),
             LoadedCode::Cubin(cubin) => match self.triton.ptx_of(requester.pid, cubin) {
                 Some(ptx) => Ok(Ok(self.weave(&[plain(&ptx)], gpu)?)),
-                None => Ok(Err(Woven::NoPtx)),
+                None => Ok(Err(Woven::NoPortableCode)),
             },
             LoadedCode::Kernel(symbol) => self.weave_early(symbol, requester.pid, gpu),
             // Not one of the program's.
@@ -195,7 +195,7 @@ impl Making {
         let capabilities = image.capabilities;
         let mut refused = BTreeMap::new();
         let wanted = image.read(|loaded| match loaded {
-            LoadedCode::Ptx(_) | LoadedCode::Kernel(_) | LoadedCode::Context => Ok(Vec::new()),
+            LoadedCode::Portable(_) | LoadedCode::Kernel(_) | LoadedCode::Context => Ok(Vec::new()),
             LoadedCode::Cubin(cubin) => {
                 let reads_any = self.maker.reads_arguments();
                 let parameters = if reads_any { parameters_of(cubin.bytes)? } else { HashMap::new() };
@@ -250,7 +250,7 @@ impl Making {
         Ok(Some(PatchedKernel { symbol: symbol.to_owned(), name: 0, conditions, handlers, parameters, reading }))
     }
 
-    fn weave(&self, modules: &[Ptx<'_>], gpu: Gpu) -> Result<ImageTwins, NoTwin> {
+    fn weave(&self, modules: &[PortableCode<'_>], gpu: Gpu) -> Result<ImageTwins, NoTwin> {
         self.maker.twins(modules, gpu, &mut |it| self.wanted(it))
     }
 
@@ -273,8 +273,8 @@ impl Making {
         Ok(match (different.pop(), found.elsewhere) {
             (Some(texts), None) if different.is_empty() => Ok(ImageTwins { texts, ..ImageTwins::default() }),
             (Some(_), _) => Err(Woven::Ambiguous),
-            (None, Some(Elsewhere::OlderPtx)) => Err(Woven::OlderPtx),
-            (None, Some(Elsewhere::NoPtx)) => Err(Woven::NoPtx),
+            (None, Some(Elsewhere::OlderPortableCode)) => Err(Woven::OlderPortableCode),
+            (None, Some(Elsewhere::NoPortableCode)) => Err(Woven::NoPortableCode),
             (None, None) => Err(Woven::NotInFiles),
         })
     }
@@ -363,9 +363,9 @@ struct PtxSource<'a> {
 }
 
 /// Describes PTX that is not in an image.
-fn plain(text: &[u8]) -> Ptx<'_> {
+fn plain(text: &[u8]) -> PortableCode<'_> {
     let text_bytes = text.len() as u64;
-    Ptx { codec: Codec::Plain, portability: Portability::Later, sm: 0, text_bytes, stored: text.into() }
+    PortableCode { codec: Codec::Plain, portability: Portability::Later, sm: 0, text_bytes, stored: text.into() }
 }
 
 #[cfg(test)]

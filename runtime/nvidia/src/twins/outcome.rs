@@ -16,7 +16,7 @@ pub fn notes(plan: &Plan, way: DeviceWay, counts: &DeviceCounts) -> Vec<String> 
     let has_handlers = plan.device_handlers().next().is_some();
     let has_reasons = unprobed.iter().any(|it| *it > 0) || !has_handlers || has_others(images);
     if *swapped <= programs.launched && !has_reasons {
-        notes.push(none_probed(way, images[ImageOutcome::NoPtx as usize], &patches_hint(plan)));
+        notes.push(none_probed(way, images[ImageOutcome::NoPortableCode as usize], &patches_hint(plan)));
     }
     let unprobed = Unprobed::ALL.iter().zip(unprobed).filter(|it| *it.1 > 0);
     notes.extend(unprobed.map(|(why, n)| format!("{n} launches ran without handlers: {}", ran_original(*why))));
@@ -45,7 +45,7 @@ fn patches_hint(plan: &Plan) -> String {
 
 /// Whether there are images with kernels that device handlers name: with a twin, or without one for a reason that is said.
 fn has_others(images: &[u64]) -> bool {
-    let others = |it: &ImageOutcome| !matches!(it, ImageOutcome::NothingToProbe | ImageOutcome::NoPtx);
+    let others = |it: &ImageOutcome| !matches!(it, ImageOutcome::NothingToProbe | ImageOutcome::NoPortableCode);
     ImageOutcome::ALL.iter().zip(images).any(|(outcome, n)| others(outcome) && *n > 0)
 }
 
@@ -67,7 +67,7 @@ fn none_probed(way: DeviceWay, n_without_ptx: u64, hint: &str) -> String {
 /// Says why images have no twin; `None` where none was missed, or where that is said of all of them together.
 fn missed_by(outcome: ImageOutcome) -> Option<&'static str> {
     Some(match outcome {
-        ImageOutcome::Twinned | ImageOutcome::NothingToProbe | ImageOutcome::NoPtx => return None,
+        ImageOutcome::Twinned | ImageOutcome::NothingToProbe | ImageOutcome::NoPortableCode => return None,
         // Of a kernel alone, which is said of its launches.
         ImageOutcome::NotInFiles | ImageOutcome::Ambiguous | ImageOutcome::Unlike => return None,
         ImageOutcome::TooLarge => "had more PTX than is read",
@@ -76,7 +76,9 @@ fn missed_by(outcome: ImageOutcome) -> Option<&'static str> {
         ImageOutcome::NoAnswer => "timed out waiting for a twin",
         ImageOutcome::NotLoaded => "have a twin that the driver did not load",
         ImageOutcome::File => "were loaded from files that could not be read",
-        ImageOutcome::OlderPtx => "have PTX, but not that of their code for this GPU, which may do other things",
+        ImageOutcome::OlderPortableCode => {
+            "have PTX, but not that of their code for this GPU, which may do other things"
+        }
         ImageOutcome::TableFull => "are more, or have more kernels, than can be replaced",
     })
 }
@@ -111,11 +113,11 @@ fn ran_original(why: Unprobed) -> &'static str {
             "their kernels were loaded before xputrace attached, and no file that the process has mapped has them: they were \
              compiled while it ran, as Triton's are. Start the program under xputrace"
         }
-        Unprobed::NoPtx => {
+        Unprobed::NoPortableCode => {
             "their kernels were loaded before xputrace attached, and their file has no PTX of them: start the program under \
              xputrace, and let the handlers have #{via: \"patch\"}"
         }
-        Unprobed::OlderPtx => {
+        Unprobed::OlderPortableCode => {
             "their kernels were loaded before xputrace attached, and the PTX in their file is not that of their code, which may \
              do other things"
         }

@@ -13,7 +13,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write, stdout};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use xputrace_wire::device::{Codec, Portability, Ptx, encode_image, image_kind};
+use xputrace_wire::device::{Codec, Portability, PortableCode, encode_image, image_kind};
 use xputrace_wire::message::{self, Message};
 use xputrace_wire::{SOCKET_VARIABLE, VERSION};
 use xputrace_workloads::Result;
@@ -208,7 +208,7 @@ impl Peer {
     fn ask_for_twin(&self, image: u64) -> io::Result<()> {
         let stored = KERNEL.as_bytes().into();
         let text_bytes = KERNEL.len() as u64;
-        let ptx = Ptx { codec: Codec::Plain, portability: Portability::Later, sm: 80, text_bytes, stored };
+        let ptx = PortableCode { codec: Codec::Plain, portability: Portability::Later, sm: 80, text_bytes, stored };
         let bytes = encode_image(&[ptx]);
         // SAFETY: a C string; the new descriptor is ours.
         let mut memory = unsafe {
@@ -220,7 +220,7 @@ impl Peer {
         let sealed =
             unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_WRITE) };
         checked(sealed as isize)?;
-        let words = [image, 1, bytes.len() as u64, CAPABILITY, CAPABILITY, image_kind::PTX];
+        let words = [image, 1, bytes.len() as u64, CAPABILITY, CAPABILITY, image_kind::PORTABLE];
         self.send_bytes(&Message::new(message::IMAGE, &words, "").encode(), &[memory.as_raw_fd()])
     }
 }

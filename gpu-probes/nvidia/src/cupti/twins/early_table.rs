@@ -156,8 +156,8 @@ impl Launches {
 pub(super) fn reason(outcome: ImageOutcome) -> Unprobed {
     match outcome {
         ImageOutcome::NotInFiles => Unprobed::NotInFiles,
-        ImageOutcome::NoPtx => Unprobed::NoPtx,
-        ImageOutcome::OlderPtx => Unprobed::OlderPtx,
+        ImageOutcome::NoPortableCode => Unprobed::NoPortableCode,
+        ImageOutcome::OlderPortableCode => Unprobed::OlderPortableCode,
         ImageOutcome::Ambiguous => Unprobed::Ambiguous,
         ImageOutcome::Unlike => Unprobed::Unlike,
         _ => Unprobed::NoTwin,

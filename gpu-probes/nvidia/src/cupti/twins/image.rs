@@ -1,9 +1,10 @@
-//! Finds the code in what a program gives to a module-load call: PTX as text, a container ([`xputrace_wire::fatbin`]) or a
+//! Finds the code in what a program gives to a module-load call: PTX as text, a container ([`xputrace_wire::nvidia::fatbin`]) or a
 //! wrapper of one, or machine code alone. All of it is the program's memory: nothing is believed that could not be read.
 
 use xputrace_agent::device::ImageCode;
 use xputrace_wire::device::{Codec, ImageOutcome, MOST_IMAGE_BYTES, Portability};
-use xputrace_wire::fatbin::{Bytes, CONTAINER, Found, Memory, StoredAt, WRAPPER, in_container, read, word};
+use xputrace_wire::nvidia::fatbin::{Bytes, CONTAINER, Found, WRAPPER, in_container, read, word};
+use xputrace_wire::stored::{ReadableMemory, StoredAt};
 
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
 
@@ -13,22 +14,26 @@ const PAGE: u64 = 4096;
 const HEAD_BYTES: usize = 4096;
 
 /// Finds the code that GPUs of this compute capability would run: PTX, or else a cubin that is not in a container.
-pub(crate) fn find_code(image: u64, capability: u32, memory: &mut dyn Memory) -> Result<ImageCode, ImageOutcome> {
+pub(crate) fn find_code(
+    image: u64,
+    capability: u32,
+    memory: &mut dyn ReadableMemory,
+) -> Result<ImageCode, ImageOutcome> {
     match word(memory, image)? {
         ELF => Ok(ImageCode::Cubin { address: image, bytes: elf_bytes(image, memory)? }),
-        _ => find_ptx(image, capability, memory).map(ImageCode::Ptx),
+        _ => find_ptx(image, capability, memory).map(ImageCode::Portable),
     }
 }
 
 /// Returns where the PTX is that GPUs of this compute capability would run.
-fn find_ptx(image: u64, capability: u32, memory: &mut dyn Memory) -> Result<Vec<StoredAt>, ImageOutcome> {
+fn find_ptx(image: u64, capability: u32, memory: &mut dyn ReadableMemory) -> Result<Vec<StoredAt>, ImageOutcome> {
     let found = match word(memory, image)? {
-        ELF => return Err(ImageOutcome::NoPtx),
+        ELF => return Err(ImageOutcome::NoPortableCode),
         CONTAINER => in_container(image, memory)?,
         WRAPPER => in_container(u64::from_le_bytes(read(memory, image.wrapping_add(8))?), memory)?,
         _ => Found { ptx: vec![text(image, memory)?], ..Found::default() },
     };
-    if found.ptx.is_empty() { Err(ImageOutcome::NoPtx) } else { found.of_what_runs(capability) }
+    if found.ptx.is_empty() { Err(ImageOutcome::NoPortableCode) } else { found.of_what_runs(capability) }
 }
 
 /// Offsets in ELF's 64-bit headers, and sizes (elf(5)).
@@ -52,7 +57,7 @@ mod elf {
 }
 
 /// Returns the size of an ELF file: where the last of its parts ends.
-fn elf_bytes(image: u64, memory: &mut dyn Memory) -> Result<u64, ImageOutcome> {
+fn elf_bytes(image: u64, memory: &mut dyn ReadableMemory) -> Result<u64, ImageOutcome> {
     let header = Bytes(read::<{ elf::HEADER_BYTES }>(memory, image)?);
     let sections = header.u64(elf::SECTIONS_AT);
     let (section_bytes, n_sections) = (header.u16(elf::SECTIONS), header.u16(elf::SECTIONS + 2));
@@ -60,7 +65,7 @@ fn elf_bytes(image: u64, memory: &mut dyn Memory) -> Result<u64, ImageOutcome> {
         || usize::from(section_bytes) != elf::SECTION_BYTES
         || n_sections == 0
     {
-        return Err(ImageOutcome::NoPtx);
+        return Err(ImageOutcome::NoPortableCode);
     }
     let table_end = |at: u64, each: u16, n: u16| at.checked_add(u64::from(each) * u64::from(n));
     let (segment_bytes, n_segments) = (header.u16(elf::SEGMENTS), header.u16(elf::SEGMENTS + 2));
@@ -80,7 +85,7 @@ fn elf_bytes(image: u64, memory: &mut dyn Memory) -> Result<u64, ImageOutcome> {
 }
 
 /// Describes PTX as text.
-fn text(address: u64, memory: &mut dyn Memory) -> Result<StoredAt, ImageOutcome> {
+fn text(address: u64, memory: &mut dyn ReadableMemory) -> Result<StoredAt, ImageOutcome> {
     let mut head = Vec::new();
     let mut bytes = 0;
     let mut page = [0; PAGE as usize];
@@ -96,7 +101,7 @@ fn text(address: u64, memory: &mut dyn Memory) -> Result<StoredAt, ImageOutcome>
             head.extend_from_slice(text);
             // Whatever else it is, it need not be read to its end.
             if head.iter().any(|it| !is_text(*it)) || head.len() >= HEAD_BYTES && !is_ptx(&head) {
-                return Err(ImageOutcome::NoPtx);
+                return Err(ImageOutcome::NoPortableCode);
             }
         }
         bytes += text.len() as u64;
@@ -108,7 +113,7 @@ fn text(address: u64, memory: &mut dyn Memory) -> Result<StoredAt, ImageOutcome>
         }
     }
     if !is_ptx(&head) {
-        return Err(ImageOutcome::NoPtx);
+        return Err(ImageOutcome::NoPortableCode);
     }
     let (codec, portability) = (Codec::Plain, Portability::Later);
     Ok(StoredAt { codec, portability, sm: 0, bytes, address, stored_bytes: bytes })
@@ -130,7 +135,7 @@ mod tests {
     /// Memory with these bytes from an address on, and nothing else.
     struct At<'a>(u64, &'a [u8]);
 
-    impl Memory for At<'_> {
+    impl ReadableMemory for At<'_> {
         fn read(&mut self, address: u64, into: &mut [u8]) -> bool {
             let from = address.checked_sub(self.0).and_then(|it| self.1.get(usize::try_from(it).ok()?..));
             let Some(from) = from.and_then(|it| it.get(..into.len())) else { return false };
@@ -165,7 +170,7 @@ mod tests {
         let mut older = PLAIN.to_vec();
         let at = (found(PLAIN)[0].address - BASE) as usize - found_header_bytes(PLAIN);
         older[at + 28] = 80;
-        assert_eq!(on(90, &older), Err(ImageOutcome::OlderPtx));
+        assert_eq!(on(90, &older), Err(ImageOutcome::OlderPortableCode));
     }
 
     /// Size of the header before the first PTX.
@@ -207,10 +212,10 @@ mod tests {
         let Ok(ImageCode::Cubin { address: BASE, bytes }) = found(cubin) else { panic!("{:?}", found(cubin)) };
         // The entry pads it to a multiple of 8.
         assert!((size - 7..=size).contains(&(bytes as usize)), "{bytes} of {size}");
-        assert!(matches!(found(PLAIN), Ok(ImageCode::Ptx(_))));
+        assert!(matches!(found(PLAIN), Ok(ImageCode::Portable(_))));
         assert_eq!(found(&cubin[..100]), Err(ImageOutcome::Unreadable));
         let no_sections = [&b"\x7fELF\x02\x01\x01"[..], &[0; 100]].concat();
-        assert_eq!(found(&no_sections), Err(ImageOutcome::NoPtx));
+        assert_eq!(found(&no_sections), Err(ImageOutcome::NoPortableCode));
         let mut endless = cubin.to_vec();
         endless[elf::SEGMENTS_AT..][..8].fill(0xff);
         assert_eq!(found(&endless), Err(ImageOutcome::Unreadable));
@@ -243,9 +248,9 @@ mod tests {
     fn anything_else_has_none() {
         let outcome = |bytes: &[u8]| find_ptx(BASE, NEWEST, &mut At(BASE, &[bytes, &[0; 8192]].concat())).unwrap_err();
         let elf = &PLAIN[80..];
-        assert_eq!((outcome(elf), &elf[..4]), (ImageOutcome::NoPtx, &b"\x7fELF"[..]));
+        assert_eq!((outcome(elf), &elf[..4]), (ImageOutcome::NoPortableCode, &b"\x7fELF"[..]));
         for bytes in [&b""[..], b"BC\xc0\xde", b"no such text", &[b'x'; 6000]] {
-            assert_eq!(outcome(bytes), ImageOutcome::NoPtx, "{bytes:?}");
+            assert_eq!(outcome(bytes), ImageOutcome::NoPortableCode, "{bytes:?}");
         }
         assert_eq!(find_ptx(8, NEWEST, &mut At(BASE, PLAIN)), Err(ImageOutcome::Unreadable));
         let endless = vec![b' '; (MOST_IMAGE_BYTES + 3 * PAGE) as usize];

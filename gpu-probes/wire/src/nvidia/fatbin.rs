@@ -9,6 +9,7 @@
 //! As `nvcc` and `fatbinary` of CUDA 13.0 write them.
 
 use crate::device::{Codec, ImageOutcome, MOST_IMAGE_BYTES, Portability};
+use crate::stored::{ReadableMemory, StoredAt};
 use std::fmt;
 
 /// The first word of a wrapper.
@@ -32,25 +33,6 @@ mod flag {
     pub(super) const ZSTD: u64 = 0x8000;
     pub(super) const EXACT: u64 = 0x10_0000;
     pub(super) const FAMILY: u64 = 0x20_0000;
-}
-
-/// Memory or a file that can be looked at.
-pub trait Memory {
-    /// Fills `into` from an address; returns false if not all of it is readable.
-    fn read(&mut self, address: u64, into: &mut [u8]) -> bool;
-}
-
-/// PTX or a cubin, and where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoredAt {
-    pub codec: Codec,
-    pub portability: Portability,
-    /// The GPU's number, such as 90; 0 if only the text says it.
-    pub sm: u32,
-    /// Size when decompressed; 0 if it is not known.
-    pub bytes: u64,
-    pub address: u64,
-    pub stored_bytes: u64,
 }
 
 /// The GPUs that code is for. As text, what compilers call it: `sm_90a`.
@@ -138,7 +120,7 @@ impl Found {
     pub fn of_what_runs(self, capability: u32) -> Result<Vec<StoredAt>, ImageOutcome> {
         let Some(newest) = self.cubin_that_runs(capability).copied() else { return Ok(self.ptx) };
         let same: Vec<StoredAt> = self.ptx.into_iter().filter(|it| it.is_of_same(&newest)).collect();
-        if same.is_empty() { Err(ImageOutcome::OlderPtx) } else { Ok(same) }
+        if same.is_empty() { Err(ImageOutcome::OlderPortableCode) } else { Ok(same) }
     }
 }
 
@@ -146,7 +128,7 @@ impl Found {
 ///
 /// # Errors
 /// They are not readable.
-pub fn read<const N: usize>(memory: &mut dyn Memory, address: u64) -> Result<[u8; N], ImageOutcome> {
+pub fn read<const N: usize>(memory: &mut dyn ReadableMemory, address: u64) -> Result<[u8; N], ImageOutcome> {
     let mut bytes = [0; N];
     if memory.read(address, &mut bytes) { Ok(bytes) } else { Err(ImageOutcome::Unreadable) }
 }
@@ -155,7 +137,7 @@ pub fn read<const N: usize>(memory: &mut dyn Memory, address: u64) -> Result<[u8
 ///
 /// # Errors
 /// It is not readable.
-pub fn word(memory: &mut dyn Memory, address: u64) -> Result<u32, ImageOutcome> {
+pub fn word(memory: &mut dyn ReadableMemory, address: u64) -> Result<u32, ImageOutcome> {
     read(memory, address).map(u32::from_le_bytes)
 }
 
@@ -163,7 +145,7 @@ pub fn word(memory: &mut dyn Memory, address: u64) -> Result<u32, ImageOutcome> 
 ///
 /// # Errors
 /// It is not readable, malformed, or has more PTX than is read.
-pub fn in_container(container: u64, memory: &mut dyn Memory) -> Result<Found, ImageOutcome> {
+pub fn in_container(container: u64, memory: &mut dyn ReadableMemory) -> Result<Found, ImageOutcome> {
     let header = Bytes(read::<{ CONTAINER_BYTES as usize }>(memory, container)?);
     let (header_bytes, bytes) = (u64::from(header.u16(6)), header.u64(8));
     if header.u32(0) != CONTAINER || header_bytes < CONTAINER_BYTES {
