@@ -647,8 +647,8 @@ pub struct PortableHead {
 
 impl PortableHead {
     /// Describes PTX, of which `stored_bytes` follow, padded to a multiple of 8.
-    pub fn of(ptx: &PortableCode<'_>, stored_bytes: u64) -> Self {
-        let PortableCode { codec, portability, sm, text_bytes, .. } = *ptx;
+    pub fn of(code: &PortableCode<'_>, stored_bytes: u64) -> Self {
+        let PortableCode { codec, portability, sm, text_bytes, .. } = *code;
         PortableHead { codec: codec as u32, portability: portability as u32, sm, unused: 0, text_bytes, stored_bytes }
     }
 }

@@ -83,8 +83,8 @@ impl ImageFile {
     }
 
     /// Copies PTX from the program's memory.
-    pub(super) fn add(&mut self, ptx: &StoredAt) -> Result<(), ImageOutcome> {
-        let StoredAt { codec, portability, sm, bytes: text_bytes, address, stored_bytes } = *ptx;
+    pub(super) fn add(&mut self, code: &StoredAt) -> Result<(), ImageOutcome> {
+        let StoredAt { codec, portability, sm, bytes: text_bytes, address, stored_bytes } = *code;
         if stored_bytes > MOST_IMAGE_BYTES.saturating_sub(self.bytes + size_of::<PortableHead>() as u64 + 8) {
             return Err(ImageOutcome::TooLarge);
         }
