@@ -656,7 +656,7 @@ fn programs_that_another_process_runs_are_not_waited_for() {
     let mut run = Run::of_programs(0);
     std::thread::scope(|scope| {
         cupti::fire_resource(CONTEXT_CREATED, CONTEXT);
-        let waiting = scope.spawn(|| xputrace_agent::wait_for_programs());
+        let waiting = scope.spawn(xputrace_agent::wait_for_programs);
         run.answer_with(run.asked_for_programs().0, twin_status::NOTHING);
         waiting.join().unwrap();
     });
@@ -674,7 +674,7 @@ fn a_process_of_xputraces_own_waits_for_its_programs() {
     xputrace_agent::wait_for_programs();
     std::thread::scope(|scope| {
         cupti::fire_resource(CONTEXT_CREATED, CONTEXT);
-        let waiting = scope.spawn(|| xputrace_agent::wait_for_programs());
+        let waiting = scope.spawn(xputrace_agent::wait_for_programs);
         run.send_programs(&programs(&[("first", 32)]));
         run.until_programs_are(ProgramsState::Running);
         assert!(!waiting.is_finished());
