@@ -9,8 +9,8 @@ cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# Test programs that trace, or run the built binary as a user would.
-live='cases|cli|kernels|live'
+# Test programs that trace, inject, or run the built binary as a user would; and the fuzzer.
+live='cases|cli|fuzz|inject|kernels|live'
 
 # Names of all test programs but those. All packages stay selected: with fewer, cargo would build others with other features.
 quick_programs() {
