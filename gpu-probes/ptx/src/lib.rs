@@ -16,6 +16,7 @@
 mod access;
 mod calls;
 mod declare;
+mod error;
 mod faithful;
 mod instruction;
 mod lex;
@@ -30,6 +31,7 @@ mod weave;
 
 pub use access::{Access, AccessKind};
 pub use calls::Calls;
+pub use error::ParseError;
 pub use faithful::Obstacle;
 pub use instruction::{Space, type_bits};
 pub use parse::parse_statements;
@@ -37,14 +39,3 @@ pub use reach::RenameError;
 pub use redirect::{GLOBALS, Linkage, RedirectError, Variable};
 pub use tree::*;
 pub use weave::{ADDRESS, Line, Point, Site, WeaveError};
-
-/// A text that is not PTX.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("PTX, line {line}, column {column}: {what}")]
-pub struct ParseError {
-    /// From 1 on.
-    pub line: usize,
-    /// In bytes, from 1 on.
-    pub column: usize,
-    pub what: String,
-}
