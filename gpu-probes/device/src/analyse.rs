@@ -6,11 +6,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use xputrace_bytecode::{BpfMapId, helper};
 
-use crate::emit::helpers;
 use crate::flat::{Alu, AtomicOp, Cond, Flat, Node, Op, Operand};
 use crate::sums::KeyWord;
 use crate::value::{Null, Place, Scalar, Value};
-use crate::{DeviceMap, Kind, Request, Word};
+use crate::{DeviceMap, Kind, Request, Word, written};
 
 /// What is known before each node; `None` for nodes that are never reached.
 pub(crate) struct Types {
@@ -150,7 +149,7 @@ impl Analysis<'_> {
     }
 
     fn call(&self, at: usize, id: i32, state: &mut State) {
-        for (arg, n_bytes) in helpers::writes(id, state.shared) {
+        for (arg, n_bytes) in written::writes(id, state.shared) {
             state.store(state.shared[usize::from(arg)], 0, n_bytes, Value::UNKNOWN);
         }
         let result = self.result(at, id, state);

@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use xputrace_bytecode::insn::{self, Insn, MAX_FRAMES, Size, atomic, class, mode};
 use xputrace_bytecode::{BpfMapId, Program};
 
-use crate::{Refusal, access_size};
+use crate::Refusal;
+
+/// Bytes of a function's stack.
+pub(crate) const STACK_BYTES: i64 = insn::STACK_BYTES as i64;
 
 /// Nodes of a program with its calls inlined.
 const MAX_NODES: usize = 1 << 16;
@@ -481,4 +484,14 @@ fn condition(code: u8) -> Option<Cond> {
         0xd0 => Cond::Sle,
         _ => return None,
     })
+}
+
+/// Reads the size in the code of a memory access.
+fn access_size(code: u8) -> insn::Size {
+    match code & 0x18 {
+        0x00 => insn::Size::W,
+        0x08 => insn::Size::H,
+        0x10 => insn::Size::B,
+        _ => insn::Size::Dw,
+    }
 }

@@ -7,6 +7,8 @@
 //!                                                           └▶ flush: where the thread ends
 //! ```
 
+mod kept;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -18,73 +20,16 @@ use crate::analyse::{State, Types, analyse};
 use crate::flat::{Alu, AtomicOp, Flat, Node, Op, Operand, flatten};
 use crate::value::{Place, Value};
 use crate::{Block, DeviceMap, Kind, Options, Refusal, Request, Word, emit};
+use kept::Change;
+
+pub(crate) use kept::{KeyWord, there, word};
+pub use kept::{Sum, Sums};
 
 /// The stack of the program that adds registers to a map: where its key begins, and the value of a new element.
 const KEY_AT: i16 = -64;
 const VALUE_AT: i16 = -256;
 const MOST_KEY_BYTES: u32 = 64;
 const MOST_VALUE_BYTES: u32 = 192;
-
-/// An element of a map, as far as a thread keeps it in registers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sum {
-    map: BpfMapId,
-    key: Vec<KeyWord>,
-    /// What is done to the words of its value, by their offset.
-    words: BTreeMap<i32, Change>,
-}
-
-/// A word of an element's key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyWord {
-    Known(u64),
-    /// This word of the context, which is the same wherever a thread reads it.
-    OfContext(usize),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
-    Add,
-    /// As [`helper::RAISE`] does.
-    Raise,
-}
-
-/// Elements that a thread keeps in registers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
-    /// The number of the first: registers have the numbers in their names.
-    first: usize,
-    list: Vec<Sum>,
-}
-
-/// Returns the register that says whether an element is in use.
-pub(crate) fn there(sum: usize) -> String {
-    format!("%xpt_sum{sum}_there")
-}
-
-/// Returns the register of a word of an element.
-pub(crate) fn word(sum: usize, at: i32) -> String {
-    format!("%xpt_sum{sum}_{at}")
-}
-
-impl Sum {
-    /// Whether it is the same element.
-    pub fn is_of(&self, other: &Sum) -> bool {
-        (self.map, &self.key) == (other.map, &other.key)
-    }
-
-    /// The map of the element.
-    pub fn map(&self) -> BpfMapId {
-        self.map
-    }
-
-    /// Adds what another program does to the element; returns false if the two do different things to a word.
-    pub fn merge(&mut self, other: &Sum) -> bool {
-        let is_alike = other.words.iter().all(|(at, change)| self.words.get(at).is_none_or(|it| it == change));
-        self.words.extend(&other.words);
-        is_alike
-    }
-}
 
 impl Sums {
     /// Returns what this program could keep in registers at this place, of elements that are merged when they are read or not. It
@@ -117,42 +62,6 @@ impl Sums {
         Ok(list)
     }
 
-    /// Puts chosen ones together; `first` is the number of the first.
-    pub fn numbered(first: usize, list: Vec<Sum>) -> Self {
-        Sums { first, list }
-    }
-
-    /// How many they are.
-    pub fn len(&self) -> usize {
-        self.list.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
-    /// Returns the number of an element; its key is asked for only if any element of the map is kept.
-    pub(crate) fn find(&self, map: BpfMapId, key: impl FnOnce() -> Option<Vec<KeyWord>>) -> Option<usize> {
-        let key = if self.list.iter().any(|it| it.map == map) { key()? } else { return None };
-        let at = self.list.iter().position(|it| it.map == map && it.key == key)?;
-        Some(self.first + at)
-    }
-
-    /// Returns the PTX that declares the registers and sets them, for the beginning of the kernel's body.
-    pub fn registers(&self) -> String {
-        let mut text = String::new();
-        for (number, sum) in (self.first..).zip(&self.list) {
-            let there = there(number);
-            let _ = writeln!(text, ".reg .b32 {there};\nmov.b32 {there}, 0;");
-            for at in sum.words.keys() {
-                let word = word(number, *at);
-                let _ = writeln!(text, ".reg .b64 {word};\nmov.b64 {word}, 0;");
-            }
-        }
-        text
-    }
-
     /// Returns the PTX that adds the registers to the maps, for where a thread ends; `context` is what handlers have there.
     ///
     /// # Errors
@@ -179,14 +88,6 @@ impl Sums {
 }
 
 impl Sum {
-    /// Returns the words of the context that are in its key.
-    fn key_words(&self) -> impl Iterator<Item = usize> {
-        self.key.iter().filter_map(|it| match it {
-            KeyWord::OfContext(word) => Some(*word),
-            KeyWord::Known(_) => None,
-        })
-    }
-
     /// Returns the program that adds the first words of its context to the element, and makes the element if it isn't there.
     /// Behind them are those of its key.
     fn program(&self, maps: &[DeviceMap]) -> Result<Program, AsmError> {

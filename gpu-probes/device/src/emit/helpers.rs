@@ -8,27 +8,10 @@ use crate::Refusal;
 use crate::analyse::State;
 use crate::layout::{TABLE, header, key_words};
 use crate::value::{Place, Value};
+use crate::written::MAX_NAME_BYTES;
 
 /// Special registers of PTX by axis (sections 10.1 to 10.6).
 const AXES: [&str; 3] = ["x", "y", "z"];
-
-/// Bytes that `name_text` writes at most; no stack and no value of a map that handlers use has more.
-const MAX_NAME_BYTES: u64 = 512;
-
-/// Returns what a helper writes: the argument that holds the address, and the bytes there.
-pub(crate) fn writes(helper: i32, args: [Value; 6]) -> Vec<(u8, usize)> {
-    match helper {
-        id::NAME_TEXT => {
-            let n_bytes = args[3].scalar().known.unwrap_or(0).min(MAX_NAME_BYTES);
-            vec![(2, n_bytes as usize)]
-        }
-        id::GET_BLOCK_IDX | id::GET_BLOCK_DIM | id::GET_THREAD_IDX | id::GET_GRID_DIM => {
-            (1..=3).map(|arg| (arg, size_of::<u64>())).collect()
-        }
-        id::RAISE => vec![(1, size_of::<u64>())],
-        _ => Vec::new(),
-    }
-}
 
 impl Emitter<'_> {
     pub(super) fn call(&mut self, helper: i32, state: &State) -> Result<(), Refusal> {

@@ -5,10 +5,10 @@ use xputrace_bytecode::insn::Size;
 
 use super::{Emitter, StackHome, put, stack_word};
 use crate::analyse::State;
-use crate::flat::Operand;
+use crate::flat::{Operand, STACK_BYTES};
 use crate::layout::{Kind, Scope, descriptor, header};
 use crate::value::{Null, Place, Value};
-use crate::{Refusal, STACK_BYTES, SiteKind, Word};
+use crate::{Refusal, SiteKind, Word};
 
 /// Bytes that were found to be accessible.
 #[derive(Clone, Debug)]

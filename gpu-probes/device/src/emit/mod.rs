@@ -9,7 +9,7 @@
 mod alu;
 mod atomics;
 mod elements;
-pub(crate) mod helpers;
+mod helpers;
 mod memory;
 mod records;
 
@@ -17,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::analyse::{State, Types};
-use crate::flat::{Flat, Node, Op, Operand};
+use crate::flat::{Flat, Node, Op, Operand, STACK_BYTES};
 use crate::layout::{TABLE, header};
 use crate::value::{Place, Value};
-use crate::{Block, Refusal, Request, STACK_BYTES, Site, SiteKind, TableAt};
+use crate::{Block, Refusal, Request, Site, SiteKind, TableAt};
 
 /// Appends a statement.
 macro_rules! put {
