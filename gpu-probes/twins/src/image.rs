@@ -1,15 +1,16 @@
 //! The twins of an image: which kernels get one, which of them together, and why others get none.
 
 use crate::NoTwin;
-use crate::maker::{Maker, Target, TwinText, Wanted};
+use crate::handler::Wanted;
+use crate::maker::Maker;
+use crate::refusal::{Failure, Refused};
+use crate::target::Target;
 use crate::text::{Gpu, best, text};
+use crate::twin_text::TwinText;
 use std::collections::BTreeMap;
 use xputrace_events::DeviceEvent;
 use xputrace_ptx::Module;
 use xputrace_wire::device::{Choice, MOST_KERNEL_CONDITIONS, PortableCode};
-
-/// Kernels without a twin that should get handlers, by their symbols.
-pub type Refused = BTreeMap<String, NoTwin>;
 
 /// The twins of an image.
 #[derive(Debug, Default)]
@@ -17,20 +18,6 @@ pub struct ImageTwins {
     pub texts: Vec<TwinText>,
     /// The other kernels that should get handlers.
     pub refused: Refused,
-}
-
-/// Why kernels have no twin together.
-pub(crate) enum Failure {
-    /// These have none, each for its reason.
-    Of(Refused),
-    /// One of them has none; which one is not known.
-    OfOne(NoTwin),
-}
-
-impl<E: Into<NoTwin>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Failure::OfOne(error.into())
-    }
 }
 
 /// What kernels get, at which launches.

@@ -1,22 +1,20 @@
 //! What a kernel's threads keep in registers until they end: see [`xputrace_device::sums`].
 
 use crate::NoTwin;
-use crate::image::{Failure, Refused};
-use crate::maker::{Kernels, Maker, Origin, Spot, places_of, switch_of, together_again};
+use crate::handler::{Origin, keeps, places_of, switch_of};
+use crate::kernels::Kernels;
+use crate::maker::Maker;
+use crate::refusal::{Failure, Refused};
+use crate::spot::Spot;
+use crate::words::together_again;
 use std::collections::BTreeMap;
 use xputrace_device::{Options, Refusal, Request, Sum, Sums, TableAt};
-use xputrace_events::DeviceEvent;
 use xputrace_ptx::{Module, Point, Site};
 
 /// Elements that a kernel's threads keep at most: each takes three registers or more, and code at each exit.
 const MOST_SUMS: usize = 4;
 /// Exits of a kernel whose threads keep anything.
 const MOST_EXITS: usize = 16;
-
-/// Whether handlers of this place run so often that their sums are kept.
-pub(crate) fn keeps(place: DeviceEvent) -> bool {
-    matches!(place, DeviceEvent::Memory | DeviceEvent::Barrier | DeviceEvent::Call | DeviceEvent::Line)
-}
 
 /// What a kernel's threads keep.
 pub(crate) struct Kept {

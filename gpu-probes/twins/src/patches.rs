@@ -3,13 +3,16 @@
 //! A function's first parameter is the address of the kernel's words ([`kernel_words`]); those behind it are the API's
 //! (`sanitizer_patching.h`, "SanitizerCallback…").
 
+use crate::arguments::{KERNEL, argument_word};
 use crate::conflicts;
-use crate::maker::{ACTIVE, LEADER, Maker, clock, process_id, sectors_at};
+use crate::maker::Maker;
+use crate::target::heading;
 use crate::times::Place;
+use crate::words::{ACTIVE, LEADER, clock, process_id, sectors_at};
 use std::fmt::Write as _;
 use xputrace_device::{LEAST_ARCHITECTURE, Refusal, Sums, TableAt, Word};
 use xputrace_events::DeviceEvent;
-use xputrace_events::device::{self, Access, MOST_ARGUMENTS, SOURCES, Source};
+use xputrace_events::device::{self, Access, SOURCES, Source};
 use xputrace_wire::device::{ENABLED, PatchPoint, kernel_words};
 
 /// Patches as text: the same in every run of a script, for all kernels.
@@ -23,15 +26,8 @@ pub struct PatchesText {
     pub points: Vec<PatchPoint>,
 }
 
-/// Machine code that can't be read.
-#[derive(Debug, thiserror::Error)]
-#[error("machine code that the program has loaded can't be read: {0}")]
-pub struct NoCode(#[from] object::Error);
-
 /// The context's block.
 const BLOCK: &str = "%patch_block";
-/// The address of the kernel's words.
-const KERNEL: &str = "%patch_kernel";
 const ADDRESS: &str = "%patch_address";
 const BYTES: &str = "%patch_bytes";
 /// `Sanitizer_DeviceMemoryFlags`: 1 for a read, 2 for a write.
@@ -70,14 +66,6 @@ fn parameters(point: PatchPoint) -> &'static str {
         PatchPoint::Call => ".param .b64 pc, .param .b64 target, .param .b32 flags",
         PatchPoint::Barrier => ".param .b64 pc, .param .b32 index, .param .b32 threads, .param .b32 flags",
     }
-}
-
-/// Returns what PTX for GPUs of this compute capability begins with, and its target.
-pub(crate) fn heading(capability: u32) -> (String, String) {
-    let target = format!("sm_{capability}");
-    // The first PTX that knows such GPUs ("PTX ISA", release notes), as far as a ptxas of CUDA 12 is concerned.
-    let version = if capability <= 90 { "8.0" } else { "8.8" };
-    (format!(".version {version}\n.target {target}\n.address_size 64\n"), target)
 }
 
 impl Maker {
@@ -169,47 +157,6 @@ impl Maker {
             _ => Word::Constant(0),
         }
     }
-}
-
-/// Returns the register that tells which parameter a handler reads.
-fn argument_register(n: usize) -> String {
-    format!("%patch_argument{n}")
-}
-
-/// Returns a word that is a launch's parameter, or whether it has given one.
-pub(crate) fn argument_word(source: Source) -> Option<Word> {
-    match source {
-        Source::HasArgument(n) => Some(Word::Statements(has_argument(n))),
-        Source::Argument(n) => Some(Word::Statements(argument(n))),
-        _ => None,
-    }
-}
-
-/// PTX that sets `{d}` to 1 if the launch has given this parameter, else to 0. Where the machine code has it, the API doesn't
-/// tell.
-fn has_argument(n: usize) -> String {
-    let it = argument_register(n);
-    format!(
-        "{{ .reg .b64 {it}; ld.global.nc.u64 {it}, [{KERNEL}+{}]; bfe.u64 {{d}}, {it}, {n}, 1; }}",
-        kernel_words::HAS_ARGUMENTS
-    )
-}
-
-/// PTX that sets `{d}` to the parameter, if the launch has given it. Words that are not the launch's own have no place for it.
-fn argument(n: usize) -> String {
-    let it = argument_register(n);
-    format!(
-        "{{ .reg .b64 {it}; .reg .pred %is_it; ld.global.nc.u64 {it}, [{KERNEL}+{}]; bfe.u64 {{d}}, {it}, {n}, 1; \
-         setp.ne.u64 %is_it, {{d}}, 0; @%is_it ld.global.nc.u64 {{d}}, [{KERNEL}+{}]; }}",
-        kernel_words::HAS_ARGUMENTS,
-        kernel_words::ARGUMENTS + 8 * n
-    )
-}
-
-/// Returns which parameters a handler reads whose context has these statements: a bit for each.
-pub(crate) fn arguments_in(text: &str) -> u64 {
-    let is_read = |n: &usize| text.contains(&format!(".b64 {};", argument_register(*n)));
-    (0..MOST_ARGUMENTS).filter(is_read).fold(0, |all, n| all | 1 << n)
 }
 
 /// Returns what takes the kernel's times at a place, if anything does there. It comes before the handlers, whose own time is the

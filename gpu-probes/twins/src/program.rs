@@ -3,7 +3,6 @@
 //! Linkers put all containers of a program one behind the other into a section. Nothing else of the file is read, and of that
 //! only headers: libraries have gigabytes of code.
 
-use crate::NoCode;
 use crate::text::{TextError, contents};
 use object::read::elf::{FileHeader, SectionHeader};
 use object::{Endianness, Object, ObjectSection, elf};
@@ -43,6 +42,11 @@ pub enum ReadError {
     #[error(transparent)]
     Text(#[from] TextError),
 }
+
+/// Machine code that can't be read.
+#[derive(Debug, thiserror::Error)]
+#[error("machine code that the program has loaded can't be read: {0}")]
+pub struct NoCode(#[from] object::Error);
 
 /// A file as memory: offsets are addresses.
 struct Contents<'a>(&'a File);

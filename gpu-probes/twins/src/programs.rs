@@ -1,7 +1,8 @@
 //! Makes kernels of their own of programs: entries without parameters, whose body is the program.
 
-use crate::maker::{Maker, switches_of};
-use crate::patches::heading;
+use crate::handler::switches_of;
+use crate::maker::Maker;
+use crate::target::heading;
 use xputrace_device::layout::declaration;
 use xputrace_device::{LEAST_ARCHITECTURE, Refusal, Sums, TableAt};
 

@@ -2,14 +2,13 @@
 //! has called it.
 
 use crate::NoTwin;
-use crate::image::{Failure, Refused};
-use crate::maker::{Maker, Wanted, places_of};
+use crate::handler::{Wanted, places_of};
+use crate::kernels::{Shared, SharedFunction};
+use crate::maker::Maker;
+use crate::refusal::{Failure, MOST_COPIES, Refused};
 use std::collections::{BTreeMap, BTreeSet};
 use xputrace_events::DeviceEvent;
 use xputrace_ptx::{Calls, Module, WeaveError};
-
-/// Copies of functions that a twin has at most: they are compiled while the program waits.
-pub(crate) const MOST_COPIES: usize = 512;
 
 /// What the code of a function, and of those that it calls, depends on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,17 +17,6 @@ struct Variant {
     handlers: Vec<usize>,
     /// The kernel that calls it, if they read its name.
     kernel: Option<String>,
-}
-
-/// The functions of a twin, copies included, by their names in it.
-pub(crate) type Shared = BTreeMap<String, SharedFunction>;
-
-/// A function of a twin that is no kernel.
-pub(crate) struct SharedFunction {
-    /// The kernel that calls it; where several do, they have the same handlers in it.
-    pub(crate) kernel: String,
-    /// What it is called in the original.
-    pub(crate) original: String,
 }
 
 /// A function, or a copy of one.

@@ -67,7 +67,7 @@ $times_known:
     /// PTX for the threads of a warp that exit together: one counts them. Numbers of blocks and threads have 32 bits: the
     /// collector takes no times of launches with more.
     pub(crate) fn exited(&self) -> String {
-        let (group, times, is_node) = (self.group(), self.times, self.is_node);
+        let (group, filled) = (self.group(), self.filled());
         format!(
             "{{
     .reg .b32 %there, %lane, %x, %y, %line, %blocks, %n, %known;
@@ -108,7 +108,22 @@ $times_known:
     add.u32 %known, %known, %x;
     setp.ne.u32 %is_no, %known, %n;
     @%is_no bra $times_counted;
-    // The line is full.
+{filled}$times_counted:
+    bar.warp.sync %there;
+}}
+",
+            LAST_LINE = group::LINES - 1,
+            LINES_LOG = group::LINES.ilog2(),
+            LINE_BYTES = group::LINE_BYTES,
+            FIRST_LINE = group::FIRST_LINE,
+        )
+    }
+
+    /// PTX for whoever counts a line's last threads: it closes the line, and where that is the group's last one, writes the record.
+    fn filled(&self) -> String {
+        let (times, is_node) = (self.times, self.is_node);
+        format!(
+            "    // The line is full.
     mov.u64 %now, %globaltimer;
     st.relaxed.gpu.global.u32 [%at+{FIRST_LINE}], 0;
     red.relaxed.gpu.global.max.u64 [%group+{END}], %now;
@@ -135,14 +150,8 @@ $times_known:
     st.relaxed.gpu.global.u64 [%at+{IS_NODE}], %wide;
     fence.acq_rel.gpu;
     st.relaxed.gpu.global.u64 [%at+{MARK}], %now;
-$times_counted:
-    bar.warp.sync %there;
-}}
 ",
-            LAST_LINE = group::LINES - 1,
-            LINES_LOG = group::LINES.ilog2(),
             LINES = group::LINES,
-            LINE_BYTES = group::LINE_BYTES,
             FIRST_LINE = group::FIRST_LINE,
             END = group::END,
             START = group::START,
