@@ -1,6 +1,6 @@
 //! `--launch`: programs that run once, as kernels of their own.
 
-use crate::{ObjectError, listed};
+use crate::error::{ObjectError, listed};
 use xputrace_model::context::device::MOST_THREADS;
 use xputrace_model::object::{DirectLaunch, Shape};
 use xputrace_model::plan::{Plan, ProbeId, ProgramId};

@@ -1,6 +1,7 @@
 //! The maps of an object, by libbpf's and bpftime's numbers of their types.
 
-use crate::{ObjectError, Wishes, listed};
+use crate::error::{ObjectError, listed};
+use crate::wishes::Wishes;
 use xputrace_bytecode::image::{MMAPABLE, NO_PREALLOC, READ_ONLY};
 use xputrace_bytecode::object::{Contents, Layout, ReadMap, is_map_type_of_gpu};
 use xputrace_bytecode::{BpfMapId, Home, MapKind, MapSpec};

@@ -1,8 +1,10 @@
 //! Puts the plan together.
 
+use crate::error::{ObjectError, listed};
 use crate::section::{GpuHook, Hook};
 use crate::set::Setter;
-use crate::{ObjectError, ReadFile, Wishes, helpers, launch, listed, maps, section};
+use crate::wishes::{ReadFile, Wishes};
+use crate::{helpers, launch, maps, section};
 use std::sync::Arc;
 use xputrace_bytecode::object::{self, Contents, LossSlot, ReadCode, ReadProgram, is_map_type_of_gpu};
 use xputrace_bytecode::{BpfMapId, Image, Program, ProgramId, ProgramKind};

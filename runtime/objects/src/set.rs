@@ -1,7 +1,9 @@
 //! `--set`: what maps and global variables begin with.
 
+use crate::error::ObjectError;
+use crate::maps;
 use crate::value::encode;
-use crate::{ObjectError, ReadFile, maps};
+use crate::wishes::ReadFile;
 use xputrace_bytecode::object::{Layout, ReadMap};
 use xputrace_bytecode::{BpfMapId, MapKind, MapSpec};
 use xputrace_model::object::Element;
