@@ -1,6 +1,6 @@
 //! Where a walk begins: the registers with which a function was called.
 
-use crate::{Bounds, Registers, SAVED};
+use crate::registers::{Bounds, Registers, SAVED};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 

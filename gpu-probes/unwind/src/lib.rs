@@ -20,6 +20,7 @@ pub mod fuzzing;
 mod loaded;
 mod memory;
 mod objects;
+mod registers;
 mod rule;
 mod tables;
 mod walk;
@@ -28,31 +29,6 @@ pub use caller::Pushed;
 pub use loaded::{Changes, Loaded, find_loaded, for_each_loaded, loader_changes};
 pub use memory::{Key, Memory};
 pub use objects::{Description, FIRST_PAGE, Object};
+pub use registers::{Bounds, Registers, SAVED};
 pub use tables::Tables;
 pub use walk::{End, MOST_FRAMES, Walker};
-
-/// The registers that a function keeps for its caller, in the order of [`Registers::saved`].
-pub const SAVED: usize = 6;
-
-/// The registers of a frame, as far as callers can rely on them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registers {
-    pub rip: u64,
-    pub rsp: u64,
-    /// rbx, rbp, r12, r13, r14, r15.
-    pub saved: [u64; SAVED],
-}
-
-/// The addresses of a thread's stack, `low..high`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    pub low: u64,
-    pub high: u64,
-}
-
-impl Bounds {
-    #[inline]
-    fn holds_word(self, address: u64) -> bool {
-        address.is_multiple_of(8) && self.low <= address && address < self.high && self.high - address >= 8
-    }
-}

@@ -9,8 +9,8 @@
 //! Which of the kept stacks it may be, a [`Key`] tells. A wrong guess costs little: the inner words are
 //! compared first.
 
+use crate::registers::{Bounds, Registers};
 use crate::walk::{Files, Proof, Slot, Walker};
-use crate::{Bounds, Registers};
 use std::ops::Range;
 
 /// What tells stacks apart before they are looked at.

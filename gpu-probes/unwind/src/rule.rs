@@ -4,7 +4,7 @@
 //! the word found there. (The expression of procedure linkage tables is not: they jump, so nothing
 //! returns into one.)
 
-use crate::{Registers, SAVED};
+use crate::registers::{Registers, SAVED};
 use gimli::{CfaRule, EhFrame, EndianSlice, NativeEndian, Operation, Register, RegisterRule, UnwindTableRow, X86_64};
 
 pub(crate) type Bytes<'a> = EndianSlice<'a, NativeEndian>;

@@ -7,9 +7,9 @@
 //! rules, and it is a proof, not a guess.
 
 use crate::objects::Object;
+use crate::registers::{Bounds, Registers, SAVED};
 use crate::rule::{Cfa, RBP, RIP, Rule, Step};
 use crate::tables::{File, NO_FILE, NoRule, RuleId, Tables};
-use crate::{Bounds, Registers, SAVED};
 
 /// Frames of a stack that are kept, the inner ones.
 pub const MOST_FRAMES: usize = 256;
