@@ -1,7 +1,7 @@
 //! The ELF files that a process has mapped: their functions and their unwind tables.
 
+use crate::functions::is_allocators;
 use crate::process::Mapping;
-use crate::safety::is_allocators;
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, FrameDescriptionEntry, NativeEndian, ParsedEhFrameHdr,
     Register, RegisterRule, UnwindContext, UnwindSection, X86_64,

@@ -17,10 +17,12 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod functions;
 #[doc(hidden)]
 pub mod fuzzing;
 mod image;
 mod process;
+mod request;
 mod safety;
 mod seccomp;
 mod stub;
@@ -31,10 +33,11 @@ use safety::UnsafeCode;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use stub::{Outcome, Stub};
 use thread::{Blocked, Stopped};
+
+pub use request::{Refusal, Request};
 
 /// How long to look for a thread that can be used.
 const LOOK_WITHIN: Duration = Duration::from_millis(1500);
@@ -42,27 +45,6 @@ const LOOK_WITHIN: Duration = Duration::from_millis(1500);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 /// How long the library may take to load and its function to return.
 const DONE_WITHIN: Duration = Duration::from_secs(20);
-
-/// What a process is made to do: `dlopen(library)`, then `symbol(argument)`.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// As the process sees it.
-    pub library: PathBuf,
-    /// A function that takes a C string and returns an `int`.
-    pub symbol: &'static str,
-    pub argument: String,
-}
-
-/// Why nothing was loaded. The process goes on as before.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refusal(String);
-
-impl Refusal {
-    fn new(text: impl Into<String>) -> Self {
-        Refusal(text.into())
-    }
-}
 
 /// Looks whether a library could be loaded into a process, without touching it.
 ///

@@ -1,7 +1,7 @@
 //! A process as far as loading a library into it is concerned.
 
-use crate::Refusal;
 use crate::image::Image;
+use crate::request::Refusal;
 use object::Endianness;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};

@@ -5,80 +5,12 @@
 //! tells. Where unwind tables end, all words further out are taken for return addresses: that may
 //! refuse a thread that could be used, and never the reverse.
 
+use crate::functions::{ALLOCATOR, LOCKING};
 use crate::image::{Row, SAVED};
 use crate::process::Process;
 use crate::thread::Stopped;
 use gimli::{Register, X86_64};
 use std::ops::Range;
-
-/// Functions that allocate, in libc or in what a program puts in its place.
-const ALLOCATOR: &[&str] = &[
-    "malloc",
-    "free",
-    "calloc",
-    "realloc",
-    "reallocarray",
-    "memalign",
-    "aligned_alloc",
-    "posix_memalign",
-    "valloc",
-    "pvalloc",
-    "cfree",
-    "malloc_trim",
-    "malloc_usable_size",
-    "malloc_info",
-    "malloc_stats",
-    "mallinfo",
-    "mallinfo2",
-    "mallopt",
-    "_Znwm",
-    "_Znam",
-    "_ZdlPv",
-    "_ZdaPv",
-    "_ZdlPvm",
-    "_ZdaPvm",
-];
-
-/// Functions of libc that hold locks of threads, of the dynamic linker, or of everything (`fork`).
-const LOCKING: &[&str] = &[
-    "fork",
-    "_Fork",
-    "vfork",
-    "pthread_create",
-    "pthread_exit",
-    "pthread_join",
-    "pthread_detach",
-    "pthread_cancel",
-    "pthread_setattr_default_np",
-    "pthread_getattr_default_np",
-    "pthread_attr_init",
-    "pthread_getattr_np",
-    "pthread_atfork",
-    "dlopen",
-    "dlmopen",
-    "dlclose",
-    "dlsym",
-    "dlvsym",
-    "dladdr",
-    "dladdr1",
-    "dlinfo",
-    "dlerror",
-    "dl_iterate_phdr",
-    "_dl_find_object",
-    "exit",
-    "quick_exit",
-    "__cxa_finalize",
-    "setuid",
-    "setgid",
-    "setreuid",
-    "setregid",
-    "setresuid",
-    "setresgid",
-    "seteuid",
-    "setegid",
-    "setgroups",
-    "__libc_dlopen_mode",
-];
 
 /// Maximum number of frames that are unwound.
 const MOST_FRAMES: usize = 512;
@@ -86,11 +18,6 @@ const MOST_FRAMES: usize = 512;
 const STACK_ROOM: u64 = 4096;
 /// Code segment of 64-bit programs.
 const CODE_64: u64 = 0x33;
-
-/// Whether a function allocates, in libc or in what a program puts in its place.
-pub(crate) fn is_allocators(function: &str) -> bool {
-    ALLOCATOR.contains(&function)
-}
 
 /// Whether the thread is in a critical section of rseq(2). Linux would restart it had it not been
 /// moved elsewhere.

@@ -6,8 +6,8 @@
 //! and unmaps the block.
 
 use crate::process::Process;
+use crate::request::{Refusal, Request};
 use crate::thread::{Blocked, Stopped};
-use crate::{Refusal, Request};
 use libc::user_regs_struct;
 use std::mem::offset_of;
 use std::ops::Range;

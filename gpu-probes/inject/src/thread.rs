@@ -1,7 +1,7 @@
 //! A thread that ptrace holds.
 
-use crate::Refusal;
 use crate::process::{denied, thread_has_ended, tracer_of};
+use crate::request::Refusal;
 use std::io;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};

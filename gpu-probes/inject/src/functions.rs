@@ -1,0 +1,75 @@
+//! The names of functions that take locks which starting a thread takes, too.
+
+/// Functions that allocate, in libc or in what a program puts in its place.
+pub(crate) const ALLOCATOR: &[&str] = &[
+    "malloc",
+    "free",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "memalign",
+    "aligned_alloc",
+    "posix_memalign",
+    "valloc",
+    "pvalloc",
+    "cfree",
+    "malloc_trim",
+    "malloc_usable_size",
+    "malloc_info",
+    "malloc_stats",
+    "mallinfo",
+    "mallinfo2",
+    "mallopt",
+    "_Znwm",
+    "_Znam",
+    "_ZdlPv",
+    "_ZdaPv",
+    "_ZdlPvm",
+    "_ZdaPvm",
+];
+
+/// Functions of libc that hold locks of threads, of the dynamic linker, or of everything (`fork`).
+pub(crate) const LOCKING: &[&str] = &[
+    "fork",
+    "_Fork",
+    "vfork",
+    "pthread_create",
+    "pthread_exit",
+    "pthread_join",
+    "pthread_detach",
+    "pthread_cancel",
+    "pthread_setattr_default_np",
+    "pthread_getattr_default_np",
+    "pthread_attr_init",
+    "pthread_getattr_np",
+    "pthread_atfork",
+    "dlopen",
+    "dlmopen",
+    "dlclose",
+    "dlsym",
+    "dlvsym",
+    "dladdr",
+    "dladdr1",
+    "dlinfo",
+    "dlerror",
+    "dl_iterate_phdr",
+    "_dl_find_object",
+    "exit",
+    "quick_exit",
+    "__cxa_finalize",
+    "setuid",
+    "setgid",
+    "setreuid",
+    "setregid",
+    "setresuid",
+    "setresgid",
+    "seteuid",
+    "setegid",
+    "setgroups",
+    "__libc_dlopen_mode",
+];
+
+/// Whether a function allocates, in libc or in what a program puts in its place.
+pub(crate) fn is_allocators(function: &str) -> bool {
+    ALLOCATOR.contains(&function)
+}
