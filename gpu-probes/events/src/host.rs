@@ -15,11 +15,10 @@ use crate::word::{self, GpuContext, call, range};
 use Prediction::{Kept, Previous, PreviousOf, Same};
 use zerocopy::{FromBytes, IntoBytes};
 
+pub use crate::word::call::MOST_ARGUMENTS;
+
 /// Words of 8 bytes that hold the parameters of any call.
 pub const PARAMETER_WORDS: usize = 11;
-
-/// Maximum number of parameters that a handler of `api` may read.
-pub const MOST_ARGUMENTS: usize = 8;
 
 /// Further fields of every call that the tracer computes.
 const COMMON: &[Field] = &[

@@ -127,3 +127,21 @@ impl Calls {
     /// The default kinds of launches: calls that submit a kernel or a graph.
     pub const LAUNCHES: Calls = Calls::of(&[Call::Kernel, Call::Graph]);
 }
+
+impl Activity {
+    /// Returns the calls that may submit it.
+    pub const fn causes(self) -> Calls {
+        Calls::of(&[self.call(), Call::Graph])
+    }
+}
+
+impl Call {
+    /// Returns the activities whose records show that it was carried out. A graph may contain anything: its own
+    /// record shows it, or its kernels'.
+    pub const fn shown_by(self) -> Activities {
+        match self {
+            Call::Graph => Activities::of(&[Activity::Kernel, Activity::Graph]),
+            other => Activities::of(&[other.activity()]),
+        }
+    }
+}

@@ -16,7 +16,6 @@ use crate::host::{
     AllocKind, ContextChangeKind, ContextSwitchKind, MigrationCause, MigrationKind, ModuleKind, OverheadKind,
     RangeKind, StreamChangeKind, StreamMode, WaitKind,
 };
-use crate::kinds::{Activities, Calls};
 use crate::word::{self, GpuContext};
 use Prediction::{Kept, Previous, PreviousOf, Same};
 use zerocopy::FromBytes;
@@ -665,11 +664,6 @@ impl Activity {
     pub const fn index(self) -> usize {
         self as usize
     }
-
-    /// Returns the calls that may submit it.
-    pub const fn causes(self) -> Calls {
-        Calls::of(&[self.call(), Call::Graph])
-    }
 }
 
 impl Call {
@@ -679,15 +673,6 @@ impl Call {
     #[inline]
     pub const fn number(self) -> u32 {
         self as u32
-    }
-
-    /// Returns the activities whose records show that it was carried out. A graph may contain anything: its own
-    /// record shows it, or its kernels'.
-    pub const fn shown_by(self) -> Activities {
-        match self {
-            Call::Graph => Activities::of(&[Activity::Kernel, Activity::Graph]),
-            other => Activities::of(&[other.activity()]),
-        }
     }
 
     /// The inverse of [`Call::number`].
@@ -779,6 +764,7 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::Calls;
     use std::collections::HashSet;
 
     fn tables() -> Vec<(&'static str, &'static [Field])> {

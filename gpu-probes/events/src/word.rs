@@ -216,11 +216,14 @@ pub mod call {
     pub const DST_DEVICE: usize = OWN + 15;
     pub const HAS_DST_DEVICE: usize = OWN + 16;
 
+    /// Maximum number of parameters that a handler of `api` may read.
+    pub const MOST_ARGUMENTS: usize = 8;
+
     /// Of an `api` event: whether the parameters that its handler reads are there, and what they are. Both have
-    /// [`crate::host::MOST_ARGUMENTS`] words.
+    /// [`MOST_ARGUMENTS`] words.
     pub const HAS_ARGUMENT: usize = OWN + 5;
-    pub const ARGUMENT: usize = HAS_ARGUMENT + crate::host::MOST_ARGUMENTS;
-    const _: () = assert!(ARGUMENT + crate::host::MOST_ARGUMENTS <= super::LAUNCH);
+    pub const ARGUMENT: usize = HAS_ARGUMENT + MOST_ARGUMENTS;
+    const _: () = assert!(ARGUMENT + MOST_ARGUMENTS <= super::LAUNCH);
 }
 
 /// Words of an NVTX range's own fields.
