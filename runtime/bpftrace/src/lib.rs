@@ -16,34 +16,17 @@ mod layout;
 mod macros;
 mod names;
 mod parser;
+mod quoted;
 mod scanner;
 mod target;
 mod translate;
+mod translation;
 mod tree;
 
+use translation::position;
 use tree::Item;
 
-/// A script, and what of the program is not in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Translation {
-    /// The script. It ends with a line end, if it has any text.
-    pub text: String,
-    /// In the order of the program.
-    pub untranslated: Vec<Untranslated>,
-}
-
-/// A part of a program that has no translation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Untranslated {
-    /// Line in the program, from 1.
-    pub line: usize,
-    /// Column in characters, from 1.
-    pub column: usize,
-    /// The part itself, on one line.
-    pub what: String,
-    /// The reason, as the rest of a sentence: "there is no such event".
-    pub because: String,
-}
+pub use translation::{Translation, Untranslated};
 
 /// Why a text is no bpftrace program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,11 +71,4 @@ pub fn is_program(text: &str) -> bool {
 /// Whether a word is a kind of probe, such as `uprobe`, or its short name.
 pub fn is_probe_kind(word: &str) -> bool {
     parser::PROBE_KINDS.contains(&word)
-}
-
-/// Returns line and column of a place, from 1.
-fn position(text: &str, at: usize) -> (usize, usize) {
-    let before = text.get(..at).unwrap_or(text);
-    let line = before.rfind('\n').map_or(0, |it| it + 1);
-    (before.matches('\n').count() + 1, before[line..].chars().count() + 1)
 }

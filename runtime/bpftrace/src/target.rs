@@ -1,6 +1,6 @@
 //! What an attach point is here: the function that declares it, and what is probed.
 
-use crate::translate;
+use crate::quoted;
 
 /// A kind of event, as far as handlers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,9 +163,9 @@ fn parameters(text: &str) -> Vec<u32> {
 fn quoted(place: &str) -> String {
     let numbers = parameters(place);
     if numbers.is_empty() {
-        return translate::quoted(place);
+        return quoted::quoted(place);
     }
-    let names = numbers.iter().fold(translate::within_backticks(place), |text, it| {
+    let names = numbers.iter().fold(quoted::within_backticks(place), |text, it| {
         text.replacen(&format!("${it}"), &format!("${{{}}}", crate::names::parameter(*it)), 1)
     });
     format!("`{names}`")

@@ -6,6 +6,7 @@ use super::format::TIME_OF_DAY;
 use super::handler::{Handler, refused};
 use crate::facts::{self, Kind};
 use crate::names::{self, Named};
+use crate::quoted::quoted;
 use crate::tree::{Expr, ExprKind};
 
 /// Bytes of a text that `str` reads at most.
@@ -19,7 +20,7 @@ impl Handler<'_, '_> {
             ("has_key", _) => self.has_key(arguments, it),
             ("strcontains", [text, Expr { kind: ExprKind::Text(part), .. }]) => {
                 let code = self.operand(text, TIGHTEST)?;
-                Ok(Code::tight(format!("{code}.contains({})", super::format::quoted(part)), Kind::Bool))
+                Ok(Code::tight(format!("{code}.contains({})", quoted(part)), Kind::Bool))
             }
             ("len", [Expr { kind: ExprKind::Map { name, keys }, span }]) if keys.is_empty() => {
                 self.translator.read(name, span)?;
@@ -77,18 +78,18 @@ impl Handler<'_, '_> {
     fn getopt(&mut self, option: &str, rest: &[Expr], it: &Expr) -> Coded<Code> {
         let (default, kind) = match rest.first().map(|it| &it.kind) {
             Some(ExprKind::Int(number)) => (number.to_string(), Kind::Int),
-            Some(ExprKind::Text(text)) => (super::format::quoted(text), Kind::Name),
+            Some(ExprKind::Text(text)) => (quoted(text), Kind::Name),
             _ => return Err(refused(it, "the option's default must be a number or a text")),
         };
         let help = match rest.get(1).map(|it| &it.kind) {
-            Some(ExprKind::Text(help)) => super::format::quoted(help),
+            Some(ExprKind::Text(help)) => quoted(help),
             _ => "\"\"".into(),
         };
         if !option.starts_with(|it: char| it.is_ascii_alphabetic()) {
             return Err(refused(it, "the option has no name"));
         }
         let variable = self.translator.name(Named::Option, option);
-        let line = format!("let {variable} = arg({}, {default}, {help});", super::format::quoted(option));
+        let line = format!("let {variable} = arg({}, {default}, {help});", quoted(option));
         self.translator.declare(&variable, line);
         Ok(Code::tight(variable, kind))
     }

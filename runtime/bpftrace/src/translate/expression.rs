@@ -5,6 +5,7 @@ use super::handler::{Handler, Variable, refused};
 use super::{Coded, Refused};
 use crate::facts::{self, Kind};
 use crate::names;
+use crate::quoted::quoted;
 use crate::target::Event;
 use crate::tree::{Binary, Expr, ExprKind, Span, Unary};
 
@@ -71,7 +72,7 @@ impl Handler<'_, '_> {
     pub(super) fn value(&mut self, it: &Expr) -> Coded<Code> {
         match &it.kind {
             ExprKind::Int(number) => Ok(self.integer(*number, it)),
-            ExprKind::Text(text) => Ok(Code::tight(super::format::quoted(text), Kind::Name)),
+            ExprKind::Text(text) => Ok(Code::tight(quoted(text), Kind::Name)),
             ExprKind::Variable(name) => self.variable(name, &it.span),
             ExprKind::Positional(number) => {
                 let is_text = self.translator.facts.text_parameters.contains(number);
@@ -425,12 +426,12 @@ impl Handler<'_, '_> {
         let code = self.value(text)?;
         Ok(match literal.get(..length) {
             Some(beginning) => {
-                let text = format!("{}.starts_with({})", code.at_least(TIGHTEST), super::format::quoted(beginning));
+                let text = format!("{}.starts_with({})", code.at_least(TIGHTEST), quoted(beginning));
                 Code::tight(text, Kind::Bool)
             }
             None => {
                 let text = code.at_least(rhai_level(Binary::Equal) + 1);
-                test(true, &text, &super::format::quoted(literal))
+                test(true, &text, &quoted(literal))
             }
         })
     }

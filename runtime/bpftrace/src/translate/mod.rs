@@ -10,9 +10,8 @@ use crate::layout::{self, Piece};
 use crate::names::{self, Named, Names};
 use crate::scanner::Comment;
 use crate::target::{Event, Target};
+use crate::translation::{Translation, Untranslated, position};
 use crate::tree::{Item, Other, Probe, Program, Span};
-use crate::{Translation, Untranslated};
-pub(crate) use format::{quoted, within_backticks};
 use handler::Handler;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -335,7 +334,7 @@ impl<'t> Translator<'t> {
     }
 
     fn note(&mut self, what: String, refused: Refused) {
-        let (line, column) = crate::position(self.text, refused.span.start);
+        let (line, column) = position(self.text, refused.span.start);
         self.untranslated.push(Untranslated { line, column, what, because: refused.because });
     }
 
