@@ -514,7 +514,7 @@ fn refused_uprobe(file: &Path, pid: Option<u32>, error: io::Error) -> AttachErro
     match (error.raw_os_error(), pid) {
         (Some(libc::ESRCH), Some(pid)) => AttachError::NoSuchProcess(pid),
         (Some(libc::EINVAL), _) if !has_uprobe_multi() => AttachError::OldKernel { release: linux_release() },
-        (Some(trial::ENOTSUPP), _) => {
+        (Some(sys::ENOTSUPP), _) => {
             AttachError::Unsteppable { file: file.to_path_buf(), functions: "a function".into() }
         }
         // Source: `uprobe_register` in `kernel/events/uprobes.c`, which keeps one counter for a place.
@@ -571,27 +571,6 @@ pub(crate) fn has_uprobe_multi() -> bool {
 pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|it: char| !it.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// Returns the most telling of several files' errors: a file without such a function says more than
-/// one that could not be read.
-pub(crate) fn most_telling(mut errors: Vec<AttachError>) -> Option<AttachError> {
-    let rank = |it: &AttachError| match it {
-        AttachError::OldKernel { .. } => 0,
-        AttachError::Refused { .. } => 1,
-        AttachError::Indirect { .. }
-        | AttachError::Unsteppable { .. }
-        | AttachError::NoReturns { .. }
-        | AttachError::InsideInstruction { .. }
-        | AttachError::Undecodable { .. } => 2,
-        AttachError::BrokenUsdt { .. }
-        | AttachError::SeveralProviders { .. }
-        | AttachError::UnreadableArgument { .. } => 2,
-        AttachError::NoSuchFunction { near, .. } | AttachError::NoSuchUsdt { near, .. } => 4 - near.len().min(1),
-        _ => 5,
-    };
-    errors.sort_by_key(rank);
-    errors.into_iter().next()
 }
 
 /// Processes that currently have links.

@@ -4,9 +4,8 @@
 //! namespace from /proc, and the offset of one field of `task_struct` and the sizes of C's types from Linux's type
 //! information (BTF).
 
-use crate::attach;
 use crate::btf::{self, Integer};
-use crate::error::AttachError;
+use crate::error::{AttachError, most_telling};
 use crate::pid_namespace;
 use crate::resolve::{self, Candidate, Place};
 use crate::scope::Scope;
@@ -22,8 +21,6 @@ use xputrace_model::catalog::{Catalog, ReturnType, TracepointField, TracepointFi
 use xputrace_model::diagnostic;
 use xputrace_model::plan::UsdtPattern;
 
-/// Inode of the initial pid namespace. Source: `PROC_PID_INIT_INO` in `include/linux/proc_ns.h`.
-pub(crate) const INITIAL_PID_NAMESPACE: u64 = 4_026_531_836;
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const NEAR_NAMES: usize = 3;
 /// Size of a system call's argument in the record of its tracepoint.
@@ -157,7 +154,7 @@ impl Catalog for LiveCatalog {
 
     fn usdt(&self, object: &str, pattern: &UsdtPattern) -> Result<(), String> {
         let found = self.usdt_places(object, pattern);
-        match attach::most_telling(found.errors.clone()) {
+        match most_telling(found.errors.clone()) {
             Some(error) if found.files.is_empty() => Err(error.to_string()),
             _ => Ok(()),
         }

@@ -146,6 +146,27 @@ impl AttachError {
     }
 }
 
+/// Returns the most telling of several files' errors: a file without such a function says more than
+/// one that could not be read.
+pub(crate) fn most_telling(mut errors: Vec<AttachError>) -> Option<AttachError> {
+    let rank = |it: &AttachError| match it {
+        AttachError::OldKernel { .. } => 0,
+        AttachError::Refused { .. } => 1,
+        AttachError::Indirect { .. }
+        | AttachError::Unsteppable { .. }
+        | AttachError::NoReturns { .. }
+        | AttachError::InsideInstruction { .. }
+        | AttachError::Undecodable { .. } => 2,
+        AttachError::BrokenUsdt { .. }
+        | AttachError::SeveralProviders { .. }
+        | AttachError::UnreadableArgument { .. } => 2,
+        AttachError::NoSuchFunction { near, .. } | AttachError::NoSuchUsdt { near, .. } => 4 - near.len().min(1),
+        _ => 5,
+    };
+    errors.sort_by_key(rank);
+    errors.into_iter().next()
+}
+
 fn advice(reason: &io::Error) -> &'static str {
     match reason.raw_os_error() {
         Some(libc::E2BIG) => {

@@ -4,7 +4,6 @@ use crate::cpus;
 use crate::error::Error;
 use crate::modify::{Atomics, Modifier};
 use crate::sys;
-use crate::trial::ENOTSUPP;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -113,7 +112,7 @@ impl MapHandle {
         let fd = self.fd();
         match self.read_batches(fd.as_fd(), f) {
             // Linux answers the second for maps of stacks (`include/linux/errno.h`).
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | ENOTSUPP)) => {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | sys::ENOTSUPP)) => {
                 self.read_one_by_one(fd.as_fd(), f)
             }
             answer => answer,

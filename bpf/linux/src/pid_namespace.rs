@@ -1,7 +1,6 @@
 //! Our pid namespace, and where Linux keeps the ids that tasks of namespaces within it have there.
 
 use crate::btf;
-use crate::catalog::INITIAL_PID_NAMESPACE;
 use crate::map::MapHandle;
 use crate::sys;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -9,6 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use xputrace_bytecode::insn::{Alu, Cond, Size};
 use xputrace_bytecode::probe::{IdsWithin, PidNamespace};
 use xputrace_bytecode::{Assembler, BpfMapId, MapKind, MapSpec, Reg, helper};
+
+/// Inode of the initial pid namespace. Source: `PROC_PID_INIT_INO` in `include/linux/proc_ns.h`.
+const INITIAL_PID_NAMESPACE: u64 = 4_026_531_836;
 
 /// Returns our pid namespace; `None` if it is the initial one.
 pub(crate) fn own() -> Option<PidNamespace> {

@@ -5,7 +5,7 @@
 
 use crate::attach::{self, Alive, FunctionProbe, Known, ProbedFile, Programs, Sampler, Sought, TracepointLink};
 use crate::compiled::Compiled;
-use crate::error::AttachError;
+use crate::error::{AttachError, most_telling};
 use crate::links::Links;
 use crate::proc_maps::{self, FileMapping, View};
 use crate::reach;
@@ -375,7 +375,7 @@ impl Probes {
                 Err(error) => errors.push(error),
             }
         }
-        match (self.functions[index].files.is_empty(), attach::most_telling(errors)) {
+        match (self.functions[index].files.is_empty(), most_telling(errors)) {
             (false, _) => self.functions[index].attached(),
             (true, Some(error)) => Outcome::Failed(error),
             (true, None) => Outcome::Pending,

@@ -6,7 +6,7 @@
 
 use crate::code::{self, Misplaced};
 use crate::elf::{Elf, Function, LONGEST_INSTRUCTION};
-use crate::error::AttachError;
+use crate::error::{AttachError, most_telling};
 use crate::first_insn::{self, Answer, Step};
 use crate::proc_maps::{self, View};
 use crate::return_type;
@@ -274,7 +274,7 @@ pub(crate) fn refusal<'a>(
             Err(error) => errors.push(error),
         }
     }
-    crate::attach::most_telling(errors)
+    most_telling(errors)
 }
 
 /// Functions by whether their names lead to code.

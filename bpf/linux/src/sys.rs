@@ -17,6 +17,9 @@ const BPF_PERF_EVENT: u32 = 41;
 const BPF_TRACE_UPROBE_MULTI: u32 = 48;
 /// `BPF_F_UPROBE_MULTI_RETURN`: attach to the functions' returns.
 const UPROBE_MULTI_RETURN: u32 = 1;
+/// Linux's own error for what it doesn't support, as stepping over some instructions; it has no name in user space.
+/// Source: `include/linux/errno.h`.
+pub(crate) const ENOTSUPP: i32 = 524;
 
 /// Converts the answer of a call that returns a descriptor or a negative errno.
 fn owned(answer: i32) -> io::Result<OwnedFd> {

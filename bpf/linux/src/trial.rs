@@ -19,9 +19,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use xputrace_boundary::read;
 
-/// Linux's own error for an instruction that it cannot step over; it has no name in user space.
-/// Source: `include/linux/errno.h`.
-pub(crate) const ENOTSUPP: i32 = 524;
 /// How long to search for the refused places. Each refusal takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -46,7 +43,7 @@ pub(crate) fn run(program: BorrowedFd<'_>, path: &Path, offsets: &[u64]) -> Verd
     while let Some(group) = groups.pop() {
         match link(program, path, group) {
             Ok(link) => taken.push(link),
-            Err(error) if error.raw_os_error() != Some(ENOTSUPP) => {}
+            Err(error) if error.raw_os_error() != Some(sys::ENOTSUPP) => {}
             Err(_) if group.len() == 1 => verdict.refused.extend(group),
             Err(_) if Instant::now() > give_up => verdict.unknown.extend(group),
             Err(_) => {
