@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::abi::{self, kind};
 use crate::callback;
-use crate::device;
+use crate::contexts;
 use crate::faults::faults;
 use crate::forks;
 use crate::users::{MOST_USERS, UserId};
@@ -126,7 +126,7 @@ impl User {
     }
 
     fn filled(&'static self, buffers: Vec<Buffer>) -> Vec<Filled> {
-        let context = device::primary_handle(0);
+        let context = contexts::primary_handle(0);
         let filled = |b: Buffer| Filled { user: self, context, memory: b.memory, size: b.size, used: b.used };
         buffers.into_iter().map(filled).collect()
     }
@@ -551,7 +551,7 @@ impl Worker {
         let mut queue = self.lock();
         queue.due.extend(filled.into_iter().map(|filled| (when, filled)));
         if !queue.started {
-            queue.started = crate::stream::spawn("softgpu-cupti", move || self.run());
+            queue.started = crate::threads::spawn("softgpu-cupti", move || self.run());
         }
         self.changed.notify_all();
     }

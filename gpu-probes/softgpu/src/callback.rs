@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, O
 
 use crate::abi::{Api, CallbackData, CuResult, Handle, ResourceData, Status, error, kind};
 use crate::activity;
-use crate::device;
+use crate::contexts;
 use crate::faults::{explain, faults};
 use crate::forks::{self, say};
 use crate::users::{MOST_USERS, UserId};
@@ -196,7 +196,7 @@ fn fire_call(domain: u32, id: u32, event: &mut CallbackData) {
         say(format_args!("kinds were enabled before any callback, in a context that existed: CUPTI 13.0 crashes here"));
         std::process::abort();
     }
-    (event.context, event.context_uid) = device::current_ids();
+    (event.context, event.context_uid) = contexts::current_ids();
     event.correlation_id = correlation();
     for subscription in SUBSCRIPTIONS.iter().filter(|it| it.is_enabled(domain, id)) {
         subscription.fire(domain, id, (&raw const *event).cast());
@@ -205,7 +205,7 @@ fn fire_call(domain: u32, id: u32, event: &mut CallbackData) {
 
 /// Tells the subscribers that enabled this callback about a resource of the current context.
 pub(crate) fn resource(id: u32, resource_handle: usize, descriptor: *const c_void) {
-    resource_of(device::current_handle(), id, resource_handle, descriptor);
+    resource_of(contexts::current_handle(), id, resource_handle, descriptor);
 }
 
 /// Tells the subscribers that enabled this callback about a resource of a context, or the context itself.
@@ -324,7 +324,7 @@ fn see_contexts(how: u8) {
 
 /// A kind of activity was enabled.
 pub(crate) fn on_kind_enabled() {
-    see_contexts(if device::has_contexts() { MISSED } else { KNOWN });
+    see_contexts(if contexts::has_contexts() { MISSED } else { KNOWN });
 }
 
 /// Forgets that contexts were missed; those that are known stay so.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use crate::abi::{Copy3D, Handle, Memcpy6, MemcpyPtoP4, Status, error, kind, memory_kind};
 use crate::activity::{self, Ticket};
 use crate::callback;
-use crate::device::{self, MEMORY};
+use crate::contexts;
+use crate::device;
 use crate::faults::faults;
+use crate::memory::MEMORY;
 use crate::operation::{self, Operation, Place};
 use crate::stream::Stream;
 
@@ -141,7 +143,7 @@ impl Copy {
     /// Copies bytes from one context's device to another's. On one device it is as any other copy there, as it was seen
     /// with CUPTI 13.0 on an H200.
     pub(crate) fn between(to: (usize, Handle), from: (usize, Handle), bytes: usize) -> Result<Self, i32> {
-        let device_of = |it| device::CONTEXTS.find(it).map(|it| it.device).map_err(|_| error::INVALID_CONTEXT);
+        let device_of = |it| contexts::CONTEXTS.find(it).map(|it| it.device).map_err(|_| error::INVALID_CONTEXT);
         let devices = [device_of(from.1)?, device_of(to.1)?];
         if devices[0] == devices[1] {
             return Copy::flat(to.0, from.0, bytes, Direction::DeviceToDevice);

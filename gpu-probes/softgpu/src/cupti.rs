@@ -9,7 +9,8 @@ use crate::activity::{
     TimestampFunction,
 };
 use crate::callback::{self, CallbackFunction};
-use crate::device::{self, CONTEXTS};
+use crate::contexts::{self, CONTEXTS};
+use crate::device;
 use crate::faults::{explain, faults};
 use crate::graph::{self, EXECS, GRAPHS};
 use crate::names;
@@ -84,7 +85,7 @@ cupti! {
         put(text, names::result(result as u32).ok_or(INVALID_PARAMETER)?.as_ptr())
     }
     fn cuptiGetDeviceId(context: Handle, deviceId: *mut u32) {
-        let handle = if context == 0 { device::current_handle() } else { context };
+        let handle = if context == 0 { contexts::current_handle() } else { context };
         put(deviceId, CONTEXTS.get(handle).ok_or(INVALID_CONTEXT)?.device as u32)
     }
     fn cuptiGetContextId(context: Handle, contextId: *mut u32) {

@@ -12,11 +12,14 @@ use crate::abi::{
 };
 use crate::activity;
 use crate::callback::{self, DRIVER, calls, text};
+use crate::capture::Capture;
+use crate::contexts::{self, CONTEXTS};
 use crate::copy::{self, Copy, Direction};
-use crate::device::{self, CONTEXTS, EVENTS, FUNCTIONS, MEMORY, MODULES, STREAMS};
+use crate::device::{self, EVENTS, FUNCTIONS, MODULES, STREAMS};
 use crate::devices;
-use crate::graph::{self, Capture, EXECS, GRAPHS, Node};
+use crate::graph::{self, EXECS, GRAPHS, Node};
 use crate::kernel::{self, Request, symbol};
+use crate::memory::{self, MEMORY};
 use crate::operation::{self, Operation, Set};
 use crate::stream::Stream;
 use crate::unified;
@@ -45,11 +48,11 @@ calls! { DRIVER, TABLE;
     2 fn cuDriverGetVersion(driverVersion: *mut c_int) { put(driverVersion, VERSION) }
 
     3 fn cuDeviceGet(device: *mut c_int, ordinal: c_int) {
-        device::require_initialized()?;
+        contexts::require_initialized()?;
         check_device(ordinal)?;
         put(device, ordinal)
     }
-    4 fn cuDeviceGetCount(count: *mut c_int) { device::require_initialized()?; put(count, devices::count() as c_int) }
+    4 fn cuDeviceGetCount(count: *mut c_int) { contexts::require_initialized()?; put(count, devices::count() as c_int) }
     5 fn cuDeviceGetName(name: *mut c_char, len: c_int, dev: c_int) {
         check_device(dev)?;
         copy_text(name, len as usize, crate::DEVICE_NAME)
@@ -58,20 +61,20 @@ calls! { DRIVER, TABLE;
         check_device(dev)?;
         put(pi, attribute(attrib))
     }
-    259 fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: c_int) { check_device(dev)?; put(bytes, device::TOTAL_MEMORY) }
+    259 fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: c_int) { check_device(dev)?; put(bytes, memory::TOTAL_MEMORY) }
     482 fn cuDeviceGetUuid(uuid: *mut [u8; 16], dev: c_int) { check_device(dev)?; put(uuid, devices::uuid(dev)) }
     647 fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], dev: c_int) { check_device(dev)?; put(uuid, devices::uuid(dev)) }
 
     386 fn cuDevicePrimaryCtxRetain(pctx: *mut Handle, dev: c_int) {
-        device::require_initialized()?;
+        contexts::require_initialized()?;
         check_device(dev)?;
         put(pctx, device::retain_primary(dev))
     }
-    544 fn cuDevicePrimaryCtxRelease_v2(dev: c_int) { check_device(dev)?; device::release_primary(dev) }
+    544 fn cuDevicePrimaryCtxRelease_v2(dev: c_int) { check_device(dev)?; contexts::release_primary(dev) }
     392 fn cuDevicePrimaryCtxGetState(dev: c_int, flags: *mut c_uint, active: *mut c_int) {
         check_device(dev)?;
         put(flags, 0)?;
-        put(active, c_int::from(device::primary_is_active(dev)))
+        put(active, c_int::from(contexts::primary_is_active(dev)))
     }
     546 fn cuDevicePrimaryCtxSetFlags_v2(dev: c_int, flags: c_uint) { let _ = flags; check_device(dev) }
     235 fn cuCtxCreate_v2(pctx: *mut Handle, flags: c_uint, dev: c_int) { let _ = flags; create_context(pctx, dev) }
@@ -80,46 +83,46 @@ calls! { DRIVER, TABLE;
         create_context(pctx, dev)
     }
     322 fn cuCtxDestroy_v2(ctx: Handle) { device::destroy_context(ctx) }
-    303 fn cuCtxSetCurrent(ctx: Handle) { device::require_initialized()?; device::set_current(ctx) }
-    304 fn cuCtxGetCurrent(pctx: *mut Handle) { device::require_initialized()?; put(pctx, device::current_handle()) }
-    323 fn cuCtxPushCurrent_v2(ctx: Handle) { device::push_current(ctx) }
+    303 fn cuCtxSetCurrent(ctx: Handle) { contexts::require_initialized()?; contexts::set_current(ctx) }
+    304 fn cuCtxGetCurrent(pctx: *mut Handle) { contexts::require_initialized()?; put(pctx, contexts::current_handle()) }
+    323 fn cuCtxPushCurrent_v2(ctx: Handle) { contexts::push_current(ctx) }
     324 fn cuCtxPopCurrent_v2(pctx: *mut Handle) {
-        let popped = device::pop_current()?;
+        let popped = contexts::pop_current()?;
         if pctx.is_null() { Ok(()) } else { put(pctx, popped) }
     }
-    16 fn cuCtxGetDevice(device: *mut c_int) { put(device, device::current()?.device) }
+    16 fn cuCtxGetDevice(device: *mut c_int) { put(device, contexts::current()?.device) }
     296 fn cuCtxGetApiVersion(ctx: Handle, version: *mut c_uint) { let _ = ctx; put(version, VERSION as c_uint) }
     695 fn cuCtxGetId(ctx: Handle, ctxId: *mut u64) {
-        let handle = if ctx == 0 { device::current_handle() } else { ctx };
+        let handle = if ctx == 0 { contexts::current_handle() } else { ctx };
         put(ctxId, u64::from(CONTEXTS.find(handle).map_err(|_| error::INVALID_CONTEXT)?.uid))
     }
-    391 fn cuCtxGetFlags(flags: *mut c_uint) { device::current()?; put(flags, 0) }
-    705 fn cuCtxSetFlags(flags: c_uint) { let _ = flags; device::current().map(drop) }
+    391 fn cuCtxGetFlags(flags: *mut c_uint) { contexts::current()?; put(flags, 0) }
+    705 fn cuCtxSetFlags(flags: c_uint) { let _ = flags; contexts::current().map(drop) }
     370 fn cuCtxGetStreamPriorityRange(leastPriority: *mut c_int, greatestPriority: *mut c_int) {
         put(leastPriority, 0)?;
         put(greatestPriority, -5)
     }
     // There is nothing to switch: a tool may act on the calls.
-    308 fn cuProfilerStart() { device::current().map(drop) }
-    309 fn cuProfilerStop() { device::current().map(drop) }
+    308 fn cuProfilerStart() { contexts::current().map(drop) }
+    309 fn cuProfilerStop() { contexts::current().map(drop) }
     17 fn cuCtxSynchronize() { synchronize_context(0) }
     800 fn cuCtxSynchronize_v2(ctx: Handle) { synchronize_context(ctx) }
 
     19 fn cuModuleLoadData(module: *mut Handle, image: *const c_void) {
-        device::current()?;
+        contexts::current()?;
         put(module, device::load_module(image)?)
     }
     20 fn cuModuleLoadDataEx(module: *mut Handle, image: *const c_void, numOptions: c_uint, options: *mut c_int, optionValues: *mut *mut c_void) {
         let _ = (numOptions, options, optionValues);
-        device::current()?;
+        contexts::current()?;
         put(module, device::load_module(image)?)
     }
     21 fn cuModuleLoadFatBinary(module: *mut Handle, fatCubin: *const c_void) {
-        device::current()?;
+        contexts::current()?;
         put(module, device::load_module(fatCubin)?)
     }
     18 fn cuModuleLoad(module: *mut Handle, fname: *const c_char) {
-        device::current()?;
+        contexts::current()?;
         let bytes = std::fs::read(text(fname)).map_err(|_| error::FILE_NOT_FOUND)?;
         let image = terminated(bytes);
         put(module, device::load_module(image.as_ptr().cast())?)
@@ -135,7 +138,7 @@ calls! { DRIVER, TABLE;
     }
     678 fn cuLibraryLoadData(library: *mut Handle, code: *const c_void, jitOptions: *mut c_int, jitOptionsValues: *mut *mut c_void, numJitOptions: c_uint, libraryOptions: *mut c_int, libraryOptionValues: *mut *mut c_void, numLibraryOptions: c_uint) {
         let _ = (jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
-        device::require_initialized()?;
+        contexts::require_initialized()?;
         put(library, device::load_module(code)?)
     }
     680 fn cuLibraryUnload(library: Handle) { device::unload_module(library) }
@@ -162,27 +165,27 @@ calls! { DRIVER, TABLE;
     }
 
     242 fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
-        device::current()?;
-        put(free, device::TOTAL_MEMORY - MEMORY.used())?;
-        put(total, device::TOTAL_MEMORY)
+        contexts::current()?;
+        put(free, memory::TOTAL_MEMORY - MEMORY.used())?;
+        put(total, memory::TOTAL_MEMORY)
     }
-    243 fn cuMemAlloc_v2(dptr: *mut DevicePtr, bytesize: usize) { device::current()?; allocate(dptr, bytesize, None) }
+    243 fn cuMemAlloc_v2(dptr: *mut DevicePtr, bytesize: usize) { contexts::current()?; allocate(dptr, bytesize, None) }
     244 fn cuMemAllocPitch_v2(dptr: *mut DevicePtr, pPitch: *mut usize, WidthInBytes: usize, Height: usize, ElementSizeBytes: c_uint) {
         let _ = ElementSizeBytes;
-        device::current()?;
+        contexts::current()?;
         let pitch = WidthInBytes.checked_next_multiple_of(PITCH).ok_or(error::INVALID_VALUE)?;
         put(pPitch, pitch)?;
         allocate(dptr, pitch.checked_mul(Height).ok_or(error::OUT_OF_MEMORY)?, None)
     }
     371 fn cuMemAllocManaged(dptr: *mut DevicePtr, bytesize: usize, flags: c_uint) {
         let _ = flags;
-        device::current()?;
+        contexts::current()?;
         let address = MEMORY.allocate_managed(bytesize)?;
         record_memory(ALLOCATION, address, bytesize, None);
         put(dptr, address)
     }
     245 fn cuMemFree_v2(dptr: DevicePtr) {
-        device::synchronize(device::current()?.uid)?;
+        device::synchronize(contexts::current()?.uid)?;
         release(dptr, None)
     }
     598 fn cuMemAllocAsync(dptr: *mut DevicePtr, bytesize: usize, hStream: Handle) {
@@ -215,13 +218,13 @@ calls! { DRIVER, TABLE;
     38 fn cuMemFreeHost(p: usize) { MEMORY.free_pinned(p) }
     379 fn cuMemHostRegister_v2(p: usize, bytesize: usize, Flags: c_uint) {
         let _ = Flags;
-        device::current()?;
+        contexts::current()?;
         MEMORY.register(p, bytesize)
     }
     302 fn cuMemHostUnregister(p: usize) { MEMORY.unregister(p) }
     549 fn cuMemCreate(handle: *mut u64, size: usize, prop: *const c_void, flags: u64) {
         let _ = (prop, flags);
-        device::current()?;
+        contexts::current()?;
         put(handle, MEMORY.create(size)? as u64)
     }
     550 fn cuMemRelease(handle: u64) { MEMORY.release(handle as usize) }
@@ -321,11 +324,11 @@ calls! { DRIVER, TABLE;
     434 fn cuStreamGetPriority_ptsz(hStream: Handle, priority: *mut c_int) { put(priority, device::stream(hStream, true)?.priority) }
     369 fn cuStreamGetFlags(hStream: Handle, flags: *mut c_uint) { put(flags, device::stream(hStream, false)?.flags) }
     693 fn cuStreamGetId(hStream: Handle, streamId: *mut u64) { put(streamId, u64::from(device::stream(hStream, false)?.id)) }
-    483 fn cuStreamGetCtx(hStream: Handle, pctx: *mut Handle) { device::stream(hStream, false)?; put(pctx, device::current_handle()) }
+    483 fn cuStreamGetCtx(hStream: Handle, pctx: *mut Handle) { device::stream(hStream, false)?; put(pctx, contexts::current_handle()) }
     527 fn cuLaunchHostFunc(hStream: Handle, f: HostFunction, userData: *mut c_void) { host(&device::stream(hStream, false)?, f, userData) }
     528 fn cuLaunchHostFunc_ptsz(hStream: Handle, f: HostFunction, userData: *mut c_void) { host(&device::stream(hStream, true)?, f, userData) }
 
-    118 fn cuEventCreate(phEvent: *mut Handle, Flags: c_uint) { device::current()?; put(phEvent, device::create_event(Flags)) }
+    118 fn cuEventCreate(phEvent: *mut Handle, Flags: c_uint) { contexts::current()?; put(phEvent, device::create_event(Flags)) }
     325 fn cuEventDestroy_v2(hEvent: Handle) { EVENTS.remove(hEvent).map(drop) }
     119 fn cuEventRecord(hEvent: Handle, hStream: Handle) { EVENTS.find(hEvent)?.record(&device::stream(hStream, false)?); Ok(()) }
     441 fn cuEventRecord_ptsz(hEvent: Handle, hStream: Handle) { EVENTS.find(hEvent)?.record(&device::stream(hStream, true)?); Ok(()) }
@@ -576,10 +579,10 @@ fn terminated(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 unsafe fn create_context(pctx: *mut Handle, dev: c_int) -> Status {
-    device::require_initialized()?;
+    contexts::require_initialized()?;
     check_device(dev)?;
     let context = device::create_context(dev);
-    device::push_current(context)?;
+    contexts::push_current(context)?;
     device::announce_context(context);
     // SAFETY: the caller's contract.
     unsafe { put(pctx, context) }
@@ -717,13 +720,13 @@ fn synchronize_stream(stream: &Arc<Stream>) -> Status {
 
 fn synchronize_context(context: Handle) -> Status {
     let context =
-        if context == 0 { device::current()? } else { CONTEXTS.find(context).map_err(|_| error::INVALID_CONTEXT)? };
+        if context == 0 { contexts::current()? } else { CONTEXTS.find(context).map_err(|_| error::INVALID_CONTEXT)? };
     waiting(CONTEXT_SYNCHRONIZE, context.uid, NONE, NONE, || device::synchronize(context.uid))
 }
 
 fn synchronize_event(event: Handle) -> Status {
     let event = EVENTS.find(event)?;
-    let (_, context) = device::current_ids();
+    let (_, context) = contexts::current_ids();
     waiting(EVENT_SYNCHRONIZE, context, NONE, event.id, || {
         if let Some(mark) = event.recorded().mark {
             mark.wait();
@@ -737,7 +740,7 @@ fn waiting(sync_type: u32, context_id: u32, stream_id: u32, event_id: u32, wait:
     let start = activity::stamp(UserId::GLOBAL);
     let result = wait();
     if sync_type != EVENT_SYNCHRONIZE {
-        unified::touched_by_cpu(device::current().map_or(0, |it| it.device));
+        unified::touched_by_cpu(contexts::current().map_or(0, |it| it.device));
     }
     if activity::enabled(kind::SYNCHRONIZATION) {
         let record = Synchronization2 {
@@ -841,7 +844,7 @@ fn record_memory(operation: u32, address: usize, bytes: usize, stream: Option<&S
     if !activity::enabled(kind::MEMORY2) {
         return;
     }
-    let (_, context_id) = device::current_ids();
+    let (_, context_id) = contexts::current_ids();
     let record = Memory4 {
         kind: kind::MEMORY2,
         operation,
@@ -852,7 +855,7 @@ fn record_memory(operation: u32, address: usize, bytes: usize, stream: Option<&S
         timestamp: activity::stamp(UserId::GLOBAL),
         pc: 0,
         process_id: std::process::id(),
-        device_id: device::current().map_or(0, |it| it.device as u32),
+        device_id: contexts::current().map_or(0, |it| it.device as u32),
         context_id,
         stream_id: stream.map_or(NONE, |stream| stream.id),
         name: std::ptr::null(),

@@ -6,19 +6,21 @@
 //! As on a GPU, CUPTI tells of every node that is made or copied, those of child graphs too. The tasks that a child
 //! graph's nodes become have numbers of their own, of which it does not tell (seen with 13.0).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{GraphData, Handle, error, kind};
 use crate::activity;
 use crate::callback;
-use crate::device::{self, Registry};
+use crate::capture::Capture;
 use crate::forks::say;
 use crate::kernel::Launch;
 use crate::operation::Operation;
+use crate::registry::{HANDLES, Registry};
 
 pub(crate) static GRAPHS: Registry<Graph> = Registry::new();
 pub(crate) static EXECS: Registry<Exec> = Registry::new();
+static NEXT_GRAPH: AtomicU32 = AtomicU32::new(1);
 
 // `CUpti_CallbackIdResource`.
 const GRAPH_CREATED: u32 = 9;
@@ -37,14 +39,6 @@ const TOPOLOGY_CHANGED: u32 = 2;
 const NODE_TYPE_CHANGED: u32 = 3;
 /// A node's handle is its graph's handle, shifted by this many bits, plus the node's number.
 const NODE_BITS: u32 = 24;
-
-/// A graph under construction, shared by the streams that joined the capture.
-pub(crate) struct Capture {
-    pub(crate) graph: Handle,
-    pub(crate) id: u64,
-    /// Whether a call that cannot be captured has ended it.
-    is_invalid: AtomicBool,
-}
 
 /// A graph.
 pub(crate) struct Graph {
@@ -97,7 +91,7 @@ impl Node {
 
 impl Graph {
     fn new(nodes: Vec<Node>) -> Self {
-        Self { id: device::next_graph_id(), nodes: Mutex::new(nodes) }
+        Self { id: next_id(), nodes: Mutex::new(nodes) }
     }
 
     pub(crate) fn nodes(&self) -> MutexGuard<'_, Vec<Node>> {
@@ -142,26 +136,25 @@ impl Capture {
     pub(crate) fn begin() -> Arc<Self> {
         let graph = create();
         let id = GRAPHS.get(graph).map_or(0, |it| it.id.into());
-        Arc::new(Self { graph, id, is_invalid: AtomicBool::new(false) })
+        Arc::new(Self::of(graph, id))
     }
 
     pub(crate) fn add(&self, operation: Operation) {
         let _ = add(self.graph, Node::Operation(operation));
     }
 
-    /// Ends it without a graph.
-    pub(crate) fn invalidate(&self) {
-        self.is_invalid.store(true, Ordering::Relaxed);
-    }
-
     /// Returns the finished graph.
     pub(crate) fn end(&self) -> Result<Handle, i32> {
-        if self.is_invalid.load(Ordering::Relaxed) {
+        if self.is_invalid() {
             let _ = destroy(self.graph);
             return Err(error::STREAM_CAPTURE_INVALIDATED);
         }
         Ok(self.graph)
     }
+}
+
+fn next_id() -> u32 {
+    NEXT_GRAPH.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Creates an empty graph.
@@ -245,7 +238,7 @@ pub(crate) fn clone(handle: Handle) -> Result<Handle, i32> {
 pub(crate) fn instantiate(handle: Handle) -> Result<Handle, i32> {
     let nodes = GRAPHS.find(handle)?.nodes().clone();
     let exec = Arc::new(Exec {
-        id: device::next_graph_id(),
+        id: next_id(),
         graph: handle,
         shape: shape(&nodes)?,
         tasks: Mutex::default(),
@@ -362,11 +355,11 @@ pub(crate) fn node_id(node: Handle) -> Option<u64> {
 
 /// Returns the `CUgraphNode` at `index`.
 pub(crate) fn node_handle(graph: Handle, index: usize) -> Handle {
-    (graph & !device::HANDLES) << NODE_BITS | (index + 1)
+    (graph & !HANDLES) << NODE_BITS | (index + 1)
 }
 
 fn graph_of(node: Handle) -> Handle {
-    device::HANDLES | node >> NODE_BITS
+    HANDLES | node >> NODE_BITS
 }
 
 /// Returns a node's number within its graph.

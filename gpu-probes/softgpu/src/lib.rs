@@ -58,7 +58,9 @@
 mod abi;
 mod activity;
 mod callback;
+mod capture;
 mod context_switch;
+mod contexts;
 mod copy;
 pub mod cupti;
 mod device;
@@ -69,10 +71,13 @@ mod forks;
 mod graph;
 mod install;
 mod kernel;
+mod memory;
 mod names;
 mod operation;
+mod registry;
 pub mod runtime;
 mod stream;
+mod threads;
 mod unified;
 mod users;
 

@@ -6,9 +6,10 @@ use crate::abi::{GraphTrace2, Memset4, error, kind};
 use crate::activity::{self, Moment, Ticket};
 use crate::context_switch;
 use crate::copy::Copy;
-use crate::device::{self, MEMORY};
+use crate::device;
 use crate::graph::Exec;
 use crate::kernel::Launch;
+use crate::memory::MEMORY;
 use crate::stream::{Mark, Stream};
 use crate::unified;
 

@@ -14,11 +14,13 @@ use crate::abi::{
     KernelNodeParams, Memcpy3DParms, MemsetNodeParams, PitchedPtr, Status, error,
 };
 use crate::callback::{RUNTIME, calls, text};
-use crate::device::{self, MEMORY};
+use crate::contexts;
+use crate::device;
 use crate::devices;
 use crate::driver;
 use crate::forks;
 use crate::kernel::symbol;
+use crate::memory::{self, MEMORY};
 
 thread_local! {
     static LAST_ERROR: Cell<c_int> = const { Cell::new(0) };
@@ -147,7 +149,7 @@ calls! { RUNTIME, TABLE;
     352 fn cudaGraphAddMemcpyNode1D(pGraphNode: *mut Handle, graph: Handle, pDependencies: *const Handle, numDependencies: usize, dst: usize, src: usize, count: usize, kind: c_int) {
         start()?;
         let copy = CuMemcpy3D::from(CuMemcpy2D::of((dst, count), (src, count), (count, 1), kind));
-        done(driver::cuGraphAddMemcpyNode(pGraphNode, graph, pDependencies, numDependencies, &copy, device::current_handle()))
+        done(driver::cuGraphAddMemcpyNode(pGraphNode, graph, pDependencies, numDependencies, &copy, contexts::current_handle()))
     }
     289 fn cudaGraphAddKernelNode(pGraphNode: *mut Handle, graph: Handle, pDependencies: *const Handle, numDependencies: usize, pNodeParams: *const KernelNodeParams) {
         start()?;
@@ -157,7 +159,7 @@ calls! { RUNTIME, TABLE;
     326 fn cudaGraphExecKernelNodeSetParams(hGraphExec: Handle, node: Handle, pNodeParams: *const KernelNodeParams) { start()?; done(driver::cuGraphExecKernelNodeSetParams_v2(hGraphExec, node, &kernel_params(pNodeParams)?)) }
     293 fn cudaGraphAddMemsetNode(pGraphNode: *mut Handle, graph: Handle, pDependencies: *const Handle, numDependencies: usize, pMemsetParams: *const MemsetNodeParams) {
         start()?;
-        done(driver::cuGraphAddMemsetNode(pGraphNode, graph, pDependencies, numDependencies, pMemsetParams, device::current_handle()))
+        done(driver::cuGraphAddMemsetNode(pGraphNode, graph, pDependencies, numDependencies, pMemsetParams, contexts::current_handle()))
     }
     296 fn cudaGraphAddHostNode(pGraphNode: *mut Handle, graph: Handle, pDependencies: *const Handle, numDependencies: usize, pNodeParams: *const HostNodeParams) { start()?; done(driver::cuGraphAddHostNode(pGraphNode, graph, pDependencies, numDependencies, pNodeParams)) }
     300 fn cudaGraphAddEmptyNode(pGraphNode: *mut Handle, graph: Handle, pDependencies: *const Handle, numDependencies: usize) { start()?; done(driver::cuGraphAddEmptyNode(pGraphNode, graph, pDependencies, numDependencies)) }
@@ -464,11 +466,11 @@ thread_local! {
 /// Does what cudart does on a thread's first call: initializes the driver and makes the primary
 /// context current.
 fn start() -> Status {
-    if device::current_handle() != 0 {
+    if contexts::current_handle() != 0 {
         return Ok(());
     }
     initialize()?;
-    device::push_current(primary(DEVICE.get()))
+    contexts::push_current(primary(DEVICE.get()))
 }
 
 /// Makes the primary context of a device the thread's current one.
@@ -478,7 +480,7 @@ fn select(ordinal: c_int) -> Status {
         return fail(error::INVALID_DEVICE);
     }
     DEVICE.set(ordinal);
-    device::set_current(primary(ordinal))
+    contexts::set_current(primary(ordinal))
 }
 
 fn initialize() -> Status {
@@ -490,7 +492,7 @@ fn initialize() -> Status {
 }
 
 fn primary(ordinal: c_int) -> Handle {
-    match device::primary_handle(ordinal) {
+    match contexts::primary_handle(ordinal) {
         0 => device::retain_primary(ordinal),
         handle => handle,
     }
@@ -655,7 +657,7 @@ unsafe fn properties(to: *mut u8, dev: c_int) -> Status {
     let a = driver::attribute;
     let fields = [
         (256, devices::uuid(dev).to_vec()),
-        (288, size(device::TOTAL_MEMORY)),
+        (288, size(memory::TOTAL_MEMORY)),
         (296, size(a(8) as usize)),
         (304, ints(&[a(12), a(10)])),
         (312, size(c_int::MAX as usize)),

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::abi::{UnifiedMemory3, kind};
 use crate::activity;
-use crate::device::MEMORY;
+use crate::memory::MEMORY;
 use crate::users::UserId;
 
 /// `CUpti_ActivityUnifiedMemoryCounterKind`, as far as this library has any.
