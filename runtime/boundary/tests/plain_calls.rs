@@ -98,7 +98,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     ("gpu-probes/cubins/src/cache.rs", "fs::read_dir(", "that directory: nobody else can write there"),
     ("gpu-probes/cubins/src/cache.rs", "fs::remove_file(", "root's own directory, or the user's own: checked at once"),
     (
-        "gpu-probes/wire/src/cupti.rs",
+        "gpu-probes/wire/src/nvidia/cupti.rs",
         "fs::read_dir(",
         "names, also looked for inside targets; who takes one opens it by its rules",
     ),
