@@ -80,7 +80,7 @@ pub trait Backend: Library {
         None
     }
 
-    /// Gives back its memory, when nobody is in a callback of this run any more.
+    /// Frees its memory. No callback of this run is running, or will run.
     fn give_back(&self) {}
 }
 

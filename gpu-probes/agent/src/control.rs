@@ -23,8 +23,8 @@ use xputrace_wire::message::{DISARM, READ_DEVICE, RECORD, SWITCH, TWIN};
 /// How often the listener checks whether there is still anything to listen for.
 const LONGEST_LISTEN: Duration = Duration::from_secs(1);
 
-/// Starts the two threads of an armed agent. The control thread does `after` when the run is over. Returns whether the listener has its own descriptor
-/// table for the connection.
+/// Starts the two threads of an armed agent. The control thread does `after` when the run is over. Returns whether the
+/// listener has its own descriptor table for the connection.
 ///
 /// # Errors
 /// The system cannot create a thread.

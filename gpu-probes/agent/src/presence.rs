@@ -199,28 +199,26 @@ impl Agent {
 
     /// Waits a while until the launch calls that are recorded have returned. No other begins any more.
     pub(crate) fn wait_for_calls(&self) {
-        let this = std::ptr::from_ref(self).cast_mut();
-        let until = Instant::now() + RETURNS_WITHIN;
-        if barrier_on_all_threads().is_err() {
-            return;
-        }
-        while ALL.iter().any(|it| std::ptr::eq(it.call.load(Ordering::Acquire), this)) {
-            if Instant::now() >= until || self.is_exiting() {
-                return;
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
+        self.wait_for_calls_begun_by(u64::MAX, RETURNS_WITHIN, || false);
     }
 
     /// Waits until the launch calls that are under way have returned, for a flush period at most. Others may begin meanwhile.
     /// Nobody who opens or closes the window waits for that.
     pub fn wait_for_calls_under_way(&self) {
-        let (now, until) = (now(), Instant::now() + self.flush_period);
+        self.wait_for_calls_begun_by(now(), self.flush_period, || self.is_window_to_change());
+    }
+
+    /// Waits until the recorded launch calls have returned that began by a time (CLOCK_MONOTONIC nanoseconds): for `within` at
+    /// most, until `gives_up` says so, or until the program exits.
+    fn wait_for_calls_begun_by(&self, time: u64, within: Duration, gives_up: impl Fn() -> bool) {
+        let until = Instant::now() + within;
         if barrier_on_all_threads().is_err() {
             return;
         }
-        let is_over = || Instant::now() >= until || self.is_window_to_change() || self.is_exiting();
-        while self.oldest_call_began().is_some_and(|it| it <= now) && !is_over() {
+        while self.oldest_call_began().is_some_and(|it| it <= time) {
+            if Instant::now() >= until || self.is_exiting() || gives_up() {
+                return;
+            }
             std::thread::sleep(Duration::from_micros(200));
         }
     }

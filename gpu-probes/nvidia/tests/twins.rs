@@ -9,6 +9,8 @@
 
 #[path = "fake/code.rs"]
 mod code;
+#[path = "../../agent/tests/suite/counting.rs"]
+mod counting;
 #[path = "fake/cupti.rs"]
 mod cupti;
 #[path = "../../agent/tests/suite/machine.rs"]
@@ -16,9 +18,8 @@ mod machine;
 #[path = "../../agent/tests/suite/tracer.rs"]
 mod tracer;
 
+use counting::ALLOCATIONS;
 use cupti::{DRIVER, Event, LaunchParams};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tracer::{Tracer, listen, memory, put_at_marker};
-use xputrace_agent::device::LONG_WAITS_IN_VAIN;
+use xputrace_agent::device::LONG_TIMEOUTS;
 use xputrace_agent::rendezvous::{Received, Socket, Trust};
 use xputrace_agent::{Dormant, World};
 use xputrace_nvidia::cupti::{Cupti, CuptiBackend};
@@ -39,22 +40,6 @@ use xputrace_wire::events::{Call, HostEvent, HostEventRecord, HostEvents};
 use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand};
 use xputrace_wire::record::{ActivityRecord, Record};
 use xputrace_wire::region::{Lost, PAGE, Shape};
-
-struct Counting;
-thread_local!(static ALLOCATIONS: Cell<usize> = const { Cell::new(0) });
-
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        System.alloc(layout)
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        System.dealloc(at, layout);
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
 const BLOCK: device::Shape =
@@ -73,8 +58,8 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// How often this thread has waited for a twin until it gave up.
-fn waits_in_vain() -> u64 {
-    LONG_WAITS_IN_VAIN.get()
+fn long_timeouts() -> u64 {
+    LONG_TIMEOUTS.get()
 }
 
 fn backend() -> CuptiBackend {
@@ -921,7 +906,7 @@ fn garbage_harms_nothing() {
         at.copy_from(bytes.as_ptr(), bytes.len());
         at.cast_const()
     };
-    let waits = waits_in_vain();
+    let waits = long_timeouts();
     let images: [&dyn Fn() -> *const u8; 6] = [
         &|| std::ptr::dangling(),
         &|| end.cast_const(),
@@ -934,7 +919,7 @@ fn garbage_harms_nothing() {
         fire_load(Origin::Library, code::load(PTX), image());
         assert_eq!(run.images(ImageOutcome::Unreadable), n as u64 + 1, "{n}");
     }
-    assert_eq!(waits_in_vain(), waits, "none waits for an answer");
+    assert_eq!(long_timeouts(), waits, "none waits for an answer");
     run.end();
 }
 
@@ -977,7 +962,7 @@ fn waits_no_longer(end: impl FnOnce(&mut Run)) {
     let loading = std::thread::spawn(|| {
         let library = code::load(PTX);
         fire_load(Origin::Library, library, text(PTX).as_ptr());
-        waits_in_vain()
+        long_timeouts()
     });
     run.image();
     end(&mut run);
@@ -1009,17 +994,17 @@ fn nobody_waits_for_a_driver_that_is_stuck() {
     let _alone = alone();
     let mut run = Run::new(0);
     code::IS_BLOCKED.store(true, SeqCst);
-    let (waits, library) = (waits_in_vain(), code::load(PTX));
+    let (waits, library) = (long_timeouts(), code::load(PTX));
     std::thread::scope(|scope| {
         scope.spawn(|| (0..2).for_each(|_| run.answer(run.image().0, &twin_of(&["scale"], &[]))));
         (0..2).for_each(|_| fire_load(Origin::Library, library, text(PTX).as_ptr()));
     });
     assert_eq!(run.images(ImageOutcome::NotLoaded), 2);
-    assert_eq!(waits_in_vain(), waits + 1, "the second one does not wait");
+    assert_eq!(long_timeouts(), waits + 1, "the second one does not wait");
     let kernel = code::kernel(library, "scale").unwrap();
     assert_eq!(launch(kernel), kernel);
     both(680, c"cuLibraryUnload", &[library]);
-    assert_eq!(waits_in_vain(), waits + 1, "its code is not in use");
+    assert_eq!(long_timeouts(), waits + 1, "its code is not in use");
     code::IS_BLOCKED.store(false, SeqCst);
     run.socket().send(&Message::new(READ_DEVICE, &[1], ""));
     run.tracer.until("all jobs", |_| unsafe { &*run.block.cast::<device::Control>() }.answered.load(SeqCst) == 1);
@@ -1089,9 +1074,9 @@ fn the_worker_lets_go_of_a_context_that_ends() {
     for (n, function) in ["context_device", "wait_for_stream", "kernel_attribute"].into_iter().enumerate() {
         let context = CONTEXT + 1 + n as u64;
         while_stuck_in(function, kernel, context, || {
-            let waits = waits_in_vain();
+            let waits = long_timeouts();
             cupti::fire_resource(2, context);
-            assert_eq!(waits_in_vain(), waits, "{function}");
+            assert_eq!(long_timeouts(), waits, "{function}");
             code::end(context);
         });
         cupti::in_context(context, || assert_eq!(launch(kernel), kernel, "{function}"));
@@ -1139,9 +1124,9 @@ fn a_run_that_is_over_uses_nothing_of_the_programs() {
             cupti::call(DRIVER, 513, c"cuGraphInstantiate", 0);
             launch(kernel) == kernel
         });
-        let waits = waits_in_vain();
+        let waits = long_timeouts();
         both(680, c"cuLibraryUnload", &[library]);
-        assert_eq!(waits_in_vain(), waits);
+        assert_eq!(long_timeouts(), waits);
         run.end();
         [library, CONTEXT, CONTEXT + 1].into_iter().for_each(code::end);
     });

@@ -18,7 +18,7 @@ impl Decoded {
         usize::from(self.dst & 15)
     }
 
-    /// Returns the index of the source, likewise.
+    /// Returns the index of the source, which needs no check.
     #[inline(always)]
     pub(super) fn src(&self) -> usize {
         usize::from(self.src & 15)

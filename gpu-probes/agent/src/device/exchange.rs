@@ -1,7 +1,7 @@
 //! Images and kernels that wait for their twins.
 
 use super::memory::CodeAt;
-use super::waits::count_wait_in_vain;
+use super::waits::count_timeout;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -236,7 +236,7 @@ impl State {
         };
         let (waited, in_vain) = (now.min(limits.answered) - began, answer.is_none() && now >= limits.answered);
         if in_vain {
-            count_wait_in_vain(waited);
+            count_timeout(waited);
         }
         self.has_waited(waited, in_vain);
         self.copying += now.saturating_duration_since(limits.answered);

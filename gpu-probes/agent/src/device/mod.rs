@@ -6,8 +6,8 @@
 //!                  ◀─ twin ─── listener ◀─ TWIN ───
 //! program's thread ── job ────▶ worker ───▶ the GPU's driver      (worker)
 //! ```
-//! The courier has the listener's descriptors, the worker the program's. A thread of the program waits for either ten
-//! seconds at most, once one did so in vain all threads together, and holds no lock meanwhile. After that an image is still
+//! The courier has the listener's descriptors, the worker the program's. A thread of the program waits ten seconds at
+//! most for either, and holds no lock meanwhile; once one has timed out, all threads together wait no longer than that. After that an image is still
 //! sent, so that its twin is there for the next run, and its thread waits until it is copied.
 
 mod exchange;
@@ -21,7 +21,7 @@ mod worker;
 pub use exchange::LOOKS_EVERY;
 pub use memory::{CodeAt, ImageCode};
 pub use region::DeviceRegion;
-pub use waits::{LAST_COPY_WITHIN, LONG_WAITS_IN_VAIN, TWIN_WITHIN, count_wait_in_vain};
+pub use waits::{LAST_COPY_WITHIN, LONG_TIMEOUTS, TWIN_WITHIN, count_timeout};
 pub use worker::Job;
 
 use exchange::Exchange;

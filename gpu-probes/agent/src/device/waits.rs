@@ -1,4 +1,4 @@
-//! How long threads of the program wait for what a run needs, and how often that was in vain.
+//! How long threads of the program wait for what a run needs, and how often they time out.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -9,13 +9,13 @@ pub const TWIN_WITHIN: Duration = Duration::from_secs(10);
 pub const LAST_COPY_WITHIN: Duration = Duration::from_secs(2);
 
 thread_local! {
-    /// How often the thread has waited in vain for longer than the end of a run may take. Tests read it.
-    pub static LONG_WAITS_IN_VAIN: Cell<u64> = const { Cell::new(0) };
+    /// How often the thread has timed out after longer than the end of a run may take. Tests read it.
+    pub static LONG_TIMEOUTS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Notes that the calling thread has waited for so long in vain.
-pub fn count_wait_in_vain(waited: Duration) {
+/// Notes that the calling thread has timed out after this long.
+pub fn count_timeout(waited: Duration) {
     if waited > LAST_COPY_WITHIN {
-        LONG_WAITS_IN_VAIN.set(LONG_WAITS_IN_VAIN.get() + 1);
+        LONG_TIMEOUTS.set(LONG_TIMEOUTS.get() + 1);
     }
 }

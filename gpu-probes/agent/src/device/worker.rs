@@ -2,7 +2,7 @@
 //! the program.
 
 use super::exchange::LOOKS_EVERY;
-use super::waits::count_wait_in_vain;
+use super::waits::count_timeout;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -59,7 +59,7 @@ impl Worker {
                 return false;
             }
             if Instant::now() >= until {
-                count_wait_in_vain(within);
+                count_timeout(within);
                 jobs.waited_in_vain = Some(within);
                 return false;
             }

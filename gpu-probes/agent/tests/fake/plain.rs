@@ -1,6 +1,6 @@
 //! A vendor-neutral backend: the minimum that a second one must implement.
 
-use crate::machine::Machine;
+use crate::machine::{Machine, framed};
 use std::ffi::{CStr, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
@@ -137,28 +137,8 @@ fn enter(call: usize, name: &CStr, symbol: Option<&CStr>, submits: Call, stream:
         unsafe { launch::enter(this_thread(), agent, &entered, || submission) };
     };
     let mut enter: &mut dyn FnMut(&Pushed) = &mut enter;
-    unsafe { framed(with_registers, (&raw mut enter).cast()) };
+    unsafe { framed(with_registers as *const c_void, (&raw mut enter) as usize, 0, 0, std::ptr::null()) };
     correlation
-}
-
-/// Calls the callback from a function with a frame pointer, as a vendor's library does.
-#[unsafe(naked)]
-unsafe extern "C" fn framed(callback: unsafe extern "C" fn(*mut c_void), user: *mut c_void) {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "push rbp",
-        ".cfi_def_cfa_offset 16",
-        ".cfi_offset rbp, -16",
-        "mov rbp, rsp",
-        ".cfi_def_cfa_register rbp",
-        "mov rax, rdi",
-        "mov rdi, rsi",
-        "call rax",
-        "pop rbp",
-        ".cfi_def_cfa rsp, 8",
-        "ret",
-        ".cfi_endproc"
-    )
 }
 
 /// Calls the closure at `user` with the caller's registers.

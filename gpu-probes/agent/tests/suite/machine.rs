@@ -1,7 +1,7 @@
 //! What the suite needs of a machine with a GPU. There are two: a simulated CUPTI below the CUPTI
 //! backend, and a backend of its own.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::hint::black_box;
 use xputrace_agent::World;
 
@@ -60,4 +60,27 @@ fn right(path: u64, depth: u32, run: &mut dyn FnMut()) -> u64 {
         (_, _) => return black_box(right(path >> 1, depth - 1, run)) + 5,
     }
     6
+}
+
+/// Calls a callback with these arguments from a function with a frame pointer, as a vendor's library does.
+#[unsafe(naked)]
+pub unsafe extern "C" fn framed(callback: *const c_void, user: usize, domain: u32, id: u32, data: *const c_void) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov esi, edx",
+        "mov edx, ecx",
+        "mov rcx, r8",
+        "call rax",
+        "pop rbp",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc"
+    )
 }

@@ -1,11 +1,11 @@
 //! What any backend's collector does in this process, between a simulated machine and a simulated tracer.
 
+pub mod counting;
 pub mod machine;
 pub mod tracer;
 
+pub use counting::ALLOCATIONS;
 use machine::{Machine, left};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -17,27 +17,6 @@ use xputrace_wire::marker::{WORDS, word};
 use xputrace_wire::message::{ARMED, BYE, DISARM, DORMANT, HELLO, Message, RECORD, demand, window};
 use xputrace_wire::record::{Launch, Record, UNKNOWN};
 use xputrace_wire::region::{Lost, Shape};
-
-pub struct Counting;
-
-thread_local!(pub static ALLOCATIONS: Cell<usize> = const { Cell::new(0) });
-
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        System.alloc(layout)
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        System.dealloc(at, layout);
-    }
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        System.realloc(at, layout, size)
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 pub const ALL: u64 = demand::LAUNCHES | demand::KERNELS | demand::OUTERMOST;
 

@@ -1,6 +1,6 @@
 //! A simulated CUPTI: the test fires callbacks, and a flush delivers kernels in buffers.
 
-use crate::machine::{Machine, left};
+use crate::machine::{Machine, framed, left};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_void};
@@ -295,30 +295,7 @@ pub fn fire(event: Event<'_>, site: u32) {
         correlation_data: &mut slot,
         correlation_id: event.correlation,
     };
-    unsafe { framed(callback, user_data, event.domain, event.id, &data) };
-}
-
-/// Calls the callback from a function with a frame pointer, as libcupti does.
-#[unsafe(naked)]
-pub unsafe extern "C" fn framed(callback: CallbackFunction, user: usize, domain: u32, id: u32, data: &CallbackData) {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "push rbp",
-        ".cfi_def_cfa_offset 16",
-        ".cfi_offset rbp, -16",
-        "mov rbp, rsp",
-        ".cfi_def_cfa_register rbp",
-        "mov rax, rdi",
-        "mov rdi, rsi",
-        "mov esi, edx",
-        "mov edx, ecx",
-        "mov rcx, r8",
-        "call rax",
-        "pop rbp",
-        ".cfi_def_cfa rsp, 8",
-        "ret",
-        ".cfi_endproc"
-    )
+    unsafe { framed(callback as *const c_void, user_data, event.domain, event.id, (&raw const data).cast()) };
 }
 
 pub fn next_correlation() -> u32 {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xputrace_agent::Agent;
-use xputrace_agent::device::{LOOKS_EVERY, TWIN_WITHIN, count_wait_in_vain};
+use xputrace_agent::device::{LOOKS_EVERY, TWIN_WITHIN, count_timeout};
 use xputrace_wire::device::{Choice, Control};
 
 /// How long the end of a context waits for the worker to let go of it, and that of code where the run or the program ends.
@@ -110,7 +110,7 @@ impl Twins {
         while is_used(&images.in_use) {
             let within = if agent.may_wait() { most } else { LETS_GO_WITHIN };
             if began.elapsed() >= within {
-                return count_wait_in_vain(within);
+                return count_timeout(within);
             }
             images = self.released.wait_timeout(images, LOOKS_EVERY).unwrap_or_else(PoisonError::into_inner).0;
         }
