@@ -190,6 +190,9 @@ impl LaunchState {
             self.open = Some(open);
             if open.recorded {
                 self.begin(thread, agent, start, entered);
+            } else {
+                cold_path();
+                presence::begin_call(thread, agent, presence::UNRECORDED);
             }
         }
         let recorded = self.open.is_some_and(|it| it.recorded);
@@ -353,8 +356,8 @@ impl LaunchState {
                 self.open = None;
                 if open.recorded && agent.is_ours() {
                     self.finish(thread, agent, returned);
-                    presence::end_call(thread);
                 }
+                presence::end_call(thread);
                 true
             }
             // A driver call inside the open one.

@@ -29,9 +29,9 @@ struct Slot {
     is_taken: AtomicBool,
     /// The run that the thread is inside of; null outside.
     run: AtomicPtr<Agent>,
-    /// The run that records the launch call which the thread is in; null outside.
+    /// The run that is told of the launch call which the thread is in; null outside.
     call: AtomicPtr<Agent>,
-    /// When the last of those began; CLOCK_MONOTONIC nanoseconds.
+    /// When the last of those began; CLOCK_MONOTONIC nanoseconds, or [`UNRECORDED`].
     call_began: AtomicU64,
     /// Until then, the thread is known to have written the records of all that it was inside for; CLOCK_MONOTONIC
     /// nanoseconds.
@@ -84,6 +84,9 @@ fn take_slot(thread: &ThisThread) -> Option<&'static Slot> {
     thread.slot.set(number.unwrap_or(NONE));
     number.and_then(|it| ALL.get(it))
 }
+
+/// In place of the time when a launch call began that is not recorded: nobody waits for its record.
+pub(crate) const UNRECORDED: u64 = u64::MAX;
 
 /// Notes that the thread begins a launch call, which looks only then whether it is recorded.
 #[inline]
@@ -182,11 +185,16 @@ impl Agent {
         ALL.iter().map(settled).min().unwrap_or(now)
     }
 
+    /// Whether any thread is in a launch call that this run is told of, recorded or not.
+    pub fn is_any_thread_in_call(&self) -> bool {
+        ALL.iter().any(|it| std::ptr::eq(it.call.load(Ordering::Acquire), self))
+    }
+
     /// Returns when the oldest of the launch calls began that are recorded and have not returned.
     pub(crate) fn oldest_call_began(&self) -> Option<u64> {
         let this = std::ptr::from_ref(self).cast_mut();
         let under_way = ALL.iter().filter(|it| std::ptr::eq(it.call.load(Ordering::Acquire), this));
-        under_way.map(|it| it.call_began.load(Ordering::Relaxed)).min()
+        under_way.map(|it| it.call_began.load(Ordering::Relaxed)).min().filter(|it| *it != UNRECORDED)
     }
 
     /// Waits for none of the launch calls that are under way: their return may not be reported.

@@ -139,7 +139,7 @@ impl CuptiBackend {
             return;
         }
         if let Some(finalize) = self.cupti.finalize.filter(|_| FINALIZE_TESTED.contains(&self.cupti.version())) {
-            // SAFETY: no arguments; seen to be safe while other threads launch, and where CUPTI was never used.
+            // SAFETY: no arguments; seen to be safe where CUPTI was never used, or is not used now.
             unsafe { finalize() };
         }
     }

@@ -1,6 +1,6 @@
 //! Releases CUPTI while the program continues.
 //!
-//! CUPTI may be unloaded where a CUDA call returns: of the program, or of ours if the program makes none.
+//! CUPTI may be unloaded where a CUDA call returns: of the program, if one thread alone makes calls, or of ours if none does.
 
 use super::calls::IDS;
 use super::functions::{CallbackData, FINALIZE_TESTED, SITE_EXIT, SUCCESS};
@@ -11,10 +11,11 @@ use super::teardown::{DONE, NOT_WANTED, RUNNING, WANTED};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use xputrace_agent::Agent;
+use xputrace_agent::clock::now;
+use xputrace_agent::{Agent, this_thread};
 use xputrace_wire::api::functions;
 
-/// How long to wait for a call of the program on whose return CUPTI can be unloaded.
+/// How long to wait for a call of the program on whose return CUPTI can be unloaded, made by the only thread that makes any.
 const FINALIZE_PATIENCE: Duration = Duration::from_millis(200);
 /// A call that needs no context, and waits for nothing.
 const OWN_CALL: &str = "cuDeviceGetCount";
@@ -64,7 +65,8 @@ impl CuptiBackend {
         while Instant::now() < until && self.teardown.is(WANTED) && !agent.is_exiting() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        if self.teardown.is(WANTED) && !agent.is_exiting() {
+        let is_quiet = self.teardown.is_quiet(now()) && !agent.is_any_thread_in_call();
+        if self.teardown.is(WANTED) && is_quiet && !agent.is_exiting() {
             self.finalize_by_own_call(agent);
         }
         self.wait_while_finalizing(agent);
@@ -133,6 +135,13 @@ impl CuptiBackend {
     #[inline]
     pub(super) fn on_outermost_exit(&self, agent: &Agent) {
         if self.teardown.is(WANTED) {
+            self.finalize_if_alone(agent);
+        }
+    }
+
+    #[cold]
+    fn finalize_if_alone(&self, agent: &Agent) {
+        if self.teardown.returned(this_thread().id(), now(), agent.is_any_thread_in_call()) {
             self.finalize_here(agent);
         }
     }
