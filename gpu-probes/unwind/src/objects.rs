@@ -66,9 +66,10 @@ impl Object {
     /// The file at an address; `None` where there is none.
     #[inline]
     pub fn at(address: u64) -> Option<Object> {
-        let found = find(address)?;
         // SAFETY: the loader says that a file is mapped there, and one that the stack returns into stays.
-        unsafe { Object::mapped(&found) }
+        let object = |found: &Found| unsafe { Object::mapped(found) };
+        // Of a program with holes between its segments, `_dl_find_object` knows the segment alone (glibc 2.39).
+        find(address).and_then(|it| object(&it).or_else(|| object(&find_in_list(address)?)))
     }
 
     /// Its addresses.
