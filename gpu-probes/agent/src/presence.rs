@@ -185,16 +185,20 @@ impl Agent {
         ALL.iter().map(settled).min().unwrap_or(now)
     }
 
-    /// Whether any thread is in a launch call that this run is told of, recorded or not.
+    /// Returns the slots of threads that are in a launch call which this run is told of, recorded or not.
+    fn calls_under_way(&self) -> impl Iterator<Item = &'static Slot> {
+        ALL.iter().filter(|it| std::ptr::eq(it.call.load(Ordering::Acquire), self))
+    }
+
+    /// Whether any thread is in such a call.
     pub fn is_any_thread_in_call(&self) -> bool {
-        ALL.iter().any(|it| std::ptr::eq(it.call.load(Ordering::Acquire), self))
+        self.calls_under_way().next().is_some()
     }
 
     /// Returns when the oldest of the launch calls began that are recorded and have not returned.
     pub(crate) fn oldest_call_began(&self) -> Option<u64> {
-        let this = std::ptr::from_ref(self).cast_mut();
-        let under_way = ALL.iter().filter(|it| std::ptr::eq(it.call.load(Ordering::Acquire), this));
-        under_way.map(|it| it.call_began.load(Ordering::Relaxed)).min().filter(|it| *it != UNRECORDED)
+        let began = self.calls_under_way().map(|it| it.call_began.load(Ordering::Relaxed));
+        began.min().filter(|it| *it != UNRECORDED)
     }
 
     /// Waits for none of the launch calls that are under way: their return may not be reported.

@@ -139,7 +139,8 @@ impl CuptiBackend {
             return;
         }
         if let Some(finalize) = self.cupti.finalize.filter(|_| FINALIZE_TESTED.contains(&self.cupti.version())) {
-            // SAFETY: no arguments; seen to be safe where CUPTI was never used, or is not used now.
+            // SAFETY: no arguments; seen to be safe where CUPTI was never used. Where it was, and other threads launch at this
+            // moment, the program may crash (see `Teardown`); without this, its next launch does.
             unsafe { finalize() };
         }
     }

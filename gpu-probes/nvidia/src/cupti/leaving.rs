@@ -65,8 +65,8 @@ impl CuptiBackend {
         while Instant::now() < until && self.teardown.is(WANTED) && !agent.is_exiting() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let is_quiet = self.teardown.is_quiet(now()) && !agent.is_any_thread_in_call();
-        if self.teardown.is(WANTED) && is_quiet && !agent.is_exiting() {
+        let is_quiet = || self.teardown.is_quiet(now()) && !agent.is_any_thread_in_call();
+        if self.teardown.is(WANTED) && !agent.is_exiting() && is_quiet() {
             self.finalize_by_own_call(agent);
         }
         self.wait_while_finalizing(agent);
@@ -141,7 +141,7 @@ impl CuptiBackend {
 
     #[cold]
     fn finalize_if_alone(&self, agent: &Agent) {
-        if self.teardown.returned(this_thread().id(), now(), agent.is_any_thread_in_call()) {
+        if self.teardown.returned(this_thread().id(), now(), || agent.is_any_thread_in_call()) {
             self.finalize_here(agent);
         }
     }

@@ -7,16 +7,15 @@ const ALONE_FOR: u64 = 10_000_000;
 
 /// Who unloads CUPTI, and whether that is done.
 ///
-/// CUPTI frees what its own part of a call still uses if another thread is in a call meanwhile: of programs whose four threads
-/// launched all the time, some 1 in 30 ended by that (CUPTI 13.0 on an H200). So only a thread that has been alone for a while
-/// unloads it.
+/// CUPTI 13.0 frees what its part of another thread's call still uses, which ends the program (docs/GUEST.md). So only a
+/// thread that has been alone for a while unloads it.
 #[derive(Debug, Default)]
 pub(super) struct Teardown {
     step: AtomicU32,
     /// The thread that returned last from a call, and since when no other has; CLOCK_MONOTONIC nanoseconds.
     caller: AtomicU32,
     alone_since: AtomicU64,
-    /// When it did; 0 if no thread has.
+    /// When the last call returned; 0 if none has.
     last: AtomicU64,
 }
 
@@ -43,11 +42,11 @@ impl Teardown {
         self.step.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Notes that a thread has returned from a call; returns whether it has been alone for a while. `is_in_call` says whether
-    /// another is in one.
-    pub(super) fn returned(&self, thread: u32, now: u64, is_in_call: bool) -> bool {
+    /// Notes that a thread has returned from a call; returns whether it has been alone for a while. `is_other_in_call` says
+    /// whether another is in one, which is asked only where none has returned from one since.
+    pub(super) fn returned(&self, thread: u32, now: u64, is_other_in_call: impl FnOnce() -> bool) -> bool {
         self.last.store(now, Ordering::Release);
-        if self.caller.swap(thread, Ordering::AcqRel) != thread || is_in_call {
+        if self.caller.swap(thread, Ordering::AcqRel) != thread || is_other_in_call() {
             self.alone_since.store(now, Ordering::Release);
             return false;
         }
@@ -67,10 +66,11 @@ mod tests {
     #[test]
     fn a_thread_is_alone_once_no_other_has_returned_or_is_in_a_call_for_a_while() {
         let it = Teardown::default();
-        assert!(!it.returned(1, 1, false) && !it.returned(1, ALONE_FOR, false) && it.returned(1, ALONE_FOR + 1, false));
-        assert!(!it.returned(2, ALONE_FOR + 2, false) && !it.returned(1, ALONE_FOR + 3, false));
-        assert!(!it.returned(1, 2 * ALONE_FOR + 2, false) && !it.returned(1, 2 * ALONE_FOR + 3, true));
-        assert!(!it.returned(1, 3 * ALONE_FOR, false) && it.returned(1, 3 * ALONE_FOR + 3, false));
+        let returned = |thread, now, is_other_in_call| it.returned(thread, now, || is_other_in_call);
+        assert!(!returned(1, 1, false) && !returned(1, ALONE_FOR, false) && returned(1, ALONE_FOR + 1, false));
+        assert!(!returned(2, ALONE_FOR + 2, false) && !returned(1, ALONE_FOR + 3, false));
+        assert!(!returned(1, 2 * ALONE_FOR + 2, false) && !returned(1, 2 * ALONE_FOR + 3, true));
+        assert!(!returned(1, 3 * ALONE_FOR, false) && returned(1, 3 * ALONE_FOR + 3, false));
         assert!(!it.is_quiet(4 * ALONE_FOR) && it.is_quiet(4 * ALONE_FOR + 3));
     }
 }
