@@ -7,7 +7,7 @@ use crate::device_launches::Owner;
 use crate::handler::GpuHandler;
 use crate::handlers::Handlers;
 use crate::intake::Intake;
-use crate::joined::Joined;
+use crate::joined::QueuedActivity;
 use crate::process::TracedProcess;
 use crate::process_info::Limits;
 use crate::queue::{EventQueue, Queued, Until};
@@ -151,7 +151,7 @@ trait Handled: Queued {
     fn handle(&self, handling: &mut Handling, process: &mut TracedProcess, ctx: &mut GpuContext, sink: &mut dyn Sink);
 }
 
-impl Handled for Joined {
+impl Handled for QueuedActivity {
     fn prepare(reads: Details, process: &mut TracedProcess, is_forced: bool) {
         if reads.has(Detail::Previous) || reads.has(Detail::WaitedFor) || reads.has(Detail::Idle) {
             process.prepare_previous(is_forced);
@@ -161,24 +161,25 @@ impl Handled for Joined {
     #[inline]
     fn handle(&self, handling: &mut Handling, process: &mut TracedProcess, ctx: &mut GpuContext, sink: &mut dyn Sink) {
         let facts = &process.facts;
-        facts.fill_activity_event(ctx, self, &handling.strings);
+        let event = self.with_launch(&process.launches);
+        facts.fill_activity_event(ctx, &event, &handling.strings);
         let kind = self.activity.activity();
         if handling.strings.reads.has(Detail::Idle) {
-            process.idle.fill(ctx, self, &process.previous);
+            process.idle.fill(ctx, &event, &process.previous);
         }
         if kind == Activity::Kernel {
             if handling.strings.reads.has(Detail::Previous) {
-                process.previous.fill(ctx, self);
+                process.previous.fill(ctx, &event);
             }
             handling.busy.add(facts.gpus.identity(self.activity.device()), self.span.start, self.span.end);
         }
         // A graph's nodes are what ran.
         if handling.strings.reads.has(Detail::WaitedFor) && kind != Activity::Graph {
             let name = if kind == Activity::Kernel { ctx[word::NAME] } else { handling.strings.activity(kind) };
-            process.waits.on_activity(self, name);
+            process.waits.on_activity(&event, name);
         }
         let alone = EventOrigin { began: self.span.start, demanded: 0 };
-        let origin = self.launch.map_or(alone, |it| EventOrigin { began: it.start, demanded: it.demanded });
+        let origin = event.launch.map_or(alone, |it| EventOrigin { began: it.start, demanded: it.demanded });
         if kind == Activity::Kernel && !handling.handlers.device.is_empty() {
             let is_twin = process.facts.is_twin(self.activity.symbol());
             if is_twin && let ActivityRecord::Kernel(it) = &self.activity {
@@ -187,6 +188,9 @@ impl Handled for Joined {
             }
             let launch = KernelLaunch { process: process.facts.index, origin, kernel: ctx, is_twin };
             handling.handlers.device.run_kernel(&launch, &mut handling.state, &mut handling.ledger.losses, sink);
+        }
+        if let Some(launch) = self.launch {
+            process.launches.release(launch);
         }
         Handling::run(&mut handling.state, handling.handlers.of_activity(kind), origin, ctx, sink);
     }

@@ -56,8 +56,8 @@ impl Idle {
     }
 
     /// Fills the words of an activity that is handled; where something may be missing before it, nothing is said.
-    pub(crate) fn fill(&mut self, ctx: &mut GpuContext, event: &Joined, previous: &Previous) {
-        let launched = event.launch.as_ref().map(|it| it.start);
+    pub(crate) fn fill(&mut self, ctx: &mut GpuContext, event: &Joined<'_>, previous: &Previous) {
+        let launched = event.launch.map(|it| it.start);
         // A graph begins with one of its nodes, which may be handled, too.
         let is_whole = event.activity.activity() == Activity::Graph;
         let idle = self.before(event.activity.device(), (event.span, is_whole), launched, previous);

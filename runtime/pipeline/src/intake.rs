@@ -5,7 +5,8 @@ use crate::clock::Span;
 use crate::gpus::{MOST_SEEN, SeenGpu};
 use crate::graphs::NodeFate;
 use crate::handlers::Handlers;
-use crate::joined::Joined;
+use crate::join::HeldLaunch;
+use crate::joined::QueuedActivity;
 use crate::known_process::{KnownProcess, MappingInfo, ObjectInfo};
 use crate::orphans::Orphan;
 use crate::process::TracedProcess;
@@ -449,14 +450,16 @@ fn expects(launch: &Launch, call: Call) -> bool {
 /// Joins an activity with its launch; returns false if the launch has not arrived.
 #[inline]
 fn join(process: &mut TracedProcess, ledger: &mut Ledger, activity: &ActivityRecord, span: Option<Span>) -> bool {
-    let Some((launch, first)) = process.launches.join(activity.correlation(), activity.context()) else { return false };
+    let Some(cause) = process.launches.join(activity.correlation(), activity.context()) else { return false };
+    let launch = process.launches.cause(cause);
     if launch.flags & Launch::OUTSIDE != 0 {
+        process.launches.decline(cause);
         return true;
     }
     match launch.call() {
         // It counts as outside.
         Some(call) if !expects(launch, call) => {}
-        Some(call) if first => ledger.account.call_mut(call).joined += 1,
+        Some(call) if cause.is_first => ledger.account.call_mut(call).joined += 1,
         // One record shows that they came here. Those of a graph may be divided.
         Some(call) if launch.flags & Launch::YIELDED != 0 && call != Call::Graph => {
             launch.flags &= !Launch::YIELDED;
@@ -465,14 +468,25 @@ fn join(process: &mut TracedProcess, ledger: &mut Ledger, activity: &ActivityRec
         _ => {}
     }
     process.watermark.joined(launch);
-    queue(&mut process.activities, span, activity, Some(launch));
+    match span {
+        Some(_) => {
+            let launch = process.launches.hold(cause);
+            queue(&mut process.activities, span, activity, Some(launch));
+        }
+        None => process.launches.decline(cause),
+    }
     true
 }
 
 /// Queues an activity; one without times is counted and not handled.
 #[inline]
-fn queue(queue: &mut EventQueue<Joined>, span: Option<Span>, activity: &ActivityRecord, launch: Option<&Launch>) {
+fn queue(
+    queue: &mut EventQueue<QueuedActivity>,
+    span: Option<Span>,
+    activity: &ActivityRecord,
+    launch: Option<HeldLaunch>,
+) {
     if let Some(span) = span {
-        queue.push(span.end, || Joined { span, activity: *activity, launch: launch.copied() });
+        queue.push(span.end, || QueuedActivity { span, activity: *activity, launch });
     }
 }

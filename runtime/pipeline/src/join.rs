@@ -2,7 +2,8 @@
 //!
 //! A process's correlation ids grow, with gaps. So a launch is stored in the slot of its id modulo
 //! the table's size and found without hashing; collisions go to a separate map. A kernel consumes
-//! its launch; that of a graph stays for the rest of the graph, that of a copy for its other parts.
+//! its launch; that of a graph stays for the rest of the graph, that of a copy for its other parts. A launch that was
+//! consumed keeps its place in the slab until the kernel's event was handled, so it is stored once.
 
 use crate::slab::Slab;
 use rustc_hash::FxHashMap;
@@ -17,6 +18,20 @@ const NOT_WAITING: u64 = GONE - 1;
 const FIRST_SLOTS: usize = 1 << 10;
 const MOST_SLOTS: usize = 1 << 18;
 const EMPTY: u32 = u32::MAX;
+
+/// The place of a launch that an event holds, alone, until [`Pending::release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldLaunch(u32);
+
+/// A launch that an activity was caused by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cause {
+    place: u32,
+    /// Whether this is the first activity that was waited for.
+    pub(crate) is_first: bool,
+    /// Whether no other activity has this launch, which is no longer among those that are found.
+    is_alone: bool,
+}
 
 /// Launches by correlation id.
 #[derive(Debug)]
@@ -69,19 +84,55 @@ impl Pending {
         }
     }
 
-    /// Returns the launch that caused an activity, and whether this is the first activity that was
-    /// waited for.
+    /// Finds the launch that caused an activity. [`Pending::hold`] or [`Pending::decline`] must follow.
     #[inline]
-    pub(crate) fn join(&mut self, correlation: u32, context: u32) -> Option<(&mut Launch, bool)> {
-        let index = self.find(correlation, context)?;
-        let launch = &self.slab[index];
-        let first = self.waiting_since.of(index) < NOT_WAITING;
-        if launch.is_single() {
-            self.remove(index, correlation);
-        } else if first {
-            self.retain(index, launch.start);
+    pub(crate) fn join(&mut self, correlation: u32, context: u32) -> Option<Cause> {
+        let place = self.find(correlation, context)?;
+        let launch = &self.slab[place];
+        let (is_first, is_alone) = (self.waiting_since.of(place) < NOT_WAITING, launch.is_single());
+        if is_alone {
+            self.forget(place, correlation);
+        } else if is_first {
+            self.retain(place, launch.start);
         }
-        Some((&mut self.slab[index], first))
+        Some(Cause { place, is_first, is_alone })
+    }
+
+    /// Returns the launch of an activity.
+    #[inline]
+    pub(crate) fn cause(&mut self, cause: Cause) -> &mut Launch {
+        &mut self.slab[cause.place]
+    }
+
+    /// Keeps the launch, as it is now, for the activity's event.
+    #[inline]
+    pub(crate) fn hold(&mut self, cause: Cause) -> HeldLaunch {
+        if cause.is_alone { HeldLaunch(cause.place) } else { self.hold_copy(cause.place) }
+    }
+
+    fn hold_copy(&mut self, place: u32) -> HeldLaunch {
+        let launch = self.slab[place];
+        let copy = self.slab.insert(|| launch);
+        self.waiting_since.set(copy, GONE);
+        HeldLaunch(copy)
+    }
+
+    /// Gives up the launch of an activity that has no event.
+    pub(crate) fn decline(&mut self, cause: Cause) {
+        if cause.is_alone {
+            self.slab.remove(cause.place);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn held(&self, launch: HeldLaunch) -> &Launch {
+        &self.slab[launch.0]
+    }
+
+    /// Gives up the launch of an event that was handled.
+    #[inline]
+    pub(crate) fn release(&mut self, launch: HeldLaunch) {
+        self.slab.remove(launch.0);
     }
 
     /// Returns the oldest waiting launch that `withholds` accepts.
@@ -156,8 +207,14 @@ impl Pending {
         })
     }
 
-    #[inline]
     fn remove(&mut self, index: u32, correlation: u32) {
+        self.forget(index, correlation);
+        self.slab.remove(index);
+    }
+
+    /// Makes a launch one that is not found; it stays in its place.
+    #[inline]
+    fn forget(&mut self, index: u32, correlation: u32) {
         let mask = self.slots.len() - 1;
         let slot = &mut self.slots[correlation as usize & mask];
         if *slot == index {
@@ -168,7 +225,6 @@ impl Pending {
         if self.waiting_since.end(index, GONE) {
             self.n_waiting -= 1;
         }
-        self.slab.remove(index);
     }
 
     #[cold]
@@ -289,26 +345,36 @@ mod tests {
         Launch { correlation, context, start, launch_kind: Launch::KERNEL, ..Default::default() }
     }
 
+    impl Pending {
+        /// Joins an activity whose event is handled at once; returns its launch, and whether it is the first one.
+        fn joined(&mut self, correlation: u32, context: u32) -> Option<(Launch, bool)> {
+            let cause = self.join(correlation, context)?;
+            let held = self.hold(cause);
+            self.release(held);
+            Some((*self.held(held), cause.is_first))
+        }
+    }
+
     #[test]
     fn the_context_decides_between_equal_ids() {
         let mut pending = Pending::new(8);
         pending.insert(&launch(7, 1, 10), true);
         pending.insert(&launch(7, 2, 20), true);
-        assert_eq!(pending.join(7, 2).map(|(it, _)| it.start), Some(20));
-        assert_eq!(pending.join(7, 9).map(|(it, _)| it.start), Some(10), "one candidate: no context needed");
-        assert_eq!(pending.join(7, 1), None);
+        assert_eq!(pending.joined(7, 2).map(|(it, _)| it.start), Some(20));
+        assert_eq!(pending.joined(7, 9).map(|(it, _)| it.start), Some(10), "one candidate: no context needed");
+        assert_eq!(pending.joined(7, 1), None);
     }
 
     #[test]
     fn an_id_that_is_used_again_is_that_of_the_newer_launch() {
         let mut pending = Pending::new(8);
         pending.insert(&Launch { launch_kind: Launch::GRAPH, ..launch(7, 1, 10) }, true);
-        assert_eq!(pending.join(7, 1).map(|(it, _)| it.start), Some(10), "a graph is kept for its other nodes");
+        assert_eq!(pending.joined(7, 1).map(|(it, _)| it.start), Some(10), "a graph is kept for its other nodes");
         pending.insert(&launch(7, 1, 1000), true);
-        assert_eq!(pending.join(7, 1).map(|(it, _)| it.start), Some(1000));
+        assert_eq!(pending.joined(7, 1).map(|(it, _)| it.start), Some(1000));
         pending.insert(&launch(7, 1, 2000), true);
         pending.insert(&launch(7, 1, 3000), true);
-        assert_eq!(pending.join(7, 1).map(|(it, _)| it.start), Some(3000), "the one before was lost");
+        assert_eq!(pending.joined(7, 1).map(|(it, _)| it.start), Some(3000), "the one before was lost");
     }
 
     #[test]
@@ -318,7 +384,7 @@ mod tests {
         ids.iter().for_each(|id| pending.insert(&launch(*id, 1, u64::from(*id)), true));
         assert_eq!(pending.n_waiting(), 3000);
         for id in ids.iter().rev() {
-            assert_eq!(pending.join(*id, 1).map(|(it, first)| (it.correlation, first)), Some((*id, true)));
+            assert_eq!(pending.joined(*id, 1).map(|(it, first)| (it.correlation, first)), Some((*id, true)));
         }
         assert_eq!(pending.n_waiting(), 0);
     }
@@ -329,25 +395,25 @@ mod tests {
         for id in 1..=3 {
             pending.insert(&Launch { launch_kind: Launch::GRAPH, ..launch(id, 1, u64::from(id)) }, true);
         }
-        assert_eq!(pending.join(1, 1).map(|it| it.1), Some(true));
-        assert_eq!(pending.join(1, 1).map(|it| it.1), Some(false));
-        pending.join(2, 1);
-        pending.join(3, 1);
-        assert_eq!(pending.join(1, 1), None);
-        assert_eq!(pending.join(3, 1).map(|it| it.1), Some(false));
+        assert_eq!(pending.joined(1, 1).map(|it| it.1), Some(true));
+        assert_eq!(pending.joined(1, 1).map(|it| it.1), Some(false));
+        pending.joined(2, 1);
+        pending.joined(3, 1);
+        assert_eq!(pending.joined(1, 1), None);
+        assert_eq!(pending.joined(3, 1).map(|it| it.1), Some(false));
     }
 
     #[test]
     fn launches_that_nothing_waits_for_do_not_take_later_ones_with_them() {
         let mut pending = Pending::new(2);
         pending.insert(&launch(1, 1, 10), false);
-        assert!(pending.join(1, 1).is_some());
+        assert!(pending.joined(1, 1).is_some());
         pending.insert(&launch(2, 1, 20), true);
         (3..=5).for_each(|id| pending.insert(&launch(id, 1, 10 * u64::from(id)), false));
-        assert_eq!(pending.join(2, 1).map(|it| it.1), Some(true), "it has the entry that the first one had");
+        assert_eq!(pending.joined(2, 1).map(|it| it.1), Some(true), "it has the entry that the first one had");
         pending.insert(&launch(6, 1, 60), true);
         pending.insert(&launch(7, 1, 70), true);
-        assert_eq!([6, 7].map(|id| pending.join(id, 1).map(|it| it.0.correlation)), [Some(6), Some(7)]);
+        assert_eq!([6, 7].map(|id| pending.joined(id, 1).map(|it| it.0.correlation)), [Some(6), Some(7)]);
     }
 
     #[test]
@@ -357,7 +423,7 @@ mod tests {
             // Starts that jump back and forth.
             pending.insert(&launch(id, 1, u64::from(id ^ 0x155)), true);
             if id % 3 != 0 {
-                pending.join(id.wrapping_mul(7) % id.max(1) + 1, 1);
+                pending.joined(id.wrapping_mul(7) % id.max(1) + 1, 1);
             }
             let is_even = |it: &Launch| it.correlation.is_multiple_of(2);
             let oldest = pending.all_waiting().filter(|it| is_even(it)).min_by_key(|it| it.start).copied();

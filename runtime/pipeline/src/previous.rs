@@ -69,10 +69,10 @@ impl Previous {
     }
 
     /// Takes a kernel, whose other words are filled, and fills those of the one before it.
-    pub(crate) fn fill(&mut self, ctx: &mut GpuContext, event: &Joined) {
+    pub(crate) fn fill(&mut self, ctx: &mut GpuContext, event: &Joined<'_>) {
         let stream = (event.activity.context(), event.activity.stream());
         let ran = (ctx[word::NAME], event.span.start, event.span.end);
-        let before = self.next(stream, ran, event.launch.as_ref());
+        let before = self.next(stream, ran, event.launch);
         ctx[word::PREVIOUS_NAME] = before.map_or(0, |it| it.name);
         ctx[word::PREVIOUS_END] = before.map_or(0, |it| it.end);
     }

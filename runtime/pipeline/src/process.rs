@@ -7,7 +7,7 @@ use crate::gaps::Gaps;
 use crate::graphs::Graphs;
 use crate::idle::Idle;
 use crate::join::Pending;
-use crate::joined::Joined;
+use crate::joined::QueuedActivity;
 use crate::orphans::Orphans;
 use crate::previous::Previous;
 use crate::process_facts::ProcessFacts;
@@ -31,7 +31,7 @@ pub(crate) struct TracedProcess {
     pub(crate) orphans: Orphans,
     pub(crate) watermark: Watermark,
     /// GPU activities, and the CPU calls that handlers want to see.
-    pub(crate) activities: EventQueue<Joined>,
+    pub(crate) activities: EventQueue<QueuedActivity>,
     pub(crate) calls: EventQueue<Launch>,
     pub(crate) host_events: EventQueue<HostEventRecord>,
     pub(crate) counts: Counts,
@@ -108,7 +108,8 @@ impl TracedProcess {
     /// Whether an event should wait for a name that has not arrived.
     #[inline]
     pub(crate) fn waits_for_names(&mut self, event: &impl Queued) -> bool {
-        let waits = self.name_waits < MOST_NAME_WAITS && event.names().into_iter().any(|it| self.facts.lacks_name(it));
+        let mut names = event.names(&self.launches).into_iter();
+        let waits = self.name_waits < MOST_NAME_WAITS && names.any(|it| self.facts.lacks_name(it));
         self.name_waits = if waits { self.name_waits + 1 } else { 0 };
         waits
     }

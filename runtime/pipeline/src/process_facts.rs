@@ -107,8 +107,8 @@ impl ProcessFacts {
     }
 
     /// Fills the stacks that captured what ran, or instantiated it if it is a graph.
-    fn fill_capture(&self, ctx: &mut GpuContext, event: &Joined) {
-        let node = match &event.activity {
+    fn fill_capture(&self, ctx: &mut GpuContext, event: &Joined<'_>) {
+        let node = match event.activity {
             ActivityRecord::Graph(it) => Node::of_graph(it.graph),
             other => other.graph_node(),
         };
@@ -185,10 +185,10 @@ impl ProcessFacts {
     }
 
     #[inline]
-    pub(crate) fn fill_activity_event(&self, ctx: &mut GpuContext, event: &Joined, strings: &Strings) {
+    pub(crate) fn fill_activity_event(&self, ctx: &mut GpuContext, event: &Joined<'_>, strings: &Strings) {
         let read = strings.activity_fields;
         let mut identity = ThreadIdentity { pid: self.pid, tid: self.pid, comm: self.comm };
-        match &event.launch {
+        match event.launch {
             None => context::clear_launch(ctx),
             Some(launch) => {
                 let thread = self.thread(launch.tid);
@@ -212,7 +212,7 @@ impl ProcessFacts {
         let symbol = self.symbol(event.activity.symbol());
         if read.record {
             event.activity.put_words(ctx, strings);
-            context::fill_earlier_times(ctx, &event.activity, event.span.start);
+            context::fill_earlier_times(ctx, event.activity, event.span.start);
         }
         context::fill_activity(ctx, event.span, symbol, identity);
     }

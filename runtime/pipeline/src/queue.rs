@@ -2,7 +2,8 @@
 //!
 //! Activities and calls have separate queues: neither waits for the other.
 
-use crate::joined::Joined;
+use crate::join::Pending;
+use crate::joined::QueuedActivity;
 use crate::slab::Slab;
 use xputrace_wire::events::HostEvents;
 use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch};
@@ -18,8 +19,8 @@ pub(crate) trait Queued: Sized {
     fn is_in_order(&self) -> bool {
         true
     }
-    /// Returns the ids of names that it refers to; 0 is none.
-    fn names(&self) -> [u32; 3];
+    /// Returns the ids of names that it and its launch refer to; 0 is none.
+    fn names(&self, launches: &Pending) -> [u32; 3];
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -31,7 +32,7 @@ pub(crate) struct Tie {
     tid: u32,
 }
 
-impl Queued for Joined {
+impl Queued for QueuedActivity {
     #[inline]
     fn end(&self) -> u64 {
         self.span.end
@@ -58,8 +59,8 @@ impl Queued for Joined {
     }
 
     #[inline]
-    fn names(&self) -> [u32; 3] {
-        let [api, ranges] = self.launch.as_ref().map_or([0; 2], |it| [it.api, it.ranges]);
+    fn names(&self, launches: &Pending) -> [u32; 3] {
+        let [api, ranges] = self.launch.map(|it| launches.held(it)).map_or([0; 2], |it| [it.api, it.ranges]);
         [self.activity.symbol(), api, ranges]
     }
 }
@@ -80,7 +81,7 @@ impl Queued for HostEventRecord {
         Tie { unjoined: false, start: it.start, correlation: it.function, graph_node: 0, tid: it.tid }
     }
 
-    fn names(&self) -> [u32; 3] {
+    fn names(&self, _: &Pending) -> [u32; 3] {
         match self {
             HostEventRecord::Range(it) => [it.path, it.domain, 0],
             _ => [self.common().ranges, 0, 0],
@@ -109,7 +110,7 @@ impl Queued for Launch {
     }
 
     #[inline]
-    fn names(&self) -> [u32; 3] {
+    fn names(&self, _: &Pending) -> [u32; 3] {
         [self.api, self.symbol, self.ranges]
     }
 }

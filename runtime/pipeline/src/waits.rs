@@ -89,11 +89,11 @@ impl Waits {
     }
 
     /// Takes an activity, whose name is this string id.
-    pub(crate) fn on_activity(&mut self, event: &Joined, name: u64) {
+    pub(crate) fn on_activity(&mut self, event: &Joined<'_>, name: u64) {
         let stream = (event.activity.context(), event.activity.stream());
         let (start, end) = (event.span.start, event.span.end);
         // One without a launch was launched before it started.
-        let launched = event.launch.as_ref().map_or(start, |it| it.start);
+        let launched = event.launch.map_or(start, |it| it.start);
         self.add(stream, Ran { name, start, end, launched, correlation: event.activity.correlation() });
     }
 
