@@ -64,6 +64,50 @@ fn count(asm: &mut Assembler) {
     asm.exit();
 }
 
+/// Adds context word 2 to the element of words 0 and 1, and counts. An odd one has an instruction that other such programs
+/// lack, and changes nothing.
+fn tally(asm: &mut Assembler, is_odd: bool) {
+    let (have, out) = (asm.label(), asm.label());
+    asm.mov(Reg::R6, Reg::R1);
+    if is_odd {
+        asm.alu_imm(Alu::Or, Reg::R7, 0);
+    }
+    asm.ldx(Size::Dw, Reg::R0, Reg::R6, 16);
+    asm.stx(Size::Dw, Reg::FP, -8, Reg::R0);
+    for (key, at) in [(0, -32), (8, -16)] {
+        asm.ldx(Size::Dw, Reg::R2, Reg::R6, key);
+        asm.stx(Size::Dw, Reg::FP, at, Reg::R2);
+    }
+    asm.st_imm(Size::Dw, Reg::FP, -24, 7);
+    let lookup = |asm: &mut Assembler| {
+        asm.ld_map(Reg::R1, BpfMapId(0));
+        asm.mov(Reg::R2, Reg::FP);
+        asm.alu_imm(Alu::Add, Reg::R2, -32);
+        asm.call(helper::MAP_LOOKUP_ELEM);
+    };
+    lookup(asm);
+    asm.jump_if_imm(Cond::Ne, Reg::R0, 0, have);
+    asm.st_imm(Size::Dw, Reg::FP, -48, 0);
+    asm.st_imm(Size::Dw, Reg::FP, -40, 0);
+    asm.ld_map(Reg::R1, BpfMapId(0));
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -32);
+    asm.mov(Reg::R3, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R3, -48);
+    asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
+    asm.call(helper::MAP_UPDATE_ELEM);
+    lookup(asm);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.place(have);
+    asm.ldx(Size::Dw, Reg::R1, Reg::FP, -8);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+    asm.mov_imm(Reg::R1, 1);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 8, Reg::R1);
+    asm.place(out);
+    asm.mov_imm(Reg::R0, 3);
+    asm.exit();
+}
+
 fn counts(engine: &Engine) -> BTreeMap<u64, u64> {
     let mut all = BTreeMap::new();
     engine.for_each(BpfMapId(0), &mut |key, value| {
@@ -580,6 +624,24 @@ proptest! {
             engine.set_instruction_limit(100);
             let _ = engine.run(ProgramId(0), &[1; 13], &mut ());
         }
+    }
+
+    /// What is added without running the program is what the program adds.
+    #[test]
+    fn a_tally_is_what_its_program_does(
+        evicts in any::<bool>(),
+        events in prop::collection::vec((0..6u64, 0..3u64, any::<u64>()), 0..100),
+    ) {
+        let kind = if evicts { MapKind::LruHash } else { MapKind::Hash };
+        let [seen, run] = [false, true].map(|is_odd| {
+            let mut engine = engine(&one(vec![map("m", kind, 24, 16, 8)], |asm| tally(asm, is_odd)));
+            let all = events.iter().map(|(a, b, c)| vec![*a, *b, *c]).chain([vec![1, 2]]);
+            let answers: Vec<_> = all.map(|it| engine.run_words(ProgramId(0), &it, &mut ())).collect();
+            let mut elements = Vec::new();
+            engine.for_each(BpfMapId(0), &mut |key, value| elements.push((key.to_vec(), value.to_vec())));
+            (answers.into_iter().map(|it| it.map_err(|it| it.reason)).collect::<Vec<_>>(), elements)
+        });
+        prop_assert_eq!(seen, run);
     }
 
     /// Compares the engine's hash with the standard library's.

@@ -294,6 +294,20 @@ impl Map {
         matches!(self.store, Store::Remote(_))
     }
 
+    /// Whether it is a hash of the engine that programs can change.
+    pub(super) fn is_own_hash(&self) -> bool {
+        matches!(self.store, Store::Hash(_)) && !self.is_read_only
+    }
+
+    /// Adds to a word of a value, wrapping around.
+    #[inline(always)]
+    pub(super) fn add_to_slot(&mut self, slot: u32, offset: usize, number: u64) {
+        let start = slot as usize * self.stride + offset;
+        if let Some(word) = self.values.get_mut(start..).and_then(|it| it.first_chunk_mut()) {
+            *word = u64::from_le_bytes(*word).wrapping_add(number).to_le_bytes();
+        }
+    }
+
     pub(super) fn has_overwritten(&self) -> bool {
         matches!(&self.store, Store::Remote(remote) if remote.has_overwritten)
     }
