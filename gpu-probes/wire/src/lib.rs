@@ -20,6 +20,7 @@ pub mod maps;
 pub mod marker;
 pub mod message;
 pub mod nvidia;
+mod prefetch;
 pub mod record;
 pub mod region;
 pub mod ring;

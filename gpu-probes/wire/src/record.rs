@@ -4,6 +4,7 @@
 //! of 8. Values are little endian. Readers skip unknown kinds by their size. The kinds for launches
 //! and GPU activities come from the table of GPU events ([`xputrace_events::table`]).
 
+use crate::prefetch;
 pub use xputrace_events::table::UNKNOWN;
 use xputrace_events::{Activity, HostEvent, Realtime, table};
 pub use xputrace_events::{ActivityRecord, Graph, HostEventRecord, Kernel, Launch, Memcpy, Memset};
@@ -493,6 +494,7 @@ impl<'a> Iterator for Framed<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Frame<'a>> {
+        prefetch::ahead_of(self.rest);
         let (header, _) = Header::read_from_prefix(self.rest).ok()?;
         let size = header.size as usize;
         if size < size_of::<Header>() || !size.is_multiple_of(8) {
