@@ -8,11 +8,13 @@ const MOST_IDS: usize = 1 << 17;
 #[derive(Debug)]
 pub(crate) struct IdMap<T> {
     values: Vec<Option<T>>,
+    /// Every id before it, other than 0, has a value.
+    first_gap: u32,
 }
 
 impl<T> Default for IdMap<T> {
     fn default() -> Self {
-        IdMap { values: Vec::new() }
+        IdMap { values: Vec::new(), first_gap: 1 }
     }
 }
 
@@ -27,7 +29,16 @@ impl<T> IdMap<T> {
             self.values.resize_with(at + 1, || None);
         }
         self.values[at] = Some(value);
+        while self.get(self.first_gap).is_some() {
+            self.first_gap += 1;
+        }
         true
+    }
+
+    /// Returns the first id, other than 0, that may have no value.
+    #[inline]
+    pub(crate) fn first_gap(&self) -> u32 {
+        self.first_gap
     }
 
     pub(crate) fn is_empty(&self) -> bool {

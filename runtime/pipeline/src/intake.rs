@@ -75,7 +75,7 @@ impl Intake<'_> {
     #[inline]
     fn on_cause(&mut self, frame: &Frame<'_>, has_others: &mut bool) -> bool {
         match frame.header.kind {
-            kind::LAUNCH => frame.read().map(|mut it| self.on_launch(&mut it)).is_some(),
+            kind::LAUNCH => frame.read().as_mut().map(|it| self.on_launch(it)).is_some(),
             kind::NAME
             | kind::CODE
             | kind::STACK
@@ -126,14 +126,15 @@ impl Intake<'_> {
     /// Returns false if the record is too short for its kind.
     #[inline]
     fn on_record(&mut self, ring: usize, activity: Activity, frame: &Frame<'_>) -> bool {
-        let Some(record) = ActivityRecord::read(frame.header.kind, frame.body()) else { return false };
+        // It is large, so it stays where it is made.
+        let Some(record) = &ActivityRecord::read(frame.header.kind, frame.body()) else { return false };
         if self.handlers.wanted.derives_graphs {
-            self.on_node(&record);
+            self.on_node(record);
         }
         if self.handlers.wanted.activities.contains(activity) {
-            self.on_activity(ring, &record);
+            self.on_activity(ring, record);
         } else if self.handlers.wanted.derives_graphs {
-            self.note_buffer(ring, &record);
+            self.note_buffer(ring, record);
         }
         true
     }
@@ -450,8 +451,8 @@ fn expects(launch: &Launch, call: Call) -> bool {
 /// Joins an activity with its launch; returns false if the launch has not arrived.
 #[inline]
 fn join(process: &mut TracedProcess, ledger: &mut Ledger, activity: &ActivityRecord, span: Option<Span>) -> bool {
-    let Some(cause) = process.launches.join(activity.correlation(), activity.context()) else { return false };
-    let launch = process.launches.cause(cause);
+    let (correlation, context) = (activity.correlation(), activity.context());
+    let Some((launch, cause)) = process.launches.join(correlation, context) else { return false };
     if launch.flags & Launch::OUTSIDE != 0 {
         process.launches.decline(cause);
         return true;

@@ -33,11 +33,23 @@ pub(crate) struct Cause {
     is_alone: bool,
 }
 
+/// Where a launch with this correlation id is.
+#[derive(Clone, Copy, Debug)]
+struct LaunchPlace {
+    correlation: u32,
+    /// In the slab; [`EMPTY`] if there is none.
+    index: u32,
+}
+
+impl LaunchPlace {
+    const NONE: LaunchPlace = LaunchPlace { correlation: 0, index: EMPTY };
+}
+
 /// Launches by correlation id.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// Slab index by correlation id modulo the length; [`EMPTY`] if there is none.
-    slots: Vec<u32>,
+    /// By correlation id modulo the length.
+    slots: Vec<LaunchPlace>,
     overflow: FxHashMap<u32, Vec<u32>>,
     slab: Slab<Launch>,
     waiting_since: Starts,
@@ -53,7 +65,7 @@ pub(crate) struct Pending {
 impl Pending {
     pub(crate) fn new(retained_limit: usize) -> Self {
         Pending {
-            slots: vec![EMPTY; FIRST_SLOTS],
+            slots: vec![LaunchPlace::NONE; FIRST_SLOTS],
             overflow: FxHashMap::default(),
             slab: Slab::default(),
             waiting_since: Starts::default(),
@@ -86,22 +98,16 @@ impl Pending {
 
     /// Finds the launch that caused an activity. [`Pending::hold`] or [`Pending::decline`] must follow.
     #[inline]
-    pub(crate) fn join(&mut self, correlation: u32, context: u32) -> Option<Cause> {
+    pub(crate) fn join(&mut self, correlation: u32, context: u32) -> Option<(&mut Launch, Cause)> {
         let place = self.find(correlation, context)?;
-        let launch = &self.slab[place];
-        let (is_first, is_alone) = (self.waiting_since.of(place) < NOT_WAITING, launch.is_single());
+        let is_first = self.waiting_since.of(place) < NOT_WAITING;
+        let is_alone = self.slab[place].is_single();
         if is_alone {
             self.forget(place, correlation);
         } else if is_first {
-            self.retain(place, launch.start);
+            self.retain(place, self.slab[place].start);
         }
-        Some(Cause { place, is_first, is_alone })
-    }
-
-    /// Returns the launch of an activity.
-    #[inline]
-    pub(crate) fn cause(&mut self, cause: Cause) -> &mut Launch {
-        &mut self.slab[cause.place]
+        Some((&mut self.slab[place], Cause { place, is_first, is_alone }))
     }
 
     /// Keeps the launch, as it is now, for the activity's event.
@@ -179,8 +185,8 @@ impl Pending {
     fn place(&mut self, correlation: u32, index: u32) {
         let mask = self.slots.len() - 1;
         let slot = &mut self.slots[correlation as usize & mask];
-        if *slot == EMPTY {
-            *slot = index;
+        if slot.index == EMPTY {
+            *slot = LaunchPlace { correlation, index };
         } else {
             self.place_elsewhere(correlation, index);
         }
@@ -193,13 +199,13 @@ impl Pending {
 
     #[inline]
     fn find(&self, correlation: u32, context: u32) -> Option<u32> {
-        let index = self.slots[correlation as usize & (self.slots.len() - 1)];
-        let direct = self.slab.get(index).filter(|it| it.correlation == correlation);
+        let slot = self.slots[correlation as usize & (self.slots.len() - 1)];
+        let direct = (slot.index != EMPTY && slot.correlation == correlation).then_some(slot.index);
         if self.overflow.is_empty() {
-            return direct.map(|_| index);
+            return direct;
         }
         let others = self.overflow.get(&correlation).map(Vec::as_slice).unwrap_or_default();
-        let all = direct.map(|_| index).into_iter().chain(others.iter().copied());
+        let all = direct.into_iter().chain(others.iter().copied());
         // Ids start over after 2³²: a launch that is kept may have the id of a new one.
         all.max_by_key(|it| {
             let launch = &self.slab[*it];
@@ -217,8 +223,8 @@ impl Pending {
     fn forget(&mut self, index: u32, correlation: u32) {
         let mask = self.slots.len() - 1;
         let slot = &mut self.slots[correlation as usize & mask];
-        if *slot == index {
-            *slot = EMPTY;
+        if slot.index == index {
+            *slot = LaunchPlace::NONE;
         } else {
             self.remove_elsewhere(correlation, index);
         }
@@ -258,9 +264,9 @@ impl Pending {
     #[cold]
     fn grow(&mut self) {
         let slots = self.slots.len() * 4;
-        let mut live: Vec<u32> = self.slots.iter().copied().filter(|it| *it != EMPTY).collect();
+        let mut live: Vec<u32> = self.slots.iter().map(|it| it.index).filter(|it| *it != EMPTY).collect();
         live.extend(self.overflow.drain().flat_map(|(_, indices)| indices));
-        self.slots = vec![EMPTY; slots];
+        self.slots = vec![LaunchPlace::NONE; slots];
         for index in live {
             self.place(self.slab[index].correlation, index);
         }
@@ -348,7 +354,7 @@ mod tests {
     impl Pending {
         /// Joins an activity whose event is handled at once; returns its launch, and whether it is the first one.
         fn joined(&mut self, correlation: u32, context: u32) -> Option<(Launch, bool)> {
-            let cause = self.join(correlation, context)?;
+            let (_, cause) = self.join(correlation, context)?;
             let held = self.hold(cause);
             self.release(held);
             Some((*self.held(held), cause.is_first))

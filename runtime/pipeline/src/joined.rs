@@ -5,6 +5,7 @@ use crate::join::{HeldLaunch, Pending};
 use xputrace_wire::record::{ActivityRecord, Launch};
 
 /// An activity that waits for its turn, and which launch it has, if that is known.
+#[derive(Clone, Copy)]
 pub(crate) struct QueuedActivity {
     pub(crate) span: Span,
     pub(crate) activity: ActivityRecord,

@@ -123,7 +123,7 @@ impl Pipeline {
     /// are.
     pub fn translate_threads(&mut self, process: ProcessIndex, ids: impl IntoIterator<Item = (u32, u32)>) {
         if let Some(Some(process)) = self.processes.get_mut(process.0 as usize) {
-            process.facts.thread_ids.extend(ids);
+            ids.into_iter().for_each(|(in_target, tid)| process.facts.translate_thread(in_target, tid));
         }
     }
 

@@ -32,6 +32,13 @@ struct SeenStream {
     priority: Option<i32>,
 }
 
+struct SeenThread {
+    /// Its id in the tracer's namespace.
+    tid: u32,
+    /// `None` if it has that of the process.
+    comm: Option<Comm>,
+}
+
 /// Ids and names.
 pub(crate) struct ProcessFacts {
     pub(crate) index: ProcessIndex,
@@ -40,7 +47,8 @@ pub(crate) struct ProcessFacts {
     comm: Comm,
     names: IdMap<Symbol>,
     name_bytes: usize,
-    threads: FxHashMap<u32, Comm>,
+    /// By their ids in the target.
+    threads: FxHashMap<u32, SeenThread>,
     pub(crate) gpus: Gpus,
     streams: FxHashMap<(u32, u32), SeenStream>,
     /// The stacks of nodes of graphs.
@@ -48,8 +56,6 @@ pub(crate) struct ProcessFacts {
     /// Of those that were updated: since when they have which other stack.
     updates: FxHashMap<u64, Vec<(u64, u32)>>,
     n_updates: usize,
-    /// Maps thread ids in the target's namespace to the tracer's.
-    pub(crate) thread_ids: FxHashMap<u32, u32>,
 }
 
 impl ProcessFacts {
@@ -67,7 +73,6 @@ impl ProcessFacts {
             nodes: FxHashMap::default(),
             updates: FxHashMap::default(),
             n_updates: 0,
-            thread_ids: FxHashMap::default(),
         }
     }
 
@@ -135,8 +140,17 @@ impl ProcessFacts {
             self.comm = comm.into();
         }
         if self.threads.len() < MOST_THREADS || self.threads.contains_key(&tid) {
-            self.threads.insert(tid, comm.into());
+            self.seen_thread(tid).comm = Some(comm.into());
         }
+    }
+
+    /// Says that a thread has another id in the tracer's namespace.
+    pub(crate) fn translate_thread(&mut self, tid_in_target: u32, tid: u32) {
+        self.seen_thread(tid_in_target).tid = tid;
+    }
+
+    fn seen_thread(&mut self, tid: u32) -> &mut SeenThread {
+        self.threads.entry(tid).or_insert(SeenThread { tid, comm: None })
     }
 
     pub(crate) fn knows_name(&self, id: u32) -> bool {
@@ -153,8 +167,9 @@ impl ProcessFacts {
         self.names.insert(id, symbol)
     }
 
+    #[inline]
     pub(crate) fn lacks_name(&self, id: u32) -> bool {
-        id != 0 && self.names.get(id).is_none()
+        id >= self.names.first_gap() && id != 0 && self.names.get(id).is_none()
     }
 
     fn symbol(&self, id: u32) -> Symbol {
@@ -179,9 +194,9 @@ impl ProcessFacts {
 
     #[inline]
     fn thread(&self, tid_in_target: u32) -> ThreadIdentity {
-        let tid = self.thread_ids.get(&tid_in_target).copied().unwrap_or(tid_in_target);
-        let comm = self.threads.get(&tid_in_target).copied().unwrap_or(self.comm);
-        ThreadIdentity { pid: self.pid, tid: tid.into(), comm }
+        let unknown = SeenThread { tid: tid_in_target, comm: None };
+        let SeenThread { tid, comm } = self.threads.get(&tid_in_target).unwrap_or(&unknown);
+        ThreadIdentity { pid: self.pid, tid: (*tid).into(), comm: comm.unwrap_or(self.comm) }
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use xputrace_wire::events::HostEvents;
 use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch};
 
 /// An element of a queue.
-pub(crate) trait Queued: Sized {
+pub(crate) trait Queued: Copy {
     fn end(&self) -> u64;
     /// Orders events that end at the same time, independently of their arrival.
     fn tie(&self) -> Tie;

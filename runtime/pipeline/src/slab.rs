@@ -4,24 +4,26 @@
 use std::ops::{Index, IndexMut};
 
 /// Elements of a chunk.
-const CHUNK: usize = 1 << 10;
+const CHUNK: usize = 1 << 8;
 
 /// Elements by place: 0 is the first one's, and so on.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    /// All are full but the last.
-    chunks: Vec<Vec<T>>,
+    /// The last one's elements behind `len` are copies of its first.
+    chunks: Vec<Box<[T; CHUNK]>>,
+    /// Elements so far, with those that have gone.
+    len: usize,
     /// Places of elements that have gone.
     free: Vec<u32>,
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Slab { chunks: Vec::new(), free: Vec::new() }
+        Slab { chunks: Vec::new(), len: 0, free: Vec::new() }
     }
 }
 
-impl<T> Slab<T> {
+impl<T: Copy> Slab<T> {
     /// Adds the element that `make` returns, which is large, so it is made where it stays; returns its place.
     #[inline(always)]
     pub(crate) fn insert(&mut self, make: impl FnOnce() -> T) -> u32 {
@@ -36,13 +38,14 @@ impl<T> Slab<T> {
 
     #[inline(never)]
     fn push(&mut self, element: T) -> u32 {
-        if self.chunks.last().is_none_or(|it| it.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
+        let place = self.len as u32;
+        if self.len == self.room() {
+            // An array of them would be made on the stack.
+            self.chunks.extend(vec![element; CHUNK].into_boxed_slice().try_into().ok());
         }
-        let last = self.chunks.len() - 1;
-        let chunk = &mut self.chunks[last];
-        chunk.push(element);
-        (last * CHUNK + chunk.len() - 1) as u32
+        self[place] = element;
+        self.len += 1;
+        place
     }
 
     /// Gives up the element at a place, where it can be read until another one is there.
@@ -51,16 +54,9 @@ impl<T> Slab<T> {
         self.free.push(place);
     }
 
-    /// Returns the element at a place, which may have gone; `None` if there was none.
-    #[inline]
-    pub(crate) fn get(&self, place: u32) -> Option<&T> {
-        self.chunks.get(place as usize / CHUNK)?.get(place as usize % CHUNK)
-    }
-
     /// Returns for how many elements there is room.
-    #[cfg(test)]
     pub(crate) fn room(&self) -> usize {
-        self.chunks.iter().map(Vec::capacity).sum()
+        self.chunks.len() * CHUNK
     }
 }
 
@@ -91,6 +87,6 @@ mod tests {
         assert!(places.iter().zip(0..).all(|(place, n)| slab[*place] == n));
         slab.remove(places[7]);
         assert_eq!((slab.insert(|| 1 << 40), slab[places[7]], slab[places[8]]), (places[7], 1 << 40, 8));
-        assert_eq!((slab.get(3 * CHUNK as u32), slab.room()), (None, 3 * CHUNK));
+        assert_eq!(slab.room(), 3 * CHUNK);
     }
 }
