@@ -37,6 +37,6 @@ pub use host::{
 pub use kinds::{Activities, Calls, HostEvents};
 pub use table::{
     Activity, ActivityRecord, Call, Choice, CopyDirection, ExternalKind, Graph, Kernel, Launch, Memcpy, MemoryKind,
-    Memset,
+    Memset, OfActivity, Visitor, in_place,
 };
 pub use word::{GpuContext, WORDS};

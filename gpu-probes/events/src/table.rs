@@ -18,7 +18,7 @@ use crate::host::{
 };
 use crate::word::{self, GpuContext};
 use Prediction::{Kept, Previous, PreviousOf, Same};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 /// An unknown id.
 pub const UNKNOWN: u32 = u32::MAX;
@@ -223,6 +223,24 @@ const LAUNCH_DERIVED: &[Field] = &[
     stream_priority(word::LAUNCH_STREAM_HAS_PRIORITY, word::LAUNCH_STREAM_PRIORITY),
 ];
 
+/// Something that records of all kinds of activities are shown to.
+pub trait Visitor {
+    fn visit<R: OfActivity>(&mut self, record: &R);
+}
+
+/// Returns the record that begins with these bytes: where it is or, if it isn't aligned there, in `copy`; `None` if they are too
+/// few.
+#[inline]
+pub fn in_place<'a, R: FromBytes + KnownLayout + Immutable>(body: &'a [u8], copy: &'a mut Option<R>) -> Option<&'a R> {
+    match R::ref_from_prefix(body) {
+        Ok((it, _)) => Some(it),
+        Err(_) => {
+            *copy = Some(R::read_from_prefix(body).ok()?.0);
+            copy.as_ref()
+        }
+    }
+}
+
 /// The columns of every activity, by name: the tracer joins and orders by them.
 macro_rules! activities {
     ($(
@@ -257,6 +275,14 @@ macro_rules! activities {
             /// Bytes of its record's body.
             pub const fn record_size(self) -> usize {
                 match self { $( Activity::$Record => size_of::<$Record>(), )* }
+            }
+
+            /// Shows a visitor a record of this kind; returns false if the bytes are too few.
+            #[inline]
+            pub fn show(self, body: &[u8], visitor: &mut impl Visitor) -> bool {
+                match self {
+                    $( Activity::$Record => in_place::<$Record>(body, &mut None).map(|it| visitor.visit(it)).is_some(), )*
+                }
             }
 
             /// Fields of its event value.
@@ -357,6 +383,28 @@ macro_rules! activities {
     (@columns $Records:tt $( $column:ident : $type:ty ),*) => {
         impl ActivityRecord {
             $( activities! { @column $Records $column $type } )*
+        }
+
+        /// A record of an activity, of a kind that is known or not.
+        pub trait OfActivity: Copy + Into<ActivityRecord> {
+            fn activity(&self) -> Activity;
+            $( fn $column(&self) -> $type; )*
+        }
+
+        impl OfActivity for ActivityRecord {
+            #[inline]
+            fn activity(&self) -> Activity { self.activity() }
+            $( #[inline] fn $column(&self) -> $type { self.$column() } )*
+        }
+
+        activities! { @each $Records [$( $column : $type ),*] }
+    };
+    (@each [$($Record:ident)*] $columns:tt) => { $( activities! { @kind $Record $columns } )* };
+    (@kind $Record:ident [$( $column:ident : $type:ty ),*]) => {
+        impl OfActivity for $Record {
+            #[inline]
+            fn activity(&self) -> Activity { Activity::$Record }
+            $( #[inline] fn $column(&self) -> $type { self.$column } )*
         }
     };
     (@column [$($Record:ident)*] $column:ident $type:ty) => {

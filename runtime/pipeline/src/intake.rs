@@ -18,7 +18,7 @@ use xputrace_model::loss::Loss;
 use xputrace_model::names::Names;
 use xputrace_model::plan::{Activity, Call, Detail, Details, StringId};
 use xputrace_wire::api::FunctionId;
-use xputrace_wire::events::{EventSource, HostEvent, HostEvents, Realtime};
+use xputrace_wire::events::{EventSource, HostEvent, HostEvents, OfActivity, Realtime, Visitor, in_place};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{
     ActivityRecord, Clock, Flush, Frame, Gpu, GpuLimits, Graph, HostEventRecord, Launch, Record, framed, kind,
@@ -75,7 +75,7 @@ impl Intake<'_> {
     #[inline]
     fn on_cause(&mut self, frame: &Frame<'_>, has_others: &mut bool) -> bool {
         match frame.header.kind {
-            kind::LAUNCH => frame.read().as_mut().map(|it| self.on_launch(it)).is_some(),
+            kind::LAUNCH => in_place(frame.body(), &mut None).map(|it| self.on_launch(it)).is_some(),
             kind::NAME
             | kind::CODE
             | kind::STACK
@@ -113,7 +113,7 @@ impl Intake<'_> {
                 _ => false,
             },
             kind => match Activity::of_record(kind) {
-                Some(activity) => self.on_record(ring, activity, &frame),
+                Some(activity) => activity.show(frame.body(), &mut OfRing { intake: self, ring }),
                 None if HostEvent::of_record(kind).is_some_and(|it| it.source() == EventSource::Record) => {
                     HostEventRecord::read(kind, frame.body()).map(|it| self.on_timed_event(it)).is_some()
                 }
@@ -121,22 +121,6 @@ impl Intake<'_> {
             },
         });
         self.ledger.losses.add(Loss::Malformed, (!sound).into());
-    }
-
-    /// Returns false if the record is too short for its kind.
-    #[inline]
-    fn on_record(&mut self, ring: usize, activity: Activity, frame: &Frame<'_>) -> bool {
-        // It is large, so it stays where it is made.
-        let Some(record) = &ActivityRecord::read(frame.header.kind, frame.body()) else { return false };
-        if self.handlers.wanted.derives_graphs {
-            self.on_node(record);
-        }
-        if self.handlers.wanted.activities.contains(activity) {
-            self.on_activity(ring, record);
-        } else if self.handlers.wanted.derives_graphs {
-            self.note_buffer(ring, record);
-        }
-        true
     }
 
     /// Takes what a record says about a graph that ran.
@@ -159,18 +143,18 @@ impl Intake<'_> {
             {
                 (*records, *sum) = (records.saturating_add(1), sum.saturating_add(nanos));
             }
-            self.handle_record(&graph.into(), span);
+            self.handle_record(&graph, span);
         }
     }
 
-    fn note_buffer(&mut self, ring: usize, record: &ActivityRecord) {
+    fn note_buffer(&mut self, ring: usize, record: &impl OfActivity) {
         let (stream, span) =
             ((record.context(), record.stream()), self.process.clock.span(record.start(), record.end()));
         self.process.watermark.buffers.record(ring, stream, span.map_or(0, |it| it.end));
     }
 
     #[inline]
-    fn on_launch(&mut self, launch: &mut Launch) {
+    fn on_launch(&mut self, launch: &Launch) {
         let wanted = &self.handlers.wanted;
         let Some(call) = launch.call() else { return self.ledger.losses.add(Loss::Malformed, 1) };
         if !wanted.calls.contains(call) {
@@ -187,7 +171,7 @@ impl Intake<'_> {
             balance.outside += 1;
             self.process.launched(launch.correlation);
             if launch.result == 0 && launch.flags & Launch::CAPTURED == 0 && wanted.joins_with(call) {
-                self.process.launches.insert(launch, is_waited_for);
+                self.process.launches.insert(launch, launch.flags, is_waited_for);
             }
             return;
         }
@@ -202,7 +186,7 @@ impl Intake<'_> {
             // What it does on the GPU was not asked for when it began.
             balance.outside += 1;
             if launch.result == 0 && wanted.joins_with(call) {
-                process.launches.insert(launch, false);
+                process.launches.insert(launch, launch.flags, false);
             }
             if !self.handlers.of_call(call).is_empty() {
                 process.calls.push(launch.end, || *launch);
@@ -220,8 +204,8 @@ impl Intake<'_> {
             }
             if wanted.joins_with(call) {
                 let mark = if is_yielded { Launch::YIELDED } else { 0 };
-                launch.flags = launch.flags & !Launch::YIELDED | mark;
-                process.launches.insert(launch, is_waited_for && !is_yielded);
+                let flags = launch.flags & !Launch::YIELDED | mark;
+                process.launches.insert(launch, flags, is_waited_for && !is_yielded);
             }
         }
         if !self.handlers.of_call(call).is_empty() {
@@ -339,7 +323,7 @@ impl Intake<'_> {
     }
 
     #[inline]
-    fn on_activity(&mut self, ring: usize, record: &ActivityRecord) {
+    fn on_activity(&mut self, ring: usize, record: &impl OfActivity) {
         let wanted = &self.handlers.wanted;
         let kind = record.activity();
         let process = &mut *self.process;
@@ -367,11 +351,11 @@ impl Intake<'_> {
 
     /// Joins a record with its launch, if that is wanted, and queues it.
     #[inline(always)]
-    fn handle_record(&mut self, record: &ActivityRecord, span: Option<Span>) {
+    fn handle_record(&mut self, record: &impl OfActivity, span: Option<Span>) {
         if !self.handlers.wanted.joined.contains(record.activity()) {
             queue(&mut self.process.activities, span, record, None);
         } else if !join(self.process, self.ledger, record, span) {
-            self.process.orphans.push(*record, span);
+            self.process.orphans.push((*record).into(), span);
         }
     }
 
@@ -443,6 +427,27 @@ impl Intake<'_> {
     }
 }
 
+/// Takes the activities of a ring.
+struct OfRing<'i, 'a> {
+    intake: &'i mut Intake<'a>,
+    ring: usize,
+}
+
+impl Visitor for OfRing<'_, '_> {
+    #[inline]
+    fn visit<R: OfActivity>(&mut self, record: &R) {
+        let wanted = &self.intake.handlers.wanted;
+        if wanted.derives_graphs {
+            self.intake.on_node(&(*record).into());
+        }
+        if wanted.activities.contains(record.activity()) {
+            self.intake.on_activity(self.ring, record);
+        } else if wanted.derives_graphs {
+            self.intake.note_buffer(self.ring, record);
+        }
+    }
+}
+
 /// Whether the activities that show when the work of a call is done were asked for when it began.
 fn expects(launch: &Launch, call: Call) -> bool {
     demand::has_any(launch.demanded, call.shown_by())
@@ -450,7 +455,7 @@ fn expects(launch: &Launch, call: Call) -> bool {
 
 /// Joins an activity with its launch; returns false if the launch has not arrived.
 #[inline]
-fn join(process: &mut TracedProcess, ledger: &mut Ledger, activity: &ActivityRecord, span: Option<Span>) -> bool {
+fn join(process: &mut TracedProcess, ledger: &mut Ledger, activity: &impl OfActivity, span: Option<Span>) -> bool {
     let (correlation, context) = (activity.correlation(), activity.context());
     let Some((launch, cause)) = process.launches.join(correlation, context) else { return false };
     if launch.flags & Launch::OUTSIDE != 0 {
@@ -484,10 +489,10 @@ fn join(process: &mut TracedProcess, ledger: &mut Ledger, activity: &ActivityRec
 fn queue(
     queue: &mut EventQueue<QueuedActivity>,
     span: Option<Span>,
-    activity: &ActivityRecord,
+    activity: &impl OfActivity,
     launch: Option<HeldLaunch>,
 ) {
     if let Some(span) = span {
-        queue.push(span.end, || QueuedActivity { span, activity: *activity, launch });
+        queue.push(span.end, || QueuedActivity { span, activity: (*activity).into(), launch });
     }
 }

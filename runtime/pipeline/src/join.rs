@@ -81,10 +81,13 @@ impl Pending {
         self.n_waiting
     }
 
-    /// Inserts a launch. One that is not `expected` may have no recorded activity, so nothing waits for it.
+    /// Inserts a launch, with these flags. One that is not `expected` may have no recorded activity, so nothing waits for it.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, launch: &Launch, expected: bool) {
+    pub(crate) fn insert(&mut self, launch: &Launch, flags: u32, expected: bool) {
         let index = self.slab.insert(|| *launch);
+        if flags != launch.flags {
+            self.slab[index].flags = flags;
+        }
         self.waiting_since.set(index, launch.start.min(NOT_WAITING - 1));
         self.n_waiting += 1;
         self.place(launch.correlation, index);
@@ -352,6 +355,10 @@ mod tests {
     }
 
     impl Pending {
+        fn add(&mut self, launch: &Launch, expected: bool) {
+            self.insert(launch, launch.flags, expected);
+        }
+
         /// Joins an activity whose event is handled at once; returns its launch, and whether it is the first one.
         fn joined(&mut self, correlation: u32, context: u32) -> Option<(Launch, bool)> {
             let (_, cause) = self.join(correlation, context)?;
@@ -364,8 +371,8 @@ mod tests {
     #[test]
     fn the_context_decides_between_equal_ids() {
         let mut pending = Pending::new(8);
-        pending.insert(&launch(7, 1, 10), true);
-        pending.insert(&launch(7, 2, 20), true);
+        pending.add(&launch(7, 1, 10), true);
+        pending.add(&launch(7, 2, 20), true);
         assert_eq!(pending.joined(7, 2).map(|(it, _)| it.start), Some(20));
         assert_eq!(pending.joined(7, 9).map(|(it, _)| it.start), Some(10), "one candidate: no context needed");
         assert_eq!(pending.joined(7, 1), None);
@@ -374,12 +381,12 @@ mod tests {
     #[test]
     fn an_id_that_is_used_again_is_that_of_the_newer_launch() {
         let mut pending = Pending::new(8);
-        pending.insert(&Launch { launch_kind: Launch::GRAPH, ..launch(7, 1, 10) }, true);
+        pending.add(&Launch { launch_kind: Launch::GRAPH, ..launch(7, 1, 10) }, true);
         assert_eq!(pending.joined(7, 1).map(|(it, _)| it.start), Some(10), "a graph is kept for its other nodes");
-        pending.insert(&launch(7, 1, 1000), true);
+        pending.add(&launch(7, 1, 1000), true);
         assert_eq!(pending.joined(7, 1).map(|(it, _)| it.start), Some(1000));
-        pending.insert(&launch(7, 1, 2000), true);
-        pending.insert(&launch(7, 1, 3000), true);
+        pending.add(&launch(7, 1, 2000), true);
+        pending.add(&launch(7, 1, 3000), true);
         assert_eq!(pending.joined(7, 1).map(|(it, _)| it.start), Some(3000), "the one before was lost");
     }
 
@@ -387,7 +394,7 @@ mod tests {
     fn colliding_slots_are_told_apart_and_the_table_grows() {
         let mut pending = Pending::new(8);
         let ids: Vec<u32> = (0..3000).map(|n| n * FIRST_SLOTS as u32).collect();
-        ids.iter().for_each(|id| pending.insert(&launch(*id, 1, u64::from(*id)), true));
+        ids.iter().for_each(|id| pending.add(&launch(*id, 1, u64::from(*id)), true));
         assert_eq!(pending.n_waiting(), 3000);
         for id in ids.iter().rev() {
             assert_eq!(pending.joined(*id, 1).map(|(it, first)| (it.correlation, first)), Some((*id, true)));
@@ -399,7 +406,7 @@ mod tests {
     fn graphs_stay_until_newer_ones_need_their_room() {
         let mut pending = Pending::new(2);
         for id in 1..=3 {
-            pending.insert(&Launch { launch_kind: Launch::GRAPH, ..launch(id, 1, u64::from(id)) }, true);
+            pending.add(&Launch { launch_kind: Launch::GRAPH, ..launch(id, 1, u64::from(id)) }, true);
         }
         assert_eq!(pending.joined(1, 1).map(|it| it.1), Some(true));
         assert_eq!(pending.joined(1, 1).map(|it| it.1), Some(false));
@@ -412,13 +419,13 @@ mod tests {
     #[test]
     fn launches_that_nothing_waits_for_do_not_take_later_ones_with_them() {
         let mut pending = Pending::new(2);
-        pending.insert(&launch(1, 1, 10), false);
+        pending.add(&launch(1, 1, 10), false);
         assert!(pending.joined(1, 1).is_some());
-        pending.insert(&launch(2, 1, 20), true);
-        (3..=5).for_each(|id| pending.insert(&launch(id, 1, 10 * u64::from(id)), false));
+        pending.add(&launch(2, 1, 20), true);
+        (3..=5).for_each(|id| pending.add(&launch(id, 1, 10 * u64::from(id)), false));
         assert_eq!(pending.joined(2, 1).map(|it| it.1), Some(true), "it has the entry that the first one had");
-        pending.insert(&launch(6, 1, 60), true);
-        pending.insert(&launch(7, 1, 70), true);
+        pending.add(&launch(6, 1, 60), true);
+        pending.add(&launch(7, 1, 70), true);
         assert_eq!([6, 7].map(|id| pending.joined(id, 1).map(|it| it.0.correlation)), [Some(6), Some(7)]);
     }
 
@@ -427,7 +434,7 @@ mod tests {
         let mut pending = Pending::new(8);
         for id in 1..2000u32 {
             // Starts that jump back and forth.
-            pending.insert(&launch(id, 1, u64::from(id ^ 0x155)), true);
+            pending.add(&launch(id, 1, u64::from(id ^ 0x155)), true);
             if id % 3 != 0 {
                 pending.joined(id.wrapping_mul(7) % id.max(1) + 1, 1);
             }
@@ -441,7 +448,7 @@ mod tests {
     #[test]
     fn the_oldest_are_evicted_first() {
         let mut pending = Pending::new(8);
-        (1..=10).for_each(|id| pending.insert(&launch(id, 1, 100 - u64::from(id)), true));
+        (1..=10).for_each(|id| pending.add(&launch(id, 1, 100 - u64::from(id)), true));
         assert_eq!(pending.oldest(|_| true).map(|it| it.correlation), Some(10));
         let gone: Vec<u32> = pending.evict(3).iter().map(|it| it.correlation).collect();
         assert_eq!(gone, [10, 9, 8]);

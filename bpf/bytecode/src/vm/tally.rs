@@ -62,7 +62,7 @@ impl Tally {
     }
 
     /// Does it, and returns the program's answer; `None`, and nothing is done, if the program must run.
-    #[inline]
+    #[inline(always)]
     pub(super) fn run(&self, maps: &mut [Map], ctx: &[u8]) -> Option<u64> {
         if ctx.len() < self.context_bytes {
             return None;
