@@ -452,131 +452,8 @@ pub(crate) struct GraphData {
     pub(crate) graph_exec: Handle,
 }
 
-/// `CUpti_ActivityKernel10`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Kernel10 {
-    pub(crate) kind: u32,
-    pub(crate) cache_config: u8,
-    pub(crate) shared_memory_config: u8,
-    pub(crate) registers_per_thread: u16,
-    pub(crate) partitioned_global_cache_requested: u32,
-    pub(crate) partitioned_global_cache_executed: u32,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) completed: u64,
-    pub(crate) device_id: u32,
-    pub(crate) context_id: u32,
-    pub(crate) stream_id: u32,
-    pub(crate) grid: [i32; 3],
-    pub(crate) block: [i32; 3],
-    pub(crate) static_shared_memory: i32,
-    pub(crate) dynamic_shared_memory: i32,
-    pub(crate) local_memory_per_thread: u32,
-    pub(crate) local_memory_total: u32,
-    pub(crate) correlation_id: u32,
-    pub(crate) grid_id: i64,
-    pub(crate) name: *const c_char,
-    pub(crate) reserved0: *const c_void,
-    pub(crate) queued: u64,
-    pub(crate) submitted: u64,
-    pub(crate) launch_type: u8,
-    pub(crate) is_shared_memory_carveout_requested: u8,
-    pub(crate) shared_memory_carveout_requested: u8,
-    pub(crate) padding: u8,
-    pub(crate) shared_memory_executed: u32,
-    pub(crate) graph_node_id: u64,
-    pub(crate) shmem_limit_config: u32,
-    pub(crate) graph_id: u32,
-    pub(crate) access_policy_window: *const c_void,
-    pub(crate) channel_id: u32,
-    pub(crate) channel_type: u32,
-    pub(crate) cluster: [u32; 3],
-    pub(crate) cluster_scheduling_policy: u32,
-    pub(crate) local_memory_total_v2: u64,
-    pub(crate) max_potential_cluster_size: u32,
-    pub(crate) max_active_clusters: u32,
-    pub(crate) reserved1: u64,
-}
-
-/// `CUpti_ActivityMemcpy6`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Memcpy6 {
-    pub(crate) kind: u32,
-    pub(crate) copy_kind: u8,
-    pub(crate) src_kind: u8,
-    pub(crate) dst_kind: u8,
-    pub(crate) flags: u8,
-    pub(crate) bytes: u64,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) device_id: u32,
-    pub(crate) context_id: u32,
-    pub(crate) stream_id: u32,
-    pub(crate) correlation_id: u32,
-    pub(crate) runtime_correlation_id: u32,
-    pub(crate) pad: u32,
-    pub(crate) reserved0: *const c_void,
-    pub(crate) graph_node_id: u64,
-    pub(crate) graph_id: u32,
-    pub(crate) channel_id: u32,
-    pub(crate) channel_type: u32,
-    pub(crate) pad2: u32,
-    pub(crate) copy_count: u64,
-}
-
-/// `CUpti_ActivityMemcpyPtoP4`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct MemcpyPtoP4 {
-    pub(crate) kind: u32,
-    pub(crate) copy_kind: u8,
-    pub(crate) src_kind: u8,
-    pub(crate) dst_kind: u8,
-    pub(crate) flags: u8,
-    pub(crate) bytes: u64,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) device_id: u32,
-    pub(crate) context_id: u32,
-    pub(crate) stream_id: u32,
-    pub(crate) src_device_id: u32,
-    pub(crate) src_context_id: u32,
-    pub(crate) dst_device_id: u32,
-    pub(crate) dst_context_id: u32,
-    pub(crate) correlation_id: u32,
-    pub(crate) reserved0: *const c_void,
-    pub(crate) graph_node_id: u64,
-    pub(crate) graph_id: u32,
-    pub(crate) channel_id: u32,
-    pub(crate) channel_type: u32,
-    pub(crate) pad: u32,
-}
-
-/// `CUpti_ActivityMemset4`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Memset4 {
-    pub(crate) kind: u32,
-    pub(crate) value: u32,
-    pub(crate) bytes: u64,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) device_id: u32,
-    pub(crate) context_id: u32,
-    pub(crate) stream_id: u32,
-    pub(crate) correlation_id: u32,
-    pub(crate) flags: u16,
-    pub(crate) memory_kind: u16,
-    pub(crate) pad: u32,
-    pub(crate) reserved0: *const c_void,
-    pub(crate) graph_node_id: u64,
-    pub(crate) graph_id: u32,
-    pub(crate) channel_id: u32,
-    pub(crate) channel_type: u32,
-    pub(crate) pad2: u32,
-}
+// The other records that this library emits, made from the facts: their fields, and what is between them.
+include!(concat!(env!("OUT_DIR"), "/records.rs"));
 
 /// `CUpti_ActivityMemory4`.
 #[repr(C)]
@@ -632,40 +509,6 @@ pub(crate) struct Api {
     pub(crate) return_value: u32,
 }
 
-/// `CUpti_ActivityGraphTrace2`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct GraphTrace2 {
-    pub(crate) kind: u32,
-    pub(crate) correlation_id: u32,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) device_id: u32,
-    pub(crate) graph_id: u32,
-    pub(crate) context_id: u32,
-    pub(crate) stream_id: u32,
-    pub(crate) reserved: *const c_void,
-    pub(crate) end_device_id: u32,
-    pub(crate) end_context_id: u32,
-}
-
-/// `CUpti_ActivityOverhead3`, of a thread.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Overhead3 {
-    pub(crate) kind: u32,
-    pub(crate) overhead_kind: u32,
-    pub(crate) object_kind: u32,
-    pub(crate) process_id: u32,
-    pub(crate) thread_id: u32,
-    pub(crate) padding: u32,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) correlation_id: u32,
-    pub(crate) reserved: u32,
-    pub(crate) data: *const c_void,
-}
-
 /// `CUpti_ActivityComputeEngineCtxSwitch`, since CUPTI 13.1.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -675,25 +518,6 @@ pub(crate) struct ContextSwitch {
     pub(crate) timestamp: u64,
     pub(crate) operation: u32,
     pub(crate) padding: u32,
-}
-
-/// `CUpti_ActivityUnifiedMemoryCounter3`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct UnifiedMemory3 {
-    pub(crate) kind: u32,
-    pub(crate) counter_kind: u32,
-    pub(crate) value: u64,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) address: u64,
-    pub(crate) src_id: u32,
-    pub(crate) dst_id: u32,
-    pub(crate) stream_id: u32,
-    pub(crate) process_id: u32,
-    pub(crate) flags: u32,
-    pub(crate) pad: u32,
-    pub(crate) processors: [u64; 5],
 }
 
 /// `CUpti_ActivityUnifiedMemoryCounterConfig`.
@@ -749,7 +573,7 @@ pub(crate) fn record_size(kind: u32) -> Option<usize> {
         kind::MEMORY2 => size_of::<Memory4>(),
         kind::GRAPH_TRACE => size_of::<GraphTrace2>(),
         kind::OVERHEAD => size_of::<Overhead3>(),
-        kind::UNIFIED_MEMORY_COUNTER => size_of::<UnifiedMemory3>(),
+        kind::UNIFIED_MEMORY_COUNTER => size_of::<UnifiedMemoryCounter3>(),
         kind::CONTEXT_SWITCH => size_of::<ContextSwitch>(),
         _ => return None,
     })
@@ -806,7 +630,7 @@ mod tests {
     fn kernel_records_are_cuptis() {
         same!(Kernel10, "Kernel": kind = "kind", registers_per_thread = "registersPerThread", start = "start", end = "end",
             completed = "completed", device_id = "deviceId", context_id = "contextId", stream_id = "streamId",
-            grid = "gridX", grid.4 = "gridY", grid.8 = "gridZ", block = "blockX", block.4 = "blockY", block.8 = "blockZ",
+            grid_x = "gridX", grid_y = "gridY", grid_z = "gridZ", block_x = "blockX", block_y = "blockY", block_z = "blockZ",
             static_shared_memory = "staticSharedMemory", dynamic_shared_memory = "dynamicSharedMemory",
             local_memory_per_thread = "localMemoryPerThread", local_memory_total = "localMemoryTotal",
             correlation_id = "correlationId", grid_id = "gridId", name = "name", queued = "queued", submitted = "submitted",
@@ -843,7 +667,7 @@ mod tests {
     fn overhead_is_cuptis() {
         same!(Overhead3, "Overhead": kind = "kind", overhead_kind = "overheadKind", object_kind = "objectKind",
             process_id = "objectId.pt.processId", thread_id = "objectId.pt.threadId", start = "start", end = "end",
-            correlation_id = "correlationId", data = "overheadData");
+            correlation_id = "correlationId", overhead_data = "overheadData");
         let value = |name: &str| fact(&format!("value CUPTI_ACTIVITY_{name}"))[0] as u32;
         assert_eq!(value("KIND_OVERHEAD"), kind::OVERHEAD);
         assert_eq!(value("OVERHEAD_RUNTIME_TRIGGERED_MODULE_LOADING"), overhead::MODULE_LOADING);
@@ -853,7 +677,7 @@ mod tests {
     #[test]
     fn unified_memory_is_cuptis() {
         use crate::unified::counter;
-        same!(UnifiedMemory3, "UnifiedMemory": kind = "kind", counter_kind = "counterKind", value = "value", start = "start",
+        same!(UnifiedMemoryCounter3, "UnifiedMemory": kind = "kind", counter_kind = "counterKind", value = "value", start = "start",
             end = "end", address = "address", src_id = "srcId", dst_id = "dstId", stream_id = "streamId",
             process_id = "processId", flags = "flags", processors = "processors");
         same!(UnifiedMemoryCounter, "CUpti_ActivityUnifiedMemoryCounterConfig": scope = "scope", kind = "kind",

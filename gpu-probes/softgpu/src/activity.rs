@@ -174,21 +174,15 @@ pub(crate) trait Timed: Copy {
     const START_AT: usize;
 }
 
-impl Timed for abi::Kernel10 {
-    const START_AT: usize = std::mem::offset_of!(abi::Kernel10, start);
+macro_rules! timed {
+    ($($Record:ident),*) => {$(
+        impl Timed for abi::$Record {
+            const START_AT: usize = std::mem::offset_of!(abi::$Record, start);
+        }
+    )*};
 }
-impl Timed for abi::Memcpy6 {
-    const START_AT: usize = std::mem::offset_of!(abi::Memcpy6, start);
-}
-impl Timed for abi::MemcpyPtoP4 {
-    const START_AT: usize = std::mem::offset_of!(abi::MemcpyPtoP4, start);
-}
-impl Timed for abi::Memset4 {
-    const START_AT: usize = std::mem::offset_of!(abi::Memset4, start);
-}
-impl Timed for abi::GraphTrace2 {
-    const START_AT: usize = std::mem::offset_of!(abi::GraphTrace2, start);
-}
+
+timed!(Kernel10, Memcpy6, MemcpyPtoP4, Memset4, GraphTrace2);
 
 /// A moment on each user's clock.
 #[derive(Clone, Copy, Default)]
@@ -257,8 +251,8 @@ pub(crate) fn kernel_kind() -> Option<u32> {
 }
 
 /// Returns the next kernel's grid id.
-pub(crate) fn next_grid_id() -> i64 {
-    GRID.fetch_add(1, Ordering::Relaxed) as i64 + 1
+pub(crate) fn next_grid_id() -> u64 {
+    GRID.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// Whether a kind is enabled, for programs that wait for a tool.
@@ -333,12 +327,10 @@ pub(crate) fn with_overhead<R>(overhead_kind: u32, run: impl FnOnce() -> R) -> R
             object_kind: OBJECT_THREAD,
             process_id,
             thread_id,
-            padding: 0,
             start,
             end: stamp(UserId::GLOBAL),
             correlation_id: callback::correlation(),
-            reserved: 0,
-            data: std::ptr::null(),
+            ..abi::Overhead3::default()
         };
         emit(kind::OVERHEAD, &record);
     }

@@ -268,21 +268,15 @@ impl Copy {
             dst_kind: self.dst_kind,
             flags: u8::from(self.is_async),
             bytes: self.bytes() as u64,
-            start: 0,
-            end: 0,
             device_id: stream.device as u32,
             context_id: stream.context,
             stream_id: stream.id,
             correlation_id,
-            runtime_correlation_id: 0,
-            pad: 0,
-            reserved0: std::ptr::null(),
             graph_node_id: place.node,
             graph_id: place.graph,
-            channel_id: 0,
             channel_type: 1,
-            pad2: 0,
             copy_count: self.parts.len() as u64,
+            ..Memcpy6::default()
         }
     }
 
@@ -294,8 +288,6 @@ impl Copy {
             dst_kind: self.dst_kind,
             flags: u8::from(self.is_async),
             bytes: self.bytes() as u64,
-            start: 0,
-            end: 0,
             device_id: stream.device as u32,
             context_id: stream.context,
             stream_id: stream.id,
@@ -304,12 +296,10 @@ impl Copy {
             dst_device_id: to as u32,
             dst_context_id: stream.context,
             correlation_id,
-            reserved0: std::ptr::null(),
             graph_node_id: place.node,
             graph_id: place.graph,
-            channel_id: 0,
             channel_type: 1,
-            pad: 0,
+            ..MemcpyPtoP4::default()
         }
     }
 }

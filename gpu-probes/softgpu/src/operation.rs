@@ -167,21 +167,16 @@ impl Set {
             kind: kind::MEMSET,
             value,
             bytes: (self.count * self.width * self.rows) as u64,
-            start: 0,
-            end: 0,
             device_id: stream.device as u32,
             context_id: stream.context,
             stream_id: stream.id,
             correlation_id,
             flags,
             memory_kind,
-            pad: 0,
-            reserved0: std::ptr::null(),
             graph_node_id: place.node,
             graph_id: place.graph,
-            channel_id: 0,
             channel_type: 1,
-            pad2: 0,
+            ..Memset4::default()
         }
     }
 }
@@ -196,15 +191,13 @@ impl GraphTrace {
         let record = GraphTrace2 {
             kind: kind::GRAPH_TRACE,
             correlation_id,
-            start: 0,
-            end: 0,
             device_id: stream.device as u32,
             graph_id: exec.id,
             context_id: stream.context,
             stream_id: stream.id,
-            reserved: std::ptr::null(),
             end_device_id: stream.device as u32,
             end_context_id: stream.context,
+            ..GraphTrace2::default()
         };
         Self { ticket: Arc::new(Mutex::new((activity::begin(&record), Moment::default()))) }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::abi::{UnifiedMemory3, kind};
+use crate::abi::{UnifiedMemoryCounter3, kind};
 use crate::activity;
 use crate::memory::MEMORY;
 use crate::users::UserId;
@@ -81,7 +81,7 @@ fn count(counter_kind: u32, address: usize, value: u64, flags: u32, device: i32)
         return;
     }
     let start = activity::stamp(UserId::GLOBAL);
-    let record = UnifiedMemory3 {
+    let record = UnifiedMemoryCounter3 {
         kind: kind::UNIFIED_MEMORY_COUNTER,
         counter_kind,
         value,
@@ -91,11 +91,9 @@ fn count(counter_kind: u32, address: usize, value: u64, flags: u32, device: i32)
         address: address as u64,
         src_id: device as u32,
         dst_id: device as u32,
-        stream_id: 0,
         process_id: std::process::id(),
         flags,
-        pad: 0,
-        processors: [0; 5],
+        ..UnifiedMemoryCounter3::default()
     };
     activity::emit(kind::UNIFIED_MEMORY_COUNTER, &record);
 }
