@@ -147,153 +147,91 @@ impl<'a> Build<'a> {
     }
 
     pub(super) fn loss_map(&mut self, engine: Engine) -> BpfMapId {
-        let known = match engine {
-            Engine::Linux => self.plan.linux_losses,
-            Engine::Tracer => self.plan.tracer_losses,
-            Engine::Gpu => self.plan.gpu_losses,
-        };
-        if let Some(map) = known {
-            return map;
-        }
-        let (name, kind) = match engine {
-            Engine::Linux => ("losses_k", MapKind::PercpuArray),
-            Engine::Tracer => ("losses_t", MapKind::Array),
-            Engine::Gpu => ("losses_d", MapKind::Array),
-        };
-        let map = self.map(spec(name, kind, 4, 8, 1, 0, engine.home()));
-        match engine {
-            Engine::Linux => self.plan.linux_losses = Some(map),
-            Engine::Tracer => self.plan.tracer_losses = Some(map),
-            Engine::Gpu => self.plan.gpu_losses = Some(map),
-        }
-        map
+        let kind = if engine == Engine::Linux { MapKind::PercpuArray } else { MapKind::Array };
+        let map = spec(&format!("losses_{}", engine.letter()), kind, 4, 8, 1, 0, engine.home());
+        self.once(
+            |it| match engine {
+                Engine::Linux => &mut it.plan.linux_losses,
+                Engine::Tracer => &mut it.plan.tracer_losses,
+                Engine::Gpu => &mut it.plan.gpu_losses,
+            },
+            map,
+        )
     }
 
     /// Returns the map that counts the elements of evicting maps.
     pub(super) fn stored_map(&mut self) -> BpfMapId {
-        if let Some(map) = self.plan.linux_stored {
-            return map;
-        }
         let maps = self.shapes.list.len() as u32;
-        let map = self.map(spec("stored", MapKind::PercpuArray, 4, 8, maps, 0, Home::Linux));
-        self.plan.linux_stored = Some(map);
-        map
+        let stored = spec("stored", MapKind::PercpuArray, 4, 8, maps, 0, Home::Linux);
+        self.once(|it| &mut it.plan.linux_stored, stored)
     }
 
     /// Returns the map that tells programs in Linux that one of them has called `exit`: its value is then
     /// not 0. `None` if none of them can.
     pub(super) fn over_map(&mut self, engine: Engine) -> Option<BpfMapId> {
-        if engine != Engine::Linux || !self.ends_in_linux {
-            return None;
-        }
-        if self.over.is_none() {
-            self.over = Some(self.map(spec("over", MapKind::Array, 4, 8, 1, 0, Home::Linux)));
-        }
-        self.over
+        let may_end = engine == Engine::Linux && self.ends_in_linux;
+        may_end.then(|| self.once(|it| &mut it.over, word_of_linux("over")))
     }
 
     /// Returns the map that tells programs in Linux whether to record: its value is then not 0. `None` if they
     /// always do.
     pub(super) fn window_map(&mut self, engine: Engine) -> Option<BpfMapId> {
-        if engine != Engine::Linux || !self.has_window {
-            return None;
-        }
-        if self.plan.window.is_none() {
-            self.plan.window = Some(self.map(spec("window", MapKind::Array, 4, 8, 1, 0, Home::Linux)));
-        }
-        self.plan.window
+        let has_window = engine == Engine::Linux && self.has_window;
+        has_window.then(|| self.once(|it| &mut it.plan.window, word_of_linux("window")))
     }
 
     /// Returns the map in which programs in Linux tell that they were hit. `None` if nobody wants to know.
     pub(super) fn hits_map(&mut self, engine: Engine) -> Option<BpfMapId> {
-        if engine != Engine::Linux || !self.has_hits {
-            return None;
-        }
-        if self.plan.linux_hits.is_none() {
-            self.plan.linux_hits = Some(self.map(spec("hits", MapKind::Array, 4, 8, 1, 0, Home::Linux)));
-        }
-        self.plan.linux_hits
+        let has_hits = engine == Engine::Linux && self.has_hits;
+        has_hits.then(|| self.once(|it| &mut it.plan.linux_hits, word_of_linux("hits")))
     }
 
     /// Returns the map that tells programs in Linux which switches are off: the values are then not 0.
     pub(super) fn switches_map(&mut self) -> BpfMapId {
-        if let Some(map) = self.plan.linux_switches {
-            return map;
-        }
         let n = self.plan.switches.len() as u32;
-        let map = self.map(spec("switches", MapKind::Array, 4, 8, n, 0, Home::Linux));
-        self.plan.linux_switches = Some(map);
-        map
+        self.once(|it| &mut it.plan.linux_switches, spec("switches", MapKind::Array, 4, 8, n, 0, Home::Linux))
     }
 
     pub(super) fn ring_map(&mut self, engine: Engine) -> BpfMapId {
-        let known = match engine {
-            Engine::Linux => self.plan.linux_ring,
-            Engine::Tracer => self.tracer_ring,
-            Engine::Gpu => self.gpu_ring,
-        };
-        if let Some(map) = known {
-            return map;
-        }
         let name = format!("prints_{}", engine.letter());
-        let map = self.map(spec(&name, MapKind::Ringbuf, 0, 0, RING_BYTES, 0, engine.home()));
-        match engine {
-            Engine::Linux => self.plan.linux_ring = Some(map),
-            Engine::Tracer => self.tracer_ring = Some(map),
-            Engine::Gpu => self.gpu_ring = Some(map),
-        }
-        map
+        let map = spec(&name, MapKind::Ringbuf, 0, 0, RING_BYTES, 0, engine.home());
+        self.once(
+            |it| match engine {
+                Engine::Linux => &mut it.plan.linux_ring,
+                Engine::Tracer => &mut it.tracer_ring,
+                Engine::Gpu => &mut it.gpu_ring,
+            },
+            map,
+        )
     }
 
     pub(super) fn stack_map(&mut self) -> BpfMapId {
-        if let Some(map) = self.plan.linux_stacks {
-            return map;
-        }
         let stacks = self.staged.stacks.unwrap_or(stack::LINUX_STACKS);
-        let map = self.map(spec("stacks", MapKind::StackTrace, 4, stack::LINUX_FRAMES * 8, stacks, 0, Home::Linux));
-        self.plan.linux_stacks = Some(map);
-        map
+        let map = spec("stacks", MapKind::StackTrace, 4, stack::LINUX_FRAMES * 8, stacks, 0, Home::Linux);
+        self.once(|it| &mut it.plan.linux_stacks, map)
     }
 
     pub(super) fn callers(&mut self) -> Callers {
         let stacks = self.stack_map();
         let stacks = self.plan.image.maps[stacks].max_entries;
-        let known = self.plan.linux_callers;
-        let map = known.unwrap_or_else(|| self.map(callers::map("callers", stacks)));
-        self.plan.linux_callers = Some(map);
-        Callers { map, stacks }
+        Callers { map: self.once(|it| &mut it.plan.linux_callers, callers::map("callers", stacks)), stacks }
     }
 
     pub(super) fn usdt_rules_map(&mut self) -> BpfMapId {
-        if let Some(map) = self.plan.usdt_rules {
-            return map;
-        }
-        let map = self.map(xputrace_bytecode::usdt::map("usdt_rules"));
-        self.plan.usdt_rules = Some(map);
-        map
+        self.once(|it| &mut it.plan.usdt_rules, xputrace_bytecode::usdt::map("usdt_rules"))
     }
 
     pub(super) fn targets_map(&mut self) -> BpfMapId {
-        if let Some(map) = self.plan.targets {
-            return map;
-        }
-        let map = self.map(xputrace_bytecode::targets::map("targets"));
-        self.plan.targets = Some(map);
-        map
+        self.once(|it| &mut it.plan.targets, xputrace_bytecode::targets::map("targets"))
     }
 
     pub(super) fn tags_map(&mut self) -> BpfMapId {
-        if let Some(map) = self.plan.tags {
-            return map;
-        }
         let slots = spec("tag_slots", MapKind::Array, 4, 16, TAG_SLOTS, MMAPABLE, Home::Linux);
         let outer = MapSpec {
             inner: Some(Box::new(slots)),
             ..spec("tags", MapKind::HashOfMaps, 4, 4, PROCESSES, NO_PREALLOC, Home::Linux)
         };
-        let map = self.map(outer);
-        self.plan.tags = Some(map);
-        map
+        self.once(|it| &mut it.plan.tags, outer)
     }
 
     /// Returns a counter, as for `every: n`: the map and the slot in it.
@@ -380,6 +318,14 @@ impl<'a> Build<'a> {
         }
     }
 
+    /// Returns the map whose id is kept in a place, which is made where there is none yet.
+    fn once(&mut self, place: impl Fn(&mut Self) -> &mut Option<BpfMapId>, spec: MapSpec) -> BpfMapId {
+        let known = *place(self);
+        let map = known.unwrap_or_else(|| self.map(spec));
+        *place(self) = Some(map);
+        map
+    }
+
     pub(super) fn map(&mut self, spec: MapSpec) -> BpfMapId {
         self.plan.image.add_map(spec)
     }
@@ -396,6 +342,11 @@ pub(super) fn spec(name: &str, kind: MapKind, key: u32, value: u32, entries: u32
         home,
         inner: None,
     }
+}
+
+/// Describes a map of one word, or of as many as are known at the end.
+fn word_of_linux(name: &str) -> MapSpec {
+    spec(name, MapKind::Array, 4, 8, 1, 0, Home::Linux)
 }
 
 /// Describes the only home of a plain map. Without a key it is a hash with one element, under a key

@@ -1,6 +1,6 @@
 //! Handlers that name no event and read its fields by their names alone: `uprobe("libc:malloc", || @[comm].count())`.
 
-use super::token::{Token, TokenKind, closing};
+use super::token::{self, Token, TokenKind, closing};
 use rustc_hash::FxHashSet;
 use xputrace_model::schema::Event;
 
@@ -113,10 +113,7 @@ impl<'a> BareReader<'a> {
     }
 
     fn word(&self, at: usize) -> &'a str {
-        match self.tokens.get(at) {
-            Some(token) if token.kind == TokenKind::Identifier => &self.text[token.span.clone()],
-            _ => "",
-        }
+        token::word(self.text, self.tokens, at)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Finds mistakes that show in the tokens: syntax of other languages, and what Rhai's parser would
 //! explain badly. Reports all of them, unlike a parser, which stops at the first.
 
-use super::token::{Token, TokenKind};
+use super::token::{self, Token, TokenKind};
 use super::{bare, bpftrace};
 use crate::words;
 use std::ops::Range;
@@ -456,7 +456,7 @@ impl Checker<'_> {
     fn ends_operand(&self, at: usize) -> bool {
         match self.tokens[at].kind {
             TokenKind::Identifier => {
-                !is_keyword(self.slice(at)) || (at > 0 && matches!(self.slice(at - 1), "." | "?."))
+                !KEYWORDS.contains(&self.slice(at)) || (at > 0 && matches!(self.slice(at - 1), "." | "?."))
             }
             TokenKind::Map
             | TokenKind::Integer
@@ -476,21 +476,7 @@ impl Checker<'_> {
     fn begins_operand(&self, at: usize) -> bool {
         match self.tokens[at].kind {
             TokenKind::Identifier => {
-                !matches!(
-                    self.slice(at),
-                    "in" | "as"
-                        | "else"
-                        | "is"
-                        | "until"
-                        | "while"
-                        | "catch"
-                        | "if"
-                        | "and"
-                        | "or"
-                        | "elif"
-                        | "elsif"
-                        | "elseif"
-                ) || (self.slice(at) == "if" && self.on_new_line(at))
+                !CONNECTIVES.contains(&self.slice(at)) || (self.slice(at) == "if" && self.on_new_line(at))
             }
             TokenKind::Map
             | TokenKind::Integer
@@ -512,7 +498,7 @@ impl Checker<'_> {
         for before in (0..=at).rev() {
             match self.slice(before) {
                 ")" => depth += 1,
-                "(" if depth == 1 => return before > 0 && is_keyword(self.word(before - 1)),
+                "(" if depth == 1 => return before > 0 && KEYWORDS.contains(&self.word(before - 1)),
                 "(" => depth -= 1,
                 _ => {}
             }
@@ -583,10 +569,7 @@ impl Checker<'_> {
     }
 
     fn word(&self, at: usize) -> &str {
-        match self.tokens.get(at) {
-            Some(token) if token.kind == TokenKind::Identifier => &self.text[token.span.clone()],
-            _ => "",
-        }
+        token::word(self.text, self.tokens, at)
     }
 
     fn label_of(&self, at: usize) -> Label {
@@ -603,35 +586,11 @@ const MAP_PROPERTIES: &[&str] =
     &["value", "human", "hex", "name", "count", "sum", "total", "min", "max", "avg", "average"];
 
 /// Words that an operand may follow.
-fn is_keyword(word: &str) -> bool {
-    matches!(
-        word,
-        "let"
-            | "const"
-            | "if"
-            | "else"
-            | "switch"
-            | "do"
-            | "while"
-            | "until"
-            | "loop"
-            | "for"
-            | "in"
-            | "continue"
-            | "break"
-            | "return"
-            | "throw"
-            | "fn"
-            | "private"
-            | "import"
-            | "export"
-            | "as"
-            | "try"
-            | "catch"
-            | "and"
-            | "or"
-            | "elif"
-            | "elsif"
-            | "elseif"
-    )
-}
+const KEYWORDS: &[&str] = &[
+    "let", "const", "if", "else", "switch", "do", "while", "until", "loop", "for", "in", "continue", "break", "return",
+    "throw", "fn", "private", "import", "export", "as", "try", "catch", "and", "or", "elif", "elsif", "elseif",
+];
+
+/// Words that no operand begins with; `if` may, on a new line.
+const CONNECTIVES: &[&str] =
+    &["in", "as", "else", "is", "until", "while", "catch", "if", "and", "or", "elif", "elsif", "elseif"];

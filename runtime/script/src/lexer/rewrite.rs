@@ -2,7 +2,7 @@
 
 use super::bare::{self, BareHandler};
 use super::imports::imports;
-use super::token::{SHEBANG, Token, TokenKind, byte_order_mark, closing};
+use super::token::{self, SHEBANG, Token, TokenKind, byte_order_mark, closing};
 use crate::handler::{BARE_EVENT, BARE_MAP, Positions};
 use crate::units;
 use crate::words::{MODULE_FUNCTION, SWITCHING, takes_maps};
@@ -484,10 +484,7 @@ impl Plan<'_> {
     }
 
     fn word(&self, at: usize) -> &str {
-        match self.tokens.get(at) {
-            Some(token) if token.kind == TokenKind::Identifier => &self.text[token.span.clone()],
-            _ => "",
-        }
+        token::word(self.text, self.tokens, at)
     }
 
     fn insert(&mut self, at: usize, text: &str, stands_for: usize) {

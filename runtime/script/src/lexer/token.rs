@@ -69,6 +69,14 @@ pub(super) fn closing(text: &str, tokens: &[Token], open: usize) -> Option<usize
     None
 }
 
+/// Returns the identifier at `at`; an empty text if there is none.
+pub(super) fn word<'a>(text: &'a str, tokens: &[Token], at: usize) -> &'a str {
+    match tokens.get(at) {
+        Some(token) if token.kind == TokenKind::Identifier => &text[token.span.clone()],
+        _ => "",
+    }
+}
+
 /// Returns all tokens of `text`.
 pub(super) fn tokens(text: &str) -> Vec<Token> {
     let mut scanner = Scanner { text, at: byte_order_mark(text), tokens: Vec::new(), braces: Vec::new() };
