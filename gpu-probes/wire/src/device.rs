@@ -658,6 +658,45 @@ pub const fn padding_of(bytes: u64) -> usize {
     (bytes.wrapping_neg() % 8) as usize
 }
 
+/// Takes apart what was encoded; `None` where it ends too early.
+struct Decoder<'a>(&'a [u8]);
+
+impl<'a> Decoder<'a> {
+    fn bytes(&mut self, n: u64) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(usize::try_from(n).ok()?)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn one<T: FromBytes>(&mut self) -> Option<T> {
+        T::read_from_bytes(self.bytes(size_of::<T>() as u64)?).ok()
+    }
+
+    fn many<T: FromBytes>(&mut self, n: u64) -> Option<Vec<T>> {
+        let bytes = self.bytes(n.checked_mul(size_of::<T>() as u64)?)?;
+        bytes.chunks_exact(size_of::<T>()).map(|it| T::read_from_bytes(it).ok()).collect()
+    }
+
+    /// Inverts [`put_symbols`]; `None` also if one is empty.
+    fn symbols(&mut self, n: u64) -> Option<Vec<String>> {
+        let mut symbol = || {
+            let end = self.0.iter().position(|it| *it == 0)?;
+            let symbol = std::str::from_utf8(self.bytes(end as u64)?).ok()?.to_owned();
+            self.bytes(1)?;
+            Some(symbol).filter(|it| !it.is_empty())
+        };
+        (0..n).map(|_| symbol()).collect()
+    }
+}
+
+/// Writes symbols with a 0 behind each.
+fn put_symbols<'a>(out: &mut Vec<u8>, symbols: impl Iterator<Item = &'a String>) {
+    for it in symbols {
+        out.extend(it.as_bytes());
+        out.push(0);
+    }
+}
+
 /// Encodes the PTX of an image.
 pub fn encode_image(all: &[PortableCode<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -670,12 +709,12 @@ pub fn encode_image(all: &[PortableCode<'_>]) -> Vec<u8> {
 }
 
 /// Decodes the PTX of an image; `None` if the bytes are malformed.
-pub fn decode_image(mut bytes: &[u8]) -> Option<Vec<PortableCode<'_>>> {
-    let mut all = Vec::new();
-    while !bytes.is_empty() {
-        let (head, rest) = PortableHead::read_from_prefix(bytes).ok()?;
-        let (stored, rest) = rest.split_at_checked(usize::try_from(head.stored_bytes).ok()?)?;
-        bytes = rest.get(padding_of(head.stored_bytes)..)?;
+pub fn decode_image(bytes: &[u8]) -> Option<Vec<PortableCode<'_>>> {
+    let (mut from, mut all) = (Decoder(bytes), Vec::new());
+    while !from.0.is_empty() {
+        let head: PortableHead = from.one()?;
+        let stored = from.bytes(head.stored_bytes)?;
+        from.bytes(padding_of(head.stored_bytes) as u64)?;
         all.push(PortableCode {
             codec: *Codec::ALL.get(head.codec as usize)?,
             portability: *Portability::ALL.get(head.portability as usize)?,
@@ -722,14 +761,13 @@ pub fn encode_twins(all: &[Twin]) -> Vec<u8> {
 }
 
 /// Inverts [`encode_twins`]; `None` if the bytes are malformed.
-pub fn decode_twins(mut bytes: &[u8]) -> Option<Vec<Twin>> {
-    let mut all = Vec::new();
-    while let Some((size, rest)) = bytes.split_first_chunk() {
-        let (twin, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*size)).ok()?)?;
-        all.push(Twin::decode(twin)?);
-        bytes = rest;
+pub fn decode_twins(bytes: &[u8]) -> Option<Vec<Twin>> {
+    let (mut from, mut all) = (Decoder(bytes), Vec::new());
+    while !from.0.is_empty() {
+        let size = from.one()?;
+        all.push(Twin::decode(from.bytes(size)?)?);
     }
-    bytes.is_empty().then_some(all)
+    Some(all)
 }
 
 impl Twin {
@@ -749,32 +787,24 @@ impl Twin {
             names: self.names.len() as u64,
         };
         let mut out = head.as_bytes().to_vec();
-        self.names.iter().for_each(|it| out.extend(it.to_le_bytes()));
+        out.extend(self.names.as_bytes());
         self.choices.iter().for_each(|it| out.extend(it.word().to_le_bytes()));
         out.extend(&self.code);
-        for name in self.kernels.iter().chain(&self.variables) {
-            out.extend(name.as_bytes());
-            out.push(0);
-        }
+        put_symbols(&mut out, self.kernels.iter().chain(&self.variables));
         out
     }
 
     /// Inverts [`Twin::encode`]; `None` if the bytes are malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, rest) = TwinHead::read_from_prefix(bytes).ok()?;
-        let (names, rest) = rest.split_at_checked(usize::try_from(head.names.checked_mul(8)?).ok()?)?;
-        let (names, _) = names.as_chunks::<8>();
-        let (choices, rest) = rest.split_at_checked(usize::try_from(head.kernels).ok()?.checked_mul(4)?)?;
-        let (choices, _) = choices.as_chunks::<4>();
-        let choices =
-            choices.iter().map(|it| Choice::of_word(u32::from_le_bytes(*it))).collect::<Option<Vec<Choice>>>()?;
-        let (code, symbols) = rest.split_at_checked(usize::try_from(head.code_bytes).ok()?)?;
-        let mut symbols = symbols.split_inclusive(|it| *it == 0).map(|it| it.strip_suffix(&[0]));
-        let mut take = |n: u32| (0..n).map(|_| symbol_of(symbols.next()??)).collect::<Option<Vec<String>>>();
-        let (kernels, variables) = (take(head.kernels)?, take(head.variables)?);
-        let names: Vec<u64> = names.iter().map(|it| u64::from_le_bytes(*it)).collect();
-        let is_sound = symbols.next().is_none() && (names.is_empty() || names.len() >= kernels.len());
-        is_sound.then(|| Twin { code: code.to_vec(), kernels, variables, names, choices })
+        let mut from = Decoder(bytes);
+        let head: TwinHead = from.one()?;
+        let names: Vec<u64> = from.many(head.names)?;
+        let choices: Vec<u32> = from.many(head.kernels.into())?;
+        let choices = choices.into_iter().map(Choice::of_word).collect::<Option<Vec<_>>>()?;
+        let code = from.bytes(head.code_bytes)?.to_vec();
+        let (kernels, variables) = (from.symbols(head.kernels.into())?, from.symbols(head.variables.into())?);
+        let is_sound = from.0.is_empty() && (names.is_empty() || names.len() >= kernels.len());
+        is_sound.then_some(Twin { code, kernels, variables, names, choices })
     }
 }
 
@@ -865,9 +895,6 @@ struct PatchesHead {
     kernels: u32,
 }
 
-/// What is encoded of a kernel beside its symbol.
-const KERNEL_BYTES: usize = KERNEL_WORDS * size_of::<u64>();
-
 impl Patches {
     /// Encodes the patches: sizes, words of each kernel, the code, then symbols with a 0 behind each.
     pub fn encode(&self) -> Vec<u8> {
@@ -878,29 +905,22 @@ impl Patches {
             out.extend(it.words().as_bytes());
         }
         out.extend(&self.code);
-        for it in &self.kernels {
-            out.extend(it.symbol.as_bytes());
-            out.push(0);
-        }
+        put_symbols(&mut out, self.kernels.iter().map(|it| &it.symbol));
         out
     }
 
     /// Inverts [`Patches::encode`]; `None` if the bytes are malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, rest) = PatchesHead::read_from_prefix(bytes).ok()?;
-        let (words, rest) =
-            rest.split_at_checked(usize::try_from(u64::from(head.kernels) * KERNEL_BYTES as u64).ok()?)?;
-        let (words, _) = words.as_chunks::<KERNEL_BYTES>();
-        let (code, symbols) = rest.split_at_checked(usize::try_from(head.code_bytes).ok()?)?;
-        let mut symbols = symbols.split_inclusive(|it| *it == 0).map(|it| it.strip_suffix(&[0]));
-        let kernels = words.iter().map(|words| {
-            let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|it| words[8 * at + it]));
-            PatchedKernel::of_words(std::array::from_fn(word), symbol_of(symbols.next()??)?)
-        });
-        let kernels = kernels.collect::<Option<Vec<_>>>()?;
+        let mut from = Decoder(bytes);
+        let head: PatchesHead = from.one()?;
+        let words: Vec<[u64; KERNEL_WORDS]> = from.many(head.kernels.into())?;
+        let code = from.bytes(head.code_bytes)?.to_vec();
+        let kernels = words.into_iter().zip(from.symbols(head.kernels.into())?);
+        let kernels =
+            kernels.map(|(words, symbol)| PatchedKernel::of_words(words, symbol)).collect::<Option<Vec<_>>>()?;
         let points = PatchPoint::ALL.iter().copied().filter(|it| head.points & 1 << *it as u32 != 0).collect();
-        let is_sound = symbols.next().is_none() && head.points >> PatchPoint::ALL.len() == 0;
-        is_sound.then(|| Patches { code: code.to_vec(), points, kernels })
+        let is_sound = from.0.is_empty() && head.points >> PatchPoint::ALL.len() == 0;
+        is_sound.then_some(Patches { code, points, kernels })
     }
 }
 
@@ -930,9 +950,6 @@ struct ProgramsHead {
     launches: u64,
 }
 
-/// What is encoded of a launch beside its symbol.
-const LAUNCH_BYTES: usize = 6 * size_of::<u32>();
-
 impl Programs {
     /// Encodes the programs: sizes, the shape of each launch, the code, then symbols with a 0 behind each.
     ///
@@ -949,31 +966,20 @@ impl Programs {
             out.extend([*grid, *block].as_bytes());
         }
         out.extend(&self.code);
-        for it in &self.launches {
-            out.extend(it.symbol.as_bytes());
-            out.push(0);
-        }
+        put_symbols(&mut out, self.launches.iter().map(|it| &it.symbol));
         out
     }
 
     /// Inverts [`Programs::encode`]; `None` if the bytes are malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, rest) = ProgramsHead::read_from_prefix(bytes).ok()?;
-        let shapes_bytes = usize::try_from(head.launches).ok()?.checked_mul(LAUNCH_BYTES)?;
-        let (shapes, rest) = rest.split_at_checked(shapes_bytes)?;
-        let (code, symbols) = rest.split_at_checked(usize::try_from(head.code_bytes).ok()?)?;
-        let mut symbols = symbols.split_inclusive(|it| *it == 0).map(|it| it.strip_suffix(&[0]));
-        let launches = shapes.chunks_exact(LAUNCH_BYTES).map(|it| {
-            let [grid, block] = <[[u32; 3]; 2]>::read_from_bytes(it).ok()?;
-            Some(ProgramLaunch { symbol: symbol_of(symbols.next()??)?, grid, block })
-        });
-        let launches = launches.collect::<Option<Vec<_>>>()?;
-        symbols.next().is_none().then(|| Programs { code: code.to_vec(), launches })
+        let mut from = Decoder(bytes);
+        let head: ProgramsHead = from.one()?;
+        let shapes: Vec<[[u32; 3]; 2]> = from.many(head.launches)?;
+        let code = from.bytes(head.code_bytes)?.to_vec();
+        let launches = shapes.into_iter().zip(from.symbols(head.launches)?);
+        let launches = launches.map(|([grid, block], symbol)| ProgramLaunch { symbol, grid, block }).collect();
+        from.0.is_empty().then_some(Programs { code, launches })
     }
-}
-
-fn symbol_of(bytes: &[u8]) -> Option<String> {
-    Some(std::str::from_utf8(bytes).ok()?.to_owned()).filter(|it| !it.is_empty())
 }
 
 /// What a program has loaded, or launched.
@@ -1213,7 +1219,7 @@ mod tests {
         other[11] |= 0x80;
         assert_eq!(Patches::decode(&other), None, "a point that there isn't");
         let mut other = bytes;
-        other[size_of::<PatchesHead>() + KERNEL_BYTES - 8] = 9;
+        other[size_of::<PatchesHead>() + (KERNEL_WORDS - 1) * size_of::<u64>()] = 9;
         assert_eq!(Patches::decode(&other), None, "a parameter that is too large");
     }
 
