@@ -91,44 +91,56 @@ unsafe impl Sync for Entry {}
 
 /// Defines exported CUDA functions, each with its callback id, and a table of them.
 ///
+/// `1, 2 f_ptsz fn f(…) |own| …` defines two: `own` is true in the one whose default stream is the thread's own.
+///
 /// The body reads its parameters from the callback's structure, after the ENTER callback: a tool
 /// can change the call by writing there.
 macro_rules! calls {
     ($domain:expr, $table:ident; $(
         $(#[$meta:meta])*
-        $id:literal fn $name:ident ( $($p:ident : $t:ty),* $(,)? ) $(symbol $s:expr =>)? $body:block
+        $id:literal $(, $own_id:literal $own_name:ident)? fn $name:ident $params:tt $(symbol $s:expr =>)? $(|$own:ident|)? $body:block
     )*) => {
         $(
-            $(#[$meta])*
-            ///
-            /// # Safety
-            /// As CUDA's function of that name: pointers are valid for what it reads and writes.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($p: $t),*) -> i32 {
-                #[repr(C)]
-                struct Params { $($p: $t),* }
-                #[allow(unused_mut, unused_assignments, reason = "only launches have a symbol")]
-                let mut symbol: *const std::ffi::c_char = std::ptr::null();
-                $( symbol = $s; )?
-                let mut params = Params { $($p),* };
-                let at = &raw mut params;
-                // As CUPTI 13.0: a call without parameters has null.
-                let given = if size_of::<Params>() == 0 { std::ptr::null_mut() } else { at.cast() };
-                $crate::callback::call($domain, $id, concat!(stringify!($name), "\0"), given, symbol, move || -> $crate::abi::Status {
-                    // SAFETY: `params` outlives the call; the callbacks that may have written it have returned.
-                    let Params { $($p),* } = unsafe { std::ptr::read_volatile(at) };
-                    #[allow(unused_unsafe, clippy::undocumented_unsafe_blocks, reason = "the caller keeps CUDA's contract")]
-                    unsafe { $body }
-                })
-            }
+            $crate::callback::call_function! { $domain, $id, $(#[$meta])* $name $params $(symbol $s)? => { $(let $own = false;)? $body } }
+            $($crate::callback::call_function! { $domain, $own_id, $own_name $params => { let $own = true; $body } })?
         )*
         #[cfg_attr(not(test), allow(dead_code, reason = "the runtime's is there to be checked"))]
-        pub(crate) static $table: &[$crate::callback::Entry] = &[
-            $($crate::callback::Entry { name: stringify!($name), id: $id, address: $name as *const () }),*
-        ];
+        pub(crate) static $table: &[$crate::callback::Entry] = &[$(
+            $crate::callback::Entry { name: stringify!($name), id: $id, address: $name as *const () },
+            $($crate::callback::Entry { name: stringify!($own_name), id: $own_id, address: $own_name as *const () },)?
+        )*];
     };
 }
 pub(crate) use calls;
+
+/// Defines one function of [`calls`].
+macro_rules! call_function {
+    ($domain:expr, $id:literal, $(#[$meta:meta])* $name:ident ( $($p:ident : $t:ty),* $(,)? ) $(symbol $s:expr)? => $body:block) => {
+        $(#[$meta])*
+        ///
+        /// # Safety
+        /// As CUDA's function of that name: pointers are valid for what it reads and writes.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($p: $t),*) -> i32 {
+            #[repr(C)]
+            struct Params { $($p: $t),* }
+            #[allow(unused_mut, unused_assignments, reason = "only launches have a symbol")]
+            let mut symbol: *const std::ffi::c_char = std::ptr::null();
+            $( symbol = $s; )?
+            let mut params = Params { $($p),* };
+            let at = &raw mut params;
+            // As CUPTI 13.0: a call without parameters has null.
+            let given = if size_of::<Params>() == 0 { std::ptr::null_mut() } else { at.cast() };
+            $crate::callback::call($domain, $id, concat!(stringify!($name), "\0"), given, symbol, move || -> $crate::abi::Status {
+                // SAFETY: `params` outlives the call; the callbacks that may have written it have returned.
+                let Params { $($p),* } = unsafe { std::ptr::read_volatile(at) };
+                #[allow(unused_unsafe, clippy::undocumented_unsafe_blocks, reason = "the caller keeps CUDA's contract")]
+                unsafe { $body }
+            })
+        }
+    };
+}
+pub(crate) use call_function;
 
 /// Runs one CUDA call: ENTER callback, body, EXIT callback, API record.
 pub(crate) fn call(

@@ -188,23 +188,15 @@ calls! { DRIVER, TABLE;
         device::synchronize(contexts::current()?.uid)?;
         release(dptr, None)
     }
-    598 fn cuMemAllocAsync(dptr: *mut DevicePtr, bytesize: usize, hStream: Handle) {
-        allocate(dptr, bytesize, Some(&*device::stream(hStream, false)?))
-    }
-    599 fn cuMemAllocAsync_ptsz(dptr: *mut DevicePtr, bytesize: usize, hStream: Handle) {
-        allocate(dptr, bytesize, Some(&*device::stream(hStream, true)?))
+    598, 599 cuMemAllocAsync_ptsz fn cuMemAllocAsync(dptr: *mut DevicePtr, bytesize: usize, hStream: Handle) |own| {
+        allocate(dptr, bytesize, Some(&*device::stream(hStream, own)?))
     }
     606 fn cuDeviceGetDefaultMemPool(pool_out: *mut Handle, dev: c_int) { check_device(dev)?; put(pool_out, DEFAULT_POOL) }
-    611 fn cuMemAllocFromPoolAsync(dptr: *mut DevicePtr, bytesize: usize, pool: Handle, hStream: Handle) {
+    611, 612 cuMemAllocFromPoolAsync_ptsz fn cuMemAllocFromPoolAsync(dptr: *mut DevicePtr, bytesize: usize, pool: Handle, hStream: Handle) |own| {
         if pool != DEFAULT_POOL { return Err(error::INVALID_VALUE); }
-        allocate(dptr, bytesize, Some(&*device::stream(hStream, false)?))
+        allocate(dptr, bytesize, Some(&*device::stream(hStream, own)?))
     }
-    612 fn cuMemAllocFromPoolAsync_ptsz(dptr: *mut DevicePtr, bytesize: usize, pool: Handle, hStream: Handle) {
-        if pool != DEFAULT_POOL { return Err(error::INVALID_VALUE); }
-        allocate(dptr, bytesize, Some(&*device::stream(hStream, true)?))
-    }
-    600 fn cuMemFreeAsync(dptr: DevicePtr, hStream: Handle) { release_later(dptr, device::stream(hStream, false)?) }
-    601 fn cuMemFreeAsync_ptsz(dptr: DevicePtr, hStream: Handle) { release_later(dptr, device::stream(hStream, true)?) }
+    600, 601 cuMemFreeAsync_ptsz fn cuMemFreeAsync(dptr: DevicePtr, hStream: Handle) |own| { release_later(dptr, device::stream(hStream, own)?) }
     246 fn cuMemGetAddressRange_v2(pbase: *mut DevicePtr, psize: *mut usize, dptr: DevicePtr) {
         let (base, size) = MEMORY.range(dptr).ok_or(error::NOT_FOUND)?;
         if !pbase.is_null() { put(pbase, base)?; }
@@ -240,70 +232,39 @@ calls! { DRIVER, TABLE;
     552 fn cuMemUnmap(ptr: DevicePtr, size: usize) { MEMORY.unmap(ptr, size) }
     247 fn cuMemHostGetDevicePointer_v2(pdptr: *mut DevicePtr, p: usize, Flags: c_uint) { let _ = Flags; put(pdptr, p) }
 
-    276 fn cuMemcpyHtoD_v2(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize) { Copy::flat(dstDevice, srcHost, ByteCount, Direction::HostToDevice)?.now(false) }
-    278 fn cuMemcpyDtoH_v2(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize) { Copy::flat(dstHost, srcDevice, ByteCount, Direction::DeviceToHost)?.now(false) }
-    280 fn cuMemcpyDtoD_v2(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize) { Copy::flat(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice)?.now(false) }
-    397 fn cuMemcpyHtoD_v2_ptds(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize) { Copy::flat(dstDevice, srcHost, ByteCount, Direction::HostToDevice)?.now(true) }
-    398 fn cuMemcpyDtoH_v2_ptds(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize) { Copy::flat(dstHost, srcDevice, ByteCount, Direction::DeviceToHost)?.now(true) }
-    399 fn cuMemcpyDtoD_v2_ptds(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize) { Copy::flat(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice)?.now(true) }
-    305 fn cuMemcpy(dst: DevicePtr, src: DevicePtr, ByteCount: usize) { Copy::anywhere(dst, src, ByteCount)?.now(false) }
-    277 fn cuMemcpyHtoDAsync_v2(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize, hStream: Handle) { Copy::flat(dstDevice, srcHost, ByteCount, Direction::HostToDevice)?.later(&device::stream(hStream, false)?) }
-    279 fn cuMemcpyDtoHAsync_v2(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { Copy::flat(dstHost, srcDevice, ByteCount, Direction::DeviceToHost)?.later(&device::stream(hStream, false)?) }
-    281 fn cuMemcpyDtoDAsync_v2(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { Copy::flat(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice)?.later(&device::stream(hStream, false)?) }
-    421 fn cuMemcpyHtoDAsync_v2_ptsz(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize, hStream: Handle) { Copy::flat(dstDevice, srcHost, ByteCount, Direction::HostToDevice)?.later(&device::stream(hStream, true)?) }
-    422 fn cuMemcpyDtoHAsync_v2_ptsz(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { Copy::flat(dstHost, srcDevice, ByteCount, Direction::DeviceToHost)?.later(&device::stream(hStream, true)?) }
-    423 fn cuMemcpyDtoDAsync_v2_ptsz(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { Copy::flat(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice)?.later(&device::stream(hStream, true)?) }
-    306 fn cuMemcpyAsync(dst: DevicePtr, src: DevicePtr, ByteCount: usize, hStream: Handle) { Copy::anywhere(dst, src, ByteCount)?.later(&device::stream(hStream, false)?) }
-    418 fn cuMemcpyAsync_ptsz(dst: DevicePtr, src: DevicePtr, ByteCount: usize, hStream: Handle) { Copy::anywhere(dst, src, ByteCount)?.later(&device::stream(hStream, true)?) }
-    408 fn cuMemcpy_ptds(dst: DevicePtr, src: DevicePtr, ByteCount: usize) { Copy::anywhere(dst, src, ByteCount)?.now(true) }
+    276, 397 cuMemcpyHtoD_v2_ptds fn cuMemcpyHtoD_v2(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize) |own| { Copy::flat(dstDevice, srcHost, ByteCount, Direction::HostToDevice)?.now(own) }
+    278, 398 cuMemcpyDtoH_v2_ptds fn cuMemcpyDtoH_v2(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize) |own| { Copy::flat(dstHost, srcDevice, ByteCount, Direction::DeviceToHost)?.now(own) }
+    280, 399 cuMemcpyDtoD_v2_ptds fn cuMemcpyDtoD_v2(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize) |own| { Copy::flat(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice)?.now(own) }
+    305, 408 cuMemcpy_ptds fn cuMemcpy(dst: DevicePtr, src: DevicePtr, ByteCount: usize) |own| { Copy::anywhere(dst, src, ByteCount)?.now(own) }
+    277, 421 cuMemcpyHtoDAsync_v2_ptsz fn cuMemcpyHtoDAsync_v2(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize, hStream: Handle) |own| { Copy::flat(dstDevice, srcHost, ByteCount, Direction::HostToDevice)?.later(&device::stream(hStream, own)?) }
+    279, 422 cuMemcpyDtoHAsync_v2_ptsz fn cuMemcpyDtoHAsync_v2(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) |own| { Copy::flat(dstHost, srcDevice, ByteCount, Direction::DeviceToHost)?.later(&device::stream(hStream, own)?) }
+    281, 423 cuMemcpyDtoDAsync_v2_ptsz fn cuMemcpyDtoDAsync_v2(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) |own| { Copy::flat(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice)?.later(&device::stream(hStream, own)?) }
+    306, 418 cuMemcpyAsync_ptsz fn cuMemcpyAsync(dst: DevicePtr, src: DevicePtr, ByteCount: usize, hStream: Handle) |own| { Copy::anywhere(dst, src, ByteCount)?.later(&device::stream(hStream, own)?) }
 
-    287 fn cuMemcpy2D_v2(pCopy: *const CuMemcpy2D) { Copy::described(pCopy)?.now(false) }
-    405 fn cuMemcpy2D_v2_ptds(pCopy: *const CuMemcpy2D) { Copy::described(pCopy)?.now(true) }
-    288 fn cuMemcpy2DUnaligned_v2(pCopy: *const CuMemcpy2D) { Copy::described(pCopy)?.now(false) }
-    406 fn cuMemcpy2DUnaligned_v2_ptds(pCopy: *const CuMemcpy2D) { Copy::described(pCopy)?.now(true) }
-    289 fn cuMemcpy2DAsync_v2(pCopy: *const CuMemcpy2D, hStream: Handle) { Copy::described(pCopy)?.later(&device::stream(hStream, false)?) }
-    424 fn cuMemcpy2DAsync_v2_ptsz(pCopy: *const CuMemcpy2D, hStream: Handle) { Copy::described(pCopy)?.later(&device::stream(hStream, true)?) }
-    290 fn cuMemcpy3D_v2(pCopy: *const CuMemcpy3D) { Copy::described(pCopy)?.now(false) }
-    407 fn cuMemcpy3D_v2_ptds(pCopy: *const CuMemcpy3D) { Copy::described(pCopy)?.now(true) }
-    291 fn cuMemcpy3DAsync_v2(pCopy: *const CuMemcpy3D, hStream: Handle) { Copy::described(pCopy)?.later(&device::stream(hStream, false)?) }
-    425 fn cuMemcpy3DAsync_v2_ptsz(pCopy: *const CuMemcpy3D, hStream: Handle) { Copy::described(pCopy)?.later(&device::stream(hStream, true)?) }
-    318 fn cuMemcpyPeer(dstDevice: DevicePtr, dstContext: Handle, srcDevice: DevicePtr, srcContext: Handle, ByteCount: usize) { Copy::between((dstDevice, dstContext), (srcDevice, srcContext), ByteCount)?.now(false) }
-    409 fn cuMemcpyPeer_ptds(dstDevice: DevicePtr, dstContext: Handle, srcDevice: DevicePtr, srcContext: Handle, ByteCount: usize) { Copy::between((dstDevice, dstContext), (srcDevice, srcContext), ByteCount)?.now(true) }
-    319 fn cuMemcpyPeerAsync(dstDevice: DevicePtr, dstContext: Handle, srcDevice: DevicePtr, srcContext: Handle, ByteCount: usize, hStream: Handle) { Copy::between((dstDevice, dstContext), (srcDevice, srcContext), ByteCount)?.later(&device::stream(hStream, false)?) }
-    426 fn cuMemcpyPeerAsync_ptsz(dstDevice: DevicePtr, dstContext: Handle, srcDevice: DevicePtr, srcContext: Handle, ByteCount: usize, hStream: Handle) { Copy::between((dstDevice, dstContext), (srcDevice, srcContext), ByteCount)?.later(&device::stream(hStream, true)?) }
-    796 fn cuMemcpyBatchAsync_v2(dsts: *const DevicePtr, srcs: *const DevicePtr, sizes: *const usize, count: usize, attrs: *mut c_void, attrsIdxs: *mut usize, numAttrs: usize, hStream: Handle) {
+    287, 405 cuMemcpy2D_v2_ptds fn cuMemcpy2D_v2(pCopy: *const CuMemcpy2D) |own| { Copy::described(pCopy)?.now(own) }
+    288, 406 cuMemcpy2DUnaligned_v2_ptds fn cuMemcpy2DUnaligned_v2(pCopy: *const CuMemcpy2D) |own| { Copy::described(pCopy)?.now(own) }
+    289, 424 cuMemcpy2DAsync_v2_ptsz fn cuMemcpy2DAsync_v2(pCopy: *const CuMemcpy2D, hStream: Handle) |own| { Copy::described(pCopy)?.later(&device::stream(hStream, own)?) }
+    290, 407 cuMemcpy3D_v2_ptds fn cuMemcpy3D_v2(pCopy: *const CuMemcpy3D) |own| { Copy::described(pCopy)?.now(own) }
+    291, 425 cuMemcpy3DAsync_v2_ptsz fn cuMemcpy3DAsync_v2(pCopy: *const CuMemcpy3D, hStream: Handle) |own| { Copy::described(pCopy)?.later(&device::stream(hStream, own)?) }
+    318, 409 cuMemcpyPeer_ptds fn cuMemcpyPeer(dstDevice: DevicePtr, dstContext: Handle, srcDevice: DevicePtr, srcContext: Handle, ByteCount: usize) |own| { Copy::between((dstDevice, dstContext), (srcDevice, srcContext), ByteCount)?.now(own) }
+    319, 426 cuMemcpyPeerAsync_ptsz fn cuMemcpyPeerAsync(dstDevice: DevicePtr, dstContext: Handle, srcDevice: DevicePtr, srcContext: Handle, ByteCount: usize, hStream: Handle) |own| { Copy::between((dstDevice, dstContext), (srcDevice, srcContext), ByteCount)?.later(&device::stream(hStream, own)?) }
+    796, 797 cuMemcpyBatchAsync_v2_ptsz fn cuMemcpyBatchAsync_v2(dsts: *const DevicePtr, srcs: *const DevicePtr, sizes: *const usize, count: usize, attrs: *mut c_void, attrsIdxs: *mut usize, numAttrs: usize, hStream: Handle) |own| {
         let _ = (attrs, attrsIdxs, numAttrs);
-        copy::batch((0..count).map(|at| Copy::anywhere(*dsts.add(at), *srcs.add(at), *sizes.add(at))), &device::stream(hStream, false)?)
-    }
-    797 fn cuMemcpyBatchAsync_v2_ptsz(dsts: *const DevicePtr, srcs: *const DevicePtr, sizes: *const usize, count: usize, attrs: *mut c_void, attrsIdxs: *mut usize, numAttrs: usize, hStream: Handle) {
-        let _ = (attrs, attrsIdxs, numAttrs);
-        copy::batch((0..count).map(|at| Copy::anywhere(*dsts.add(at), *srcs.add(at), *sizes.add(at))), &device::stream(hStream, true)?)
+        copy::batch((0..count).map(|at| Copy::anywhere(*dsts.add(at), *srcs.add(at), *sizes.add(at))), &device::stream(hStream, own)?)
     }
 
-    249 fn cuMemsetD8_v2(dstDevice: DevicePtr, uc: u8, N: usize) { set_now(&Set::flat(dstDevice, u32::from(uc), 1, N), false) }
-    250 fn cuMemsetD16_v2(dstDevice: DevicePtr, us: u16, N: usize) { set_now(&Set::flat(dstDevice, u32::from(us), 2, N), false) }
-    251 fn cuMemsetD32_v2(dstDevice: DevicePtr, ui: u32, N: usize) { set_now(&Set::flat(dstDevice, ui, 4, N), false) }
-    252 fn cuMemsetD2D8_v2(dstDevice: DevicePtr, dstPitch: usize, uc: u8, Width: usize, Height: usize) { set_now(&Set::rows(dstDevice, dstPitch, u32::from(uc), 1, Width, Height), false) }
-    253 fn cuMemsetD2D16_v2(dstDevice: DevicePtr, dstPitch: usize, us: u16, Width: usize, Height: usize) { set_now(&Set::rows(dstDevice, dstPitch, u32::from(us), 2, Width, Height), false) }
-    254 fn cuMemsetD2D32_v2(dstDevice: DevicePtr, dstPitch: usize, ui: u32, Width: usize, Height: usize) { set_now(&Set::rows(dstDevice, dstPitch, ui, 4, Width, Height), false) }
-    411 fn cuMemsetD8_v2_ptds(dstDevice: DevicePtr, uc: u8, N: usize) { set_now(&Set::flat(dstDevice, u32::from(uc), 1, N), true) }
-    412 fn cuMemsetD16_v2_ptds(dstDevice: DevicePtr, us: u16, N: usize) { set_now(&Set::flat(dstDevice, u32::from(us), 2, N), true) }
-    413 fn cuMemsetD32_v2_ptds(dstDevice: DevicePtr, ui: u32, N: usize) { set_now(&Set::flat(dstDevice, ui, 4, N), true) }
-    414 fn cuMemsetD2D8_v2_ptds(dstDevice: DevicePtr, dstPitch: usize, uc: u8, Width: usize, Height: usize) { set_now(&Set::rows(dstDevice, dstPitch, u32::from(uc), 1, Width, Height), true) }
-    415 fn cuMemsetD2D16_v2_ptds(dstDevice: DevicePtr, dstPitch: usize, us: u16, Width: usize, Height: usize) { set_now(&Set::rows(dstDevice, dstPitch, u32::from(us), 2, Width, Height), true) }
-    416 fn cuMemsetD2D32_v2_ptds(dstDevice: DevicePtr, dstPitch: usize, ui: u32, Width: usize, Height: usize) { set_now(&Set::rows(dstDevice, dstPitch, ui, 4, Width, Height), true) }
-    216 fn cuMemsetD8Async(dstDevice: DevicePtr, uc: u8, N: usize, hStream: Handle) { set_later(&Set::flat(dstDevice, u32::from(uc), 1, N), &device::stream(hStream, false)?) }
-    218 fn cuMemsetD16Async(dstDevice: DevicePtr, us: u16, N: usize, hStream: Handle) { set_later(&Set::flat(dstDevice, u32::from(us), 2, N), &device::stream(hStream, false)?) }
-    220 fn cuMemsetD32Async(dstDevice: DevicePtr, ui: u32, N: usize, hStream: Handle) { set_later(&Set::flat(dstDevice, ui, 4, N), &device::stream(hStream, false)?) }
-    222 fn cuMemsetD2D8Async(dstDevice: DevicePtr, dstPitch: usize, uc: u8, Width: usize, Height: usize, hStream: Handle) { set_later(&Set::rows(dstDevice, dstPitch, u32::from(uc), 1, Width, Height), &device::stream(hStream, false)?) }
-    224 fn cuMemsetD2D16Async(dstDevice: DevicePtr, dstPitch: usize, us: u16, Width: usize, Height: usize, hStream: Handle) { set_later(&Set::rows(dstDevice, dstPitch, u32::from(us), 2, Width, Height), &device::stream(hStream, false)?) }
-    226 fn cuMemsetD2D32Async(dstDevice: DevicePtr, dstPitch: usize, ui: u32, Width: usize, Height: usize, hStream: Handle) { set_later(&Set::rows(dstDevice, dstPitch, ui, 4, Width, Height), &device::stream(hStream, false)?) }
-    428 fn cuMemsetD8Async_ptsz(dstDevice: DevicePtr, uc: u8, N: usize, hStream: Handle) { set_later(&Set::flat(dstDevice, u32::from(uc), 1, N), &device::stream(hStream, true)?) }
-    429 fn cuMemsetD16Async_ptsz(dstDevice: DevicePtr, us: u16, N: usize, hStream: Handle) { set_later(&Set::flat(dstDevice, u32::from(us), 2, N), &device::stream(hStream, true)?) }
-    430 fn cuMemsetD32Async_ptsz(dstDevice: DevicePtr, ui: u32, N: usize, hStream: Handle) { set_later(&Set::flat(dstDevice, ui, 4, N), &device::stream(hStream, true)?) }
-    431 fn cuMemsetD2D8Async_ptsz(dstDevice: DevicePtr, dstPitch: usize, uc: u8, Width: usize, Height: usize, hStream: Handle) { set_later(&Set::rows(dstDevice, dstPitch, u32::from(uc), 1, Width, Height), &device::stream(hStream, true)?) }
-    432 fn cuMemsetD2D16Async_ptsz(dstDevice: DevicePtr, dstPitch: usize, us: u16, Width: usize, Height: usize, hStream: Handle) { set_later(&Set::rows(dstDevice, dstPitch, u32::from(us), 2, Width, Height), &device::stream(hStream, true)?) }
-    433 fn cuMemsetD2D32Async_ptsz(dstDevice: DevicePtr, dstPitch: usize, ui: u32, Width: usize, Height: usize, hStream: Handle) { set_later(&Set::rows(dstDevice, dstPitch, ui, 4, Width, Height), &device::stream(hStream, true)?) }
+    249, 411 cuMemsetD8_v2_ptds fn cuMemsetD8_v2(dstDevice: DevicePtr, uc: u8, N: usize) |own| { set_now(&Set::flat(dstDevice, u32::from(uc), 1, N), own) }
+    250, 412 cuMemsetD16_v2_ptds fn cuMemsetD16_v2(dstDevice: DevicePtr, us: u16, N: usize) |own| { set_now(&Set::flat(dstDevice, u32::from(us), 2, N), own) }
+    251, 413 cuMemsetD32_v2_ptds fn cuMemsetD32_v2(dstDevice: DevicePtr, ui: u32, N: usize) |own| { set_now(&Set::flat(dstDevice, ui, 4, N), own) }
+    252, 414 cuMemsetD2D8_v2_ptds fn cuMemsetD2D8_v2(dstDevice: DevicePtr, dstPitch: usize, uc: u8, Width: usize, Height: usize) |own| { set_now(&Set::rows(dstDevice, dstPitch, u32::from(uc), 1, Width, Height), own) }
+    253, 415 cuMemsetD2D16_v2_ptds fn cuMemsetD2D16_v2(dstDevice: DevicePtr, dstPitch: usize, us: u16, Width: usize, Height: usize) |own| { set_now(&Set::rows(dstDevice, dstPitch, u32::from(us), 2, Width, Height), own) }
+    254, 416 cuMemsetD2D32_v2_ptds fn cuMemsetD2D32_v2(dstDevice: DevicePtr, dstPitch: usize, ui: u32, Width: usize, Height: usize) |own| { set_now(&Set::rows(dstDevice, dstPitch, ui, 4, Width, Height), own) }
+    216, 428 cuMemsetD8Async_ptsz fn cuMemsetD8Async(dstDevice: DevicePtr, uc: u8, N: usize, hStream: Handle) |own| { set_later(&Set::flat(dstDevice, u32::from(uc), 1, N), &device::stream(hStream, own)?) }
+    218, 429 cuMemsetD16Async_ptsz fn cuMemsetD16Async(dstDevice: DevicePtr, us: u16, N: usize, hStream: Handle) |own| { set_later(&Set::flat(dstDevice, u32::from(us), 2, N), &device::stream(hStream, own)?) }
+    220, 430 cuMemsetD32Async_ptsz fn cuMemsetD32Async(dstDevice: DevicePtr, ui: u32, N: usize, hStream: Handle) |own| { set_later(&Set::flat(dstDevice, ui, 4, N), &device::stream(hStream, own)?) }
+    222, 431 cuMemsetD2D8Async_ptsz fn cuMemsetD2D8Async(dstDevice: DevicePtr, dstPitch: usize, uc: u8, Width: usize, Height: usize, hStream: Handle) |own| { set_later(&Set::rows(dstDevice, dstPitch, u32::from(uc), 1, Width, Height), &device::stream(hStream, own)?) }
+    224, 432 cuMemsetD2D16Async_ptsz fn cuMemsetD2D16Async(dstDevice: DevicePtr, dstPitch: usize, us: u16, Width: usize, Height: usize, hStream: Handle) |own| { set_later(&Set::rows(dstDevice, dstPitch, u32::from(us), 2, Width, Height), &device::stream(hStream, own)?) }
+    226, 433 cuMemsetD2D32Async_ptsz fn cuMemsetD2D32Async(dstDevice: DevicePtr, dstPitch: usize, ui: u32, Width: usize, Height: usize, hStream: Handle) |own| { set_later(&Set::rows(dstDevice, dstPitch, ui, 4, Width, Height), &device::stream(hStream, own)?) }
 
     124 fn cuStreamCreate(phStream: *mut Handle, Flags: c_uint) { put(phStream, device::create_stream(Flags, 0)?) }
     367 fn cuStreamCreateWithPriority(phStream: *mut Handle, flags: c_uint, priority: c_int) {
@@ -314,32 +275,21 @@ calls! { DRIVER, TABLE;
         stream.close();
         Ok(())
     }
-    126 fn cuStreamSynchronize(hStream: Handle) { synchronize_stream(&device::stream(hStream, false)?) }
-    440 fn cuStreamSynchronize_ptsz(hStream: Handle) { synchronize_stream(&device::stream(hStream, true)?) }
-    125 fn cuStreamQuery(hStream: Handle) { query(&device::stream(hStream, false)?) }
-    439 fn cuStreamQuery_ptsz(hStream: Handle) { query(&device::stream(hStream, true)?) }
-    295 fn cuStreamWaitEvent(hStream: Handle, hEvent: Handle, Flags: c_uint) { let _ = Flags; wait_event(&device::stream(hStream, false)?, hEvent) }
-    436 fn cuStreamWaitEvent_ptsz(hStream: Handle, hEvent: Handle, Flags: c_uint) { let _ = Flags; wait_event(&device::stream(hStream, true)?, hEvent) }
-    368 fn cuStreamGetPriority(hStream: Handle, priority: *mut c_int) { put(priority, device::stream(hStream, false)?.priority) }
-    434 fn cuStreamGetPriority_ptsz(hStream: Handle, priority: *mut c_int) { put(priority, device::stream(hStream, true)?.priority) }
+    126, 440 cuStreamSynchronize_ptsz fn cuStreamSynchronize(hStream: Handle) |own| { synchronize_stream(&device::stream(hStream, own)?) }
+    125, 439 cuStreamQuery_ptsz fn cuStreamQuery(hStream: Handle) |own| { query(&device::stream(hStream, own)?) }
+    295, 436 cuStreamWaitEvent_ptsz fn cuStreamWaitEvent(hStream: Handle, hEvent: Handle, Flags: c_uint) |own| { let _ = Flags; wait_event(&device::stream(hStream, own)?, hEvent) }
+    368, 434 cuStreamGetPriority_ptsz fn cuStreamGetPriority(hStream: Handle, priority: *mut c_int) |own| { put(priority, device::stream(hStream, own)?.priority) }
     369 fn cuStreamGetFlags(hStream: Handle, flags: *mut c_uint) { put(flags, device::stream(hStream, false)?.flags) }
     693 fn cuStreamGetId(hStream: Handle, streamId: *mut u64) { put(streamId, u64::from(device::stream(hStream, false)?.id)) }
     483 fn cuStreamGetCtx(hStream: Handle, pctx: *mut Handle) { device::stream(hStream, false)?; put(pctx, contexts::current_handle()) }
-    527 fn cuLaunchHostFunc(hStream: Handle, f: HostFunction, userData: *mut c_void) { host(&device::stream(hStream, false)?, f, userData) }
-    528 fn cuLaunchHostFunc_ptsz(hStream: Handle, f: HostFunction, userData: *mut c_void) { host(&device::stream(hStream, true)?, f, userData) }
+    527, 528 cuLaunchHostFunc_ptsz fn cuLaunchHostFunc(hStream: Handle, f: HostFunction, userData: *mut c_void) |own| { host(&device::stream(hStream, own)?, f, userData) }
 
     118 fn cuEventCreate(phEvent: *mut Handle, Flags: c_uint) { contexts::current()?; put(phEvent, device::create_event(Flags)) }
     325 fn cuEventDestroy_v2(hEvent: Handle) { EVENTS.remove(hEvent).map(drop) }
-    119 fn cuEventRecord(hEvent: Handle, hStream: Handle) { EVENTS.find(hEvent)?.record(&device::stream(hStream, false)?); Ok(()) }
-    441 fn cuEventRecord_ptsz(hEvent: Handle, hStream: Handle) { EVENTS.find(hEvent)?.record(&device::stream(hStream, true)?); Ok(()) }
-    587 fn cuEventRecordWithFlags(hEvent: Handle, hStream: Handle, flags: c_uint) {
+    119, 441 cuEventRecord_ptsz fn cuEventRecord(hEvent: Handle, hStream: Handle) |own| { EVENTS.find(hEvent)?.record(&device::stream(hStream, own)?); Ok(()) }
+    587, 588 cuEventRecordWithFlags_ptsz fn cuEventRecordWithFlags(hEvent: Handle, hStream: Handle, flags: c_uint) |own| {
         let _ = flags;
-        EVENTS.find(hEvent)?.record(&device::stream(hStream, false)?);
-        Ok(())
-    }
-    588 fn cuEventRecordWithFlags_ptsz(hEvent: Handle, hStream: Handle, flags: c_uint) {
-        let _ = flags;
-        EVENTS.find(hEvent)?.record(&device::stream(hStream, true)?);
+        EVENTS.find(hEvent)?.record(&device::stream(hStream, own)?);
         Ok(())
     }
     120 fn cuEventQuery(hEvent: Handle) {
@@ -373,12 +323,9 @@ calls! { DRIVER, TABLE;
         launch(&request, hStream, true)
     }
 
-    539 fn cuStreamBeginCapture_v2(hStream: Handle, mode: c_int) { let _ = mode; begin_capture(hStream, false) }
-    540 fn cuStreamBeginCapture_v2_ptsz(hStream: Handle, mode: c_int) { let _ = mode; begin_capture(hStream, true) }
-    497 fn cuStreamEndCapture(hStream: Handle, phGraph: *mut Handle) { end_capture(hStream, false, phGraph) }
-    498 fn cuStreamEndCapture_ptsz(hStream: Handle, phGraph: *mut Handle) { end_capture(hStream, true, phGraph) }
-    499 fn cuStreamIsCapturing(hStream: Handle, captureStatus: *mut c_int) { put(captureStatus, c_int::from(device::stream(hStream, false)?.capture().is_some())) }
-    500 fn cuStreamIsCapturing_ptsz(hStream: Handle, captureStatus: *mut c_int) { put(captureStatus, c_int::from(device::stream(hStream, true)?.capture().is_some())) }
+    539, 540 cuStreamBeginCapture_v2_ptsz fn cuStreamBeginCapture_v2(hStream: Handle, mode: c_int) |own| { let _ = mode; begin_capture(hStream, own) }
+    497, 498 cuStreamEndCapture_ptsz fn cuStreamEndCapture(hStream: Handle, phGraph: *mut Handle) |own| { end_capture(hStream, own, phGraph) }
+    499, 500 cuStreamIsCapturing_ptsz fn cuStreamIsCapturing(hStream: Handle, captureStatus: *mut c_int) |own| { put(captureStatus, c_int::from(device::stream(hStream, own)?.capture().is_some())) }
     629 fn cuStreamGetCaptureInfo_v2(hStream: Handle, captureStatus_out: *mut c_int, id_out: *mut u64, graph_out: *mut Handle, dependencies_out: *mut *const Handle, numDependencies_out: *mut usize) {
         let capture = device::stream(hStream, false)?.capture();
         put(captureStatus_out, c_int::from(capture.is_some()))?;
@@ -448,8 +395,7 @@ calls! { DRIVER, TABLE;
         let _ = (phErrorNode, logBuffer, bufferSize);
         put(phGraphExec, graph::instantiate(hGraph)?)
     }
-    514 fn cuGraphLaunch(hGraph: Handle, hStream: Handle) { launch_graph(hGraph, &device::stream(hStream, false)?) }
-    515 fn cuGraphLaunch_ptsz(hGraph: Handle, hStream: Handle) { launch_graph(hGraph, &device::stream(hStream, true)?) }
+    514, 515 cuGraphLaunch_ptsz fn cuGraphLaunch(hGraph: Handle, hStream: Handle) |own| { launch_graph(hGraph, &device::stream(hStream, own)?) }
     516 fn cuGraphExecDestroy(hGraphExec: Handle) { EXECS.remove(hGraphExec).map(drop) }
     517 fn cuGraphDestroy(hGraph: Handle) { graph::destroy(hGraph) }
     534 fn cuGraphGetNodes(hGraph: Handle, nodes: *mut Handle, numNodes: *mut usize) {

@@ -114,10 +114,8 @@ calls! { RUNTIME, TABLE;
     26 fn cudaFreeHost(ptr: usize) { start()?; done(driver::cuMemFreeHost(ptr)) }
     30 fn cudaMemGetInfo(free: *mut usize, total: *mut usize) { start()?; done(driver::cuMemGetInfo_v2(free, total)) }
 
-    31 fn cudaMemcpy(dst: usize, src: usize, count: usize, kind: c_int) { start()?; copy(dst, src, count, kind, false) }
-    215 fn cudaMemcpy_ptds(dst: usize, src: usize, count: usize, kind: c_int) { start()?; copy(dst, src, count, kind, true) }
-    41 fn cudaMemcpyAsync(dst: usize, src: usize, count: usize, kind: c_int, stream: Handle) { start()?; copy_async(dst, src, count, kind, stream, false) }
-    225 fn cudaMemcpyAsync_ptsz(dst: usize, src: usize, count: usize, kind: c_int, stream: Handle) { start()?; copy_async(dst, src, count, kind, stream, true) }
+    31, 215 cudaMemcpy_ptds fn cudaMemcpy(dst: usize, src: usize, count: usize, kind: c_int) |own| { start()?; copy(dst, src, count, kind, own) }
+    41, 225 cudaMemcpyAsync_ptsz fn cudaMemcpyAsync(dst: usize, src: usize, count: usize, kind: c_int, stream: Handle) |own| { start()?; copy_async(dst, src, count, kind, stream, own) }
     160 fn cudaMemcpyPeer(dst: usize, dstDevice: c_int, src: usize, srcDevice: c_int, count: usize) {
         start()?;
         done(driver::cuMemcpyPeer(dst, device::retain_primary(dstDevice), src, device::retain_primary(srcDevice), count))
