@@ -11,74 +11,54 @@ pub(crate) type Status = Result<(), CuResult>;
 pub(crate) type Handle = usize;
 
 pub(crate) mod error {
-    pub(crate) const INVALID_VALUE: i32 = 1;
-    pub(crate) const OUT_OF_MEMORY: i32 = 2;
-    pub(crate) const NOT_INITIALIZED: i32 = 3;
-    pub(crate) const INVALID_DEVICE_FUNCTION: i32 = 98;
-    pub(crate) const NO_DEVICE: i32 = 100;
-    pub(crate) const INVALID_DEVICE: i32 = 101;
-    pub(crate) const INVALID_IMAGE: i32 = 200;
-    pub(crate) const INVALID_CONTEXT: i32 = 201;
-    pub(crate) const FILE_NOT_FOUND: i32 = 301;
-    pub(crate) const INVALID_HANDLE: i32 = 400;
-    pub(crate) const ILLEGAL_STATE: i32 = 401;
-    pub(crate) const NOT_FOUND: i32 = 500;
-    pub(crate) const NOT_READY: i32 = 600;
-    pub(crate) const LAUNCH_OUT_OF_RESOURCES: i32 = 701;
-    pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: i32 = 712;
-    pub(crate) const HOST_MEMORY_NOT_REGISTERED: i32 = 713;
-    pub(crate) const NOT_SUPPORTED: i32 = 801;
-    pub(crate) const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
-    pub(crate) const STREAM_CAPTURE_INVALIDATED: i32 = 901;
-    pub(crate) const GRAPH_EXEC_UPDATE_FAILURE: i32 = 910;
+    use std::ffi::CStr;
 
-    /// Code, `CUresult` name, text.
-    pub(crate) const TEXTS: &[(i32, &std::ffi::CStr, &std::ffi::CStr)] = &[
-        (0, c"CUDA_SUCCESS", c"no error"),
-        (INVALID_VALUE, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
-        (OUT_OF_MEMORY, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
-        (NOT_INITIALIZED, c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error"),
-        (INVALID_DEVICE_FUNCTION, c"CUDA_ERROR_INVALID_DEVICE_FUNCTION", c"invalid device function"),
-        (NO_DEVICE, c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
-        (INVALID_DEVICE, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
-        (INVALID_IMAGE, c"CUDA_ERROR_INVALID_IMAGE", c"device kernel image is invalid"),
-        (INVALID_CONTEXT, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
-        (FILE_NOT_FOUND, c"CUDA_ERROR_FILE_NOT_FOUND", c"file not found"),
-        (INVALID_HANDLE, c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
-        (ILLEGAL_STATE, c"CUDA_ERROR_ILLEGAL_STATE", c"the operation cannot be performed in the present state"),
-        (NOT_FOUND, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
-        (NOT_READY, c"CUDA_ERROR_NOT_READY", c"device not ready"),
-        (LAUNCH_OUT_OF_RESOURCES, c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", c"too many resources requested for launch"),
-        (
-            HOST_MEMORY_ALREADY_REGISTERED,
-            c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
-            c"part or all of the requested memory range is already mapped",
-        ),
-        (
-            HOST_MEMORY_NOT_REGISTERED,
-            c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
-            c"pointer does not correspond to a registered memory region",
-        ),
-        (719, c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
-        (NOT_SUPPORTED, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
-        (
-            STREAM_CAPTURE_UNSUPPORTED,
-            c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
-            c"operation not permitted when stream is capturing",
-        ),
-        (999, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
-        (
-            STREAM_CAPTURE_INVALIDATED,
-            c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-            c"operation failed due to a previous error during capture",
-        ),
-        (
-            GRAPH_EXEC_UPDATE_FAILURE,
-            c"CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE",
-            c"the graph update was not performed because it included changes which violated constraints specific to \
-              instantiated graph update",
-        ),
-    ];
+    /// Lists errors once, with their texts.
+    macro_rules! errors {
+        ($($NAME:ident = $code:literal $text:literal;)*) => {
+            $(pub(crate) const $NAME: i32 = $code;)*
+
+            /// Code, `CUresult` name, text.
+            pub(crate) const TEXTS: &[(i32, &CStr, &CStr)] = &[
+                (0, c"CUDA_SUCCESS", c"no error"),
+                (719, c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
+                (999, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
+                $(($code, with_nul(concat!("CUDA_ERROR_", stringify!($NAME), "\0")), $text),)*
+            ];
+        };
+    }
+
+    const fn with_nul(text: &str) -> &CStr {
+        match CStr::from_bytes_with_nul(text.as_bytes()) {
+            Ok(text) => text,
+            Err(_) => panic!("one NUL, at the end"),
+        }
+    }
+
+    errors! {
+        INVALID_VALUE = 1 c"invalid argument";
+        OUT_OF_MEMORY = 2 c"out of memory";
+        NOT_INITIALIZED = 3 c"initialization error";
+        INVALID_DEVICE_FUNCTION = 98 c"invalid device function";
+        NO_DEVICE = 100 c"no CUDA-capable device is detected";
+        INVALID_DEVICE = 101 c"invalid device ordinal";
+        INVALID_IMAGE = 200 c"device kernel image is invalid";
+        INVALID_CONTEXT = 201 c"invalid device context";
+        FILE_NOT_FOUND = 301 c"file not found";
+        INVALID_HANDLE = 400 c"invalid resource handle";
+        ILLEGAL_STATE = 401 c"the operation cannot be performed in the present state";
+        NOT_FOUND = 500 c"named symbol not found";
+        NOT_READY = 600 c"device not ready";
+        LAUNCH_OUT_OF_RESOURCES = 701 c"too many resources requested for launch";
+        HOST_MEMORY_ALREADY_REGISTERED = 712 c"part or all of the requested memory range is already mapped";
+        HOST_MEMORY_NOT_REGISTERED = 713 c"pointer does not correspond to a registered memory region";
+        NOT_SUPPORTED = 801 c"operation not supported";
+        STREAM_CAPTURE_UNSUPPORTED = 900 c"operation not permitted when stream is capturing";
+        STREAM_CAPTURE_INVALIDATED = 901 c"operation failed due to a previous error during capture";
+        GRAPH_EXEC_UPDATE_FAILURE = 910
+            c"the graph update was not performed because it included changes which violated constraints \
+              specific to instantiated graph update";
+    }
 }
 
 /// Describes the block that a kernel function runs.
@@ -236,28 +216,7 @@ pub struct Memcpy3DParms {
     pub kind: i32,
 }
 
-/// What both structures describe.
-pub(crate) struct Copy3D {
-    pub(crate) from: Copy3DSide,
-    pub(crate) to: Copy3DSide,
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-    pub(crate) depth: usize,
-}
-
-/// One side of it.
-pub(crate) struct Copy3DSide {
-    memory_type: u32,
-    host: usize,
-    device: usize,
-    pub(crate) x: usize,
-    pub(crate) y: usize,
-    pub(crate) z: usize,
-    pub(crate) pitch: usize,
-    pub(crate) height: usize,
-}
-
-impl Copy3DSide {
+impl CuMemcpy3DSide {
     /// Returns its address, and whether that is on the device; `None` if the address tells.
     pub(crate) fn place(&self) -> Result<(usize, Option<bool>), CuResult> {
         match self.memory_type {
@@ -266,28 +225,6 @@ impl Copy3DSide {
             memory_type::UNIFIED => Ok((self.device, None)),
             _ => Err(error::NOT_SUPPORTED),
         }
-    }
-}
-
-impl From<CuMemcpy3D> for Copy3D {
-    fn from(it: CuMemcpy3D) -> Self {
-        let side = |it: CuMemcpy3DSide| Copy3DSide {
-            memory_type: it.memory_type,
-            host: it.host,
-            device: it.device,
-            x: it.x_in_bytes,
-            y: it.y,
-            z: it.z,
-            pitch: it.pitch,
-            height: it.height,
-        };
-        Copy3D { from: side(it.src), to: side(it.dst), width: it.width_in_bytes, height: it.height, depth: it.depth }
-    }
-}
-
-impl From<CuMemcpy2D> for Copy3D {
-    fn from(it: CuMemcpy2D) -> Self {
-        CuMemcpy3D::from(it).into()
     }
 }
 

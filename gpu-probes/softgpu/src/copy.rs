@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::abi::{Copy3D, Handle, Memcpy6, MemcpyPtoP4, Status, error, kind, memory_kind};
+use crate::abi::{CuMemcpy3D, CuMemcpy3DSide, Handle, Memcpy6, MemcpyPtoP4, Status, error, kind, memory_kind};
 use crate::activity::{self, Ticket};
 use crate::callback;
 use crate::contexts;
@@ -155,20 +155,20 @@ impl Copy {
     ///
     /// # Safety
     /// `it` is null or points at such a structure of the driver.
-    pub(crate) unsafe fn described<T: Into<Copy3D> + std::marker::Copy>(it: *const T) -> Result<Self, i32> {
+    pub(crate) unsafe fn described<T: Into<CuMemcpy3D> + std::marker::Copy>(it: *const T) -> Result<Self, i32> {
         // SAFETY: the caller promises that `it` is null or points at such a structure.
-        let it: Copy3D = unsafe { it.as_ref() }.copied().ok_or(error::INVALID_VALUE)?.into();
-        let (to, from) = (it.to.place()?, it.from.place()?);
-        let side = |address: usize, side: &crate::abi::Copy3DSide| Side {
-            address: address + side.x + side.y * side.pitch + side.z * side.pitch * side.height,
+        let it: CuMemcpy3D = unsafe { it.as_ref() }.copied().ok_or(error::INVALID_VALUE)?.into();
+        let (to, from) = (it.dst.place()?, it.src.place()?);
+        let side = |address: usize, side: &CuMemcpy3DSide| Side {
+            address: address + side.x_in_bytes + side.y * side.pitch + side.z * side.pitch * side.height,
             pitch: side.pitch,
             slice: side.pitch * side.height,
         };
         let part = Part {
-            to: side(to.0, &it.to),
-            from: side(from.0, &it.from),
+            to: side(to.0, &it.dst),
+            from: side(from.0, &it.src),
             staged: None,
-            width: it.width,
+            width: it.width_in_bytes,
             rows: it.height,
             slices: it.depth,
         };
