@@ -93,11 +93,6 @@ impl Assembler {
         self.push(class::ALU | insn::SRC_REG | op as u8, dst, src, 0, 0);
     }
 
-    /// `dst op= imm`, 32 bits; the upper half becomes zero.
-    pub fn alu32_imm(&mut self, op: Alu, dst: Reg, imm: i32) {
-        self.push(class::ALU | op as u8, dst, Reg::R0, 0, imm);
-    }
-
     /// `dst = src`.
     pub fn mov(&mut self, dst: Reg, src: Reg) {
         self.alu(Alu::Mov, dst, src);

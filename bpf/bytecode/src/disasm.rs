@@ -84,13 +84,8 @@ fn ld_imm64(program: &Program, image: &Image, at: usize) -> Option<String> {
     Some(format!("r{dst} = {value:#x}"))
 }
 
-fn size_name(code: u8) -> &'static str {
-    match code & 0x18 {
-        0x00 => "32",
-        0x08 => "16",
-        0x10 => "8",
-        _ => "64",
-    }
+fn bits(code: u8) -> usize {
+    8 * Size::of(code).bytes()
 }
 
 fn load(insn: &Insn) -> Option<String> {
@@ -100,17 +95,17 @@ fn load(insn: &Insn) -> Option<String> {
         _ => return None,
     };
     let Insn { code, dst, src, off, .. } = insn;
-    Some(format!("r{dst} = *({sign}{} *)(r{src} {off:+})", size_name(*code)))
+    Some(format!("r{dst} = *({sign}{} *)(r{src} {off:+})", bits(*code)))
 }
 
 fn memory(insn: &Insn) -> Option<String> {
     let Insn { code, dst, off, .. } = insn;
-    (code & 0xe0 == mode::MEM).then(|| format!("*(u{} *)(r{dst} {off:+})", size_name(*code)))
+    (code & 0xe0 == mode::MEM).then(|| format!("*(u{} *)(r{dst} {off:+})", bits(*code)))
 }
 
 fn atomic_operation(insn: &Insn) -> Option<String> {
     let Insn { code, dst, src, off, imm } = insn;
-    let bits = size_name(*code);
+    let bits = bits(*code);
     let place = format!("(u{bits} *)(r{dst} {off:+})");
     let (sign, name) = match imm & !atomic::FETCH {
         _ if *imm == atomic::XCHG => {

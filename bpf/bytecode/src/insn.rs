@@ -63,8 +63,7 @@ pub mod class {
     pub const ALU64: u8 = 7;
 }
 
-/// Operand source, bit 3 of `code` of arithmetic and jumps.
-pub const SRC_IMM: u8 = 0x00;
+/// Whether the operand is a register, bit 3 of `code` of arithmetic and jumps.
 pub const SRC_REG: u8 = 0x08;
 
 /// Arithmetic operations, high four bits of `code`.
@@ -104,6 +103,18 @@ pub enum Cond {
     Sle = 0xd0,
 }
 
+impl Cond {
+    const ALL: [Cond; 11] = {
+        use Cond::*;
+        [Eq, Gt, Ge, Set, Ne, Sgt, Sge, Lt, Le, Slt, Sle]
+    };
+
+    /// Returns the condition in the high four bits of `code`, if it is one.
+    pub fn of(code: u8) -> Option<Cond> {
+        Cond::ALL.into_iter().find(|it| *it as u8 == code & 0xf0)
+    }
+}
+
 pub const JA: u8 = 0x00;
 pub const CALL: u8 = 0x80;
 pub const EXIT: u8 = 0x90;
@@ -123,6 +134,16 @@ pub enum Size {
 }
 
 impl Size {
+    /// Returns the size in the code of a memory access.
+    pub fn of(code: u8) -> Size {
+        match code & 0x18 {
+            0x00 => Size::W,
+            0x08 => Size::H,
+            0x10 => Size::B,
+            _ => Size::Dw,
+        }
+    }
+
     /// Returns the number of bytes.
     pub fn bytes(self) -> usize {
         match self {

@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use xputrace_bytecode::insn::Cond;
 use xputrace_bytecode::{BpfMapId, helper};
 
-use crate::flat::{Alu, AtomicOp, Cond, Flat, Node, Op, Operand};
+use crate::flat::{Alu, AtomicOp, Flat, Node, Op, Operand};
 use crate::sums::KeyWord;
 use crate::value::{Null, Place, Scalar, Value};
 use crate::{DeviceMap, Kind, Request, Word, written};

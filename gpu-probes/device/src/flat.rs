@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xputrace_bytecode::insn::{self, Insn, MAX_FRAMES, Size, atomic, class, mode};
+use xputrace_bytecode::insn::{self, Cond, Insn, MAX_FRAMES, Size, atomic, class, mode};
 use xputrace_bytecode::{BpfMapId, Program};
 
 use crate::Refusal;
@@ -59,21 +59,6 @@ pub(crate) enum Alu {
     Rsh,
     Arsh,
     Mov,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cond {
-    Eq,
-    Ne,
-    Gt,
-    Ge,
-    Lt,
-    Le,
-    Sgt,
-    Sge,
-    Slt,
-    Sle,
-    Set,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -360,7 +345,7 @@ fn writable(reg: u8) -> Result<u8, String> {
 }
 
 fn load(insn: &Insn) -> Result<Op, String> {
-    let size = access_size(insn.code);
+    let size = Size::of(insn.code);
     let signed = match insn.code & 0xe0 {
         mode::MEM => false,
         mode::MEMSX if size != Size::Dw => true,
@@ -371,13 +356,13 @@ fn load(insn: &Insn) -> Result<Op, String> {
 
 fn store(insn: &Insn, value: Operand) -> Result<Op, String> {
     match insn.code & 0xe0 {
-        mode::MEM => Ok(Op::Store { size: access_size(insn.code), base: insn.dst, off: insn.off, value }),
+        mode::MEM => Ok(Op::Store { size: Size::of(insn.code), base: insn.dst, off: insn.off, value }),
         _ => Err(unknown(insn)),
     }
 }
 
 fn atomic_operation(insn: &Insn) -> Result<Op, String> {
-    let wide = match access_size(insn.code) {
+    let wide = match Size::of(insn.code) {
         Size::Dw => true,
         Size::W => false,
         _ => return Err(unknown(insn)),
@@ -460,38 +445,11 @@ fn jump(at: usize, insn: &Insn, wide: bool) -> Result<Decoded, String> {
             kind => Err(format!("makes a call of kind {kind}, which the device lacks")),
         },
         (code, _) => {
-            let cond = condition(code).ok_or_else(|| unknown(insn))?;
+            let cond = Cond::of(code).ok_or_else(|| unknown(insn))?;
             let from_register = insn.code & insn::SRC_REG != 0;
             let rhs = if from_register { Operand::Reg(insn.src) } else { Operand::Imm(insn.imm.into()) };
             let op = Op::Branch { cond, wide, lhs: insn.dst, rhs };
             Ok(Decoded { target: Some(target(insn.off.into())?), ..straight(op) })
         }
-    }
-}
-
-fn condition(code: u8) -> Option<Cond> {
-    Some(match code {
-        0x10 => Cond::Eq,
-        0x20 => Cond::Gt,
-        0x30 => Cond::Ge,
-        0x40 => Cond::Set,
-        0x50 => Cond::Ne,
-        0x60 => Cond::Sgt,
-        0x70 => Cond::Sge,
-        0xa0 => Cond::Lt,
-        0xb0 => Cond::Le,
-        0xc0 => Cond::Slt,
-        0xd0 => Cond::Sle,
-        _ => return None,
-    })
-}
-
-/// Reads the size in the code of a memory access.
-fn access_size(code: u8) -> insn::Size {
-    match code & 0x18 {
-        0x00 => insn::Size::W,
-        0x08 => insn::Size::H,
-        0x10 => insn::Size::B,
-        _ => insn::Size::Dw,
     }
 }

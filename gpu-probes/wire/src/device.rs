@@ -507,38 +507,28 @@ pub mod image_kind {
     pub const PROGRAMS: u64 = 3;
 }
 
-/// A place in machine code that a patch's function can be called at. Its function's parameters are the Sanitizer API's
-/// (`sanitizer_patching.h`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PatchPoint {
-    /// Before a thread's first instruction.
-    Entry,
-    /// After its last one.
-    Exit,
-    /// Before an access to global memory, also by generic addresses.
-    Global,
-    /// To the block's shared memory.
-    Shared,
-    /// To the thread's local memory.
-    Local,
-    /// Before a barrier of the block.
-    Barrier,
-    /// Before a call of a function.
-    Call,
+counted! {
+    /// A place in machine code that a patch's function can be called at. Its function's parameters are the Sanitizer API's
+    /// (`sanitizer_patching.h`).
+    PatchPoint {
+        /// Before a thread's first instruction.
+        Entry,
+        /// After its last one.
+        Exit,
+        /// Before an access to global memory, also by generic addresses.
+        Global,
+        /// To the block's shared memory.
+        Shared,
+        /// To the thread's local memory.
+        Local,
+        /// Before a barrier of the block.
+        Barrier,
+        /// Before a call of a function.
+        Call,
+    }
 }
 
 impl PatchPoint {
-    /// Every place.
-    pub const ALL: &'static [PatchPoint] = &[
-        PatchPoint::Entry,
-        PatchPoint::Exit,
-        PatchPoint::Global,
-        PatchPoint::Shared,
-        PatchPoint::Local,
-        PatchPoint::Barrier,
-        PatchPoint::Call,
-    ];
-
     /// Returns the symbol of its function.
     pub const fn symbol(self) -> &'static str {
         match self {

@@ -262,81 +262,52 @@ pub(crate) enum Unary {
     Address,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Binary {
-    Or,
-    And,
-    BitOr,
-    BitXor,
-    BitAnd,
-    Equal,
-    Unequal,
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
-    ShiftLeft,
-    ShiftRight,
-    Add,
-    Subtract,
-    Multiply,
-    Divide,
-    Remainder,
+/// Lists the operators once: their text, which is the same here and in bpftrace, and how tightly they bind in C, and so in
+/// bpftrace; higher is tighter.
+macro_rules! binary {
+    ($($Name:ident $text:literal $binding:literal;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Binary { $($Name,)* }
+
+        impl Binary {
+            pub(crate) const ALL: &[Binary] = &[$(Binary::$Name),*];
+
+            pub(crate) fn text(self) -> &'static str {
+                match self { $(Binary::$Name => $text,)* }
+            }
+
+            pub(crate) fn binding(self) -> u8 {
+                match self { $(Binary::$Name => $binding,)* }
+            }
+        }
+    };
+}
+
+binary! {
+    Or "||" 1;
+    And "&&" 2;
+    BitOr "|" 3;
+    BitXor "^" 4;
+    BitAnd "&" 5;
+    Equal "==" 6;
+    Unequal "!=" 6;
+    Less "<" 7;
+    LessOrEqual "<=" 7;
+    Greater ">" 7;
+    GreaterOrEqual ">=" 7;
+    ShiftLeft "<<" 8;
+    ShiftRight ">>" 8;
+    Add "+" 9;
+    Subtract "-" 9;
+    Multiply "*" 10;
+    Divide "/" 10;
+    Remainder "%" 10;
 }
 
 impl Binary {
-    /// The operator's text, which is the same here and in bpftrace.
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            Binary::Or => "||",
-            Binary::And => "&&",
-            Binary::BitOr => "|",
-            Binary::BitXor => "^",
-            Binary::BitAnd => "&",
-            Binary::Equal => "==",
-            Binary::Unequal => "!=",
-            Binary::Less => "<",
-            Binary::LessOrEqual => "<=",
-            Binary::Greater => ">",
-            Binary::GreaterOrEqual => ">=",
-            Binary::ShiftLeft => "<<",
-            Binary::ShiftRight => ">>",
-            Binary::Add => "+",
-            Binary::Subtract => "-",
-            Binary::Multiply => "*",
-            Binary::Divide => "/",
-            Binary::Remainder => "%",
-        }
-    }
-
     /// Whether the result is a truth.
     pub(crate) fn is_comparison(self) -> bool {
-        matches!(
-            self,
-            Binary::Equal
-                | Binary::Unequal
-                | Binary::Less
-                | Binary::LessOrEqual
-                | Binary::Greater
-                | Binary::GreaterOrEqual
-                | Binary::And
-                | Binary::Or
-        )
-    }
-
-    /// How tightly it binds in C, and so in bpftrace; higher is tighter.
-    pub(crate) fn binding(self) -> u8 {
-        match self {
-            Binary::Or => 1,
-            Binary::And => 2,
-            Binary::BitOr => 3,
-            Binary::BitXor => 4,
-            Binary::BitAnd => 5,
-            Binary::Equal | Binary::Unequal => 6,
-            Binary::Less | Binary::LessOrEqual | Binary::Greater | Binary::GreaterOrEqual => 7,
-            Binary::ShiftLeft | Binary::ShiftRight => 8,
-            Binary::Add | Binary::Subtract => 9,
-            Binary::Multiply | Binary::Divide | Binary::Remainder => 10,
-        }
+        use Binary::{And, Equal, Greater, GreaterOrEqual, Less, LessOrEqual, Or, Unequal};
+        matches!(self, Equal | Unequal | Less | LessOrEqual | Greater | GreaterOrEqual | And | Or)
     }
 }

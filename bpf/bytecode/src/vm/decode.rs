@@ -11,7 +11,7 @@ use super::op::{Decoded, Op};
 use super::pointer::{self, MAPS, VALUES};
 use crate::helper;
 use crate::image::Program;
-use crate::insn::{self, Insn, STACK_BYTES, atomic, class, mode};
+use crate::insn::{self, Insn, STACK_BYTES, Size, atomic, class, mode};
 
 /// Checks and decodes a program.
 pub(super) fn decode(program: &Program, n_maps: usize) -> Result<Vec<Decoded>, LoadError> {
@@ -135,7 +135,7 @@ impl Decoder<'_> {
     fn ldx(&self, insn: &Insn) -> Checked<Decoded> {
         use Op::*;
         writes(insn.dst)?;
-        let size = size_of(insn.code);
+        let size = Size::of(insn.code).bytes();
         let (op, in_stack, in_context) = match (insn.code & 0xe0, size) {
             (mode::MEM, 1) => (Load8, Some(StackLoad8), Some(ContextLoad8)),
             (mode::MEM, 2) => (Load16, Some(StackLoad16), Some(ContextLoad16)),
@@ -212,23 +212,13 @@ fn stack_place(off: i16, size: usize) -> Checked<i32> {
     Ok(place)
 }
 
-/// Returns the bytes that a load or store reads or writes.
-pub(super) fn size_of(code: u8) -> usize {
-    match code & 0x18 {
-        0x00 => 4,
-        0x08 => 2,
-        0x10 => 1,
-        _ => 8,
-    }
-}
-
 fn store(insn: &Insn, from_register: bool, stack_is_fixed: bool) -> Checked<Decoded> {
     use Op::*;
     let unused = if from_register { insn.imm != 0 } else { insn.src != 0 };
     if insn.code & 0xe0 != mode::MEM || unused {
         return Err(unknown(insn));
     }
-    let size = size_of(insn.code);
+    let size = Size::of(insn.code).bytes();
     let is_fixed = insn.dst == 10 && stack_is_fixed;
     let ops = match (is_fixed, from_register) {
         (false, false) => [Store8I, Store16I, Store32I, Store64I],
@@ -241,7 +231,7 @@ fn store(insn: &Insn, from_register: bool, stack_is_fixed: bool) -> Checked<Deco
 }
 
 fn atomic(insn: &Insn) -> Checked<Decoded> {
-    let op = match size_of(insn.code) {
+    let op = match Size::of(insn.code).bytes() {
         4 => Op::Atomic32,
         // By far the most frequent one.
         8 if insn.imm == atomic::ADD => Op::AtomicAdd64,

@@ -3,7 +3,8 @@
 use super::{Emitter, put};
 use crate::Refusal;
 use crate::analyse::State;
-use crate::flat::{Alu, Cond, Operand};
+use crate::flat::{Alu, Operand};
+use xputrace_bytecode::insn::Cond;
 
 impl Emitter<'_> {
     pub(super) fn arithmetic(

@@ -4,27 +4,6 @@ use super::{Parsed, Parser};
 use crate::scanner::{Kind, Token};
 use crate::tree::{Binary, Expr, ExprKind, Span, Unary};
 
-const BINARY: &[Binary] = &[
-    Binary::Or,
-    Binary::And,
-    Binary::BitOr,
-    Binary::BitXor,
-    Binary::BitAnd,
-    Binary::Equal,
-    Binary::Unequal,
-    Binary::Less,
-    Binary::LessOrEqual,
-    Binary::Greater,
-    Binary::GreaterOrEqual,
-    Binary::ShiftLeft,
-    Binary::ShiftRight,
-    Binary::Add,
-    Binary::Subtract,
-    Binary::Multiply,
-    Binary::Divide,
-    Binary::Remainder,
-];
-
 /// Words that a type consists of, apart from `struct x` and names that end with `_t`.
 const TYPE_WORDS: &[&str] = &[
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "int", "char", "short", "long",
@@ -65,7 +44,7 @@ impl Parser<'_> {
     fn binary_operator(&mut self) -> Option<Binary> {
         let token = self.scanner.peek();
         let written = self.scanner.slice(&token.span);
-        let operator = *BINARY.iter().find(|it| token.kind == Kind::Symbol && it.text() == written)?;
+        let operator = *Binary::ALL.iter().find(|it| token.kind == Kind::Symbol && it.text() == written)?;
         let is_end = operator == Binary::Divide && self.in_condition && self.scanner.ends_condition(&token.span);
         (!is_end).then_some(operator)
     }
