@@ -37,6 +37,21 @@ fn fault(image: &Image) -> Fault {
     engine(image).run_words(ProgramId(0), &[1, 2], &mut ()).expect_err("fails")
 }
 
+#[test]
+fn the_engine_has_every_helper_that_has_a_name() {
+    let named: Vec<i32> = (0..10_000).filter(|it| helper::name(*it).is_some()).collect();
+    assert_eq!(named.len(), 40);
+    for id in named {
+        let image = one(vec![], |asm| {
+            (1..=5).for_each(|it| asm.mov_imm(Reg(it), 0));
+            asm.call(id);
+            asm.exit();
+        });
+        let result = engine(&image).run_words(ProgramId(0), &[1, 2], &mut ());
+        assert!(!result.is_err_and(|it| matches!(it.reason, FaultReason::NoHelper(_))), "{id}");
+    }
+}
+
 /// Adds one to the element whose key is context word 0.
 fn count(asm: &mut Assembler) {
     let (missing, end) = (asm.label(), asm.label());

@@ -9,49 +9,6 @@ use super::printk;
 use crate::helper as id;
 use crate::id::BpfMapId;
 
-/// Helpers of the engine, except `map_lookup_elem`, which is an instruction of its own.
-pub(super) const KNOWN: [i32; 39] = [
-    id::MAP_UPDATE_ELEM,
-    id::MAP_DELETE_ELEM,
-    id::KTIME_GET_NS,
-    id::GET_SMP_PROCESSOR_ID,
-    id::GET_CURRENT_PID_TGID,
-    id::GET_CURRENT_UID_GID,
-    id::GET_CURRENT_COMM,
-    id::GET_STACKID,
-    id::GET_CURRENT_TASK,
-    id::GET_CURRENT_CGROUP_ID,
-    id::PROBE_READ_USER,
-    id::PROBE_READ_KERNEL,
-    id::PROBE_READ_USER_STR,
-    id::PROBE_READ_KERNEL_STR,
-    id::GET_NS_CURRENT_PID_TGID,
-    id::RINGBUF_OUTPUT,
-    id::RINGBUF_RESERVE,
-    id::RINGBUF_SUBMIT,
-    id::RINGBUF_DISCARD,
-    id::GET_FUNC_IP,
-    id::GET_ATTACH_COOKIE,
-    id::MAP_LOOKUP_PERCPU_ELEM,
-    id::NAME_TEXT,
-    id::MAP_MODIFY,
-    id::NAME_MATCHES,
-    id::RAISE,
-    id::TRACE_PRINTK,
-    id::PERF_EVENT_OUTPUT,
-    id::PUTS,
-    id::GET_GLOBALTIMER,
-    id::GET_BLOCK_IDX,
-    id::GET_BLOCK_DIM,
-    id::GET_THREAD_IDX,
-    id::MEMBAR,
-    id::EXIT_THREAD,
-    id::GET_GRID_DIM,
-    id::GET_SM_ID,
-    id::GET_WARP_ID,
-    id::GET_LANE_ID,
-];
-
 /// Longest text that `trace_printk` reads: a format (bpftime's limit), or what a `%s` points to.
 const MOST_TEXT_BYTES: usize = 1000;
 /// `perf_event_output`'s answer in bpftime if there is no room.

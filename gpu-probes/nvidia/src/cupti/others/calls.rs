@@ -607,46 +607,26 @@ mod handlers {
         answer
     }
 
-    pub(super) unsafe extern "C" fn enable(kind: u32, caller: u64) -> CuptiResult {
-        let call = call!(caller);
-        if call.note_if_scoped() {
-            return scoped::enable(kind);
-        }
-        enable_kind(&call, kind, || real!(call.enable(kind)))
+    /// Defines functions that enable or disable a kind of records, some of them in one context.
+    macro_rules! of_kind {
+        ($(fn $name:ident($($context:ident)?) $how:ident, $scoped:ident;)*) => {$(
+            pub(super) unsafe extern "C" fn $name($($context: Handle,)? kind: u32, caller: u64) -> CuptiResult {
+                let call = call!(caller);
+                if call.note_if_scoped() {
+                    // A subscriber has no kinds of one context.
+                    return scoped::$scoped(kind);
+                }
+                $how(&call, kind, || real!(call.$name($($context,)? kind)))
+            }
+        )*};
     }
 
-    pub(super) unsafe extern "C" fn enable_and_dump(kind: u32, caller: u64) -> CuptiResult {
-        let call = call!(caller);
-        if call.note_if_scoped() {
-            return scoped::enable_and_dump(kind);
-        }
-        enable_kind(&call, kind, || real!(call.enable_and_dump(kind)))
-    }
-
-    pub(super) unsafe extern "C" fn enable_context(context: Handle, kind: u32, caller: u64) -> CuptiResult {
-        let call = call!(caller);
-        if call.note_if_scoped() {
-            // A subscriber has no kinds of one context.
-            return scoped::enable(kind);
-        }
-        enable_kind(&call, kind, || real!(call.enable_context(context, kind)))
-    }
-
-    pub(super) unsafe extern "C" fn disable(kind: u32, caller: u64) -> CuptiResult {
-        let call = call!(caller);
-        if call.note_if_scoped() {
-            return scoped::disable(kind);
-        }
-        disable_kind(&call, kind, || real!(call.disable(kind)))
-    }
-
-    pub(super) unsafe extern "C" fn disable_context(context: Handle, kind: u32, caller: u64) -> CuptiResult {
-        let call = call!(caller);
-        if call.note_if_scoped() {
-            // A subscriber has no kinds of one context.
-            return scoped::disable(kind);
-        }
-        disable_kind(&call, kind, || real!(call.disable_context(context, kind)))
+    of_kind! {
+        fn enable() enable_kind, enable;
+        fn enable_and_dump() enable_kind, enable_and_dump;
+        fn enable_context(context) enable_kind, enable;
+        fn disable() disable_kind, disable;
+        fn disable_context(context) disable_kind, disable;
     }
 
     pub(super) unsafe extern "C" fn flush_all(flag: u32, caller: u64) -> CuptiResult {
@@ -789,19 +769,16 @@ mod handlers {
         answer
     }
 
-    /// Defines functions that are CUPTI's own as long as no subscribers share it; and what follows where they succeed.
+    /// Defines functions that are CUPTI's own, some only as long as no subscribers share it; and what follows where they succeed.
     macro_rules! unless_scoped {
-        ($(fn $name:ident($($argument:ident: $type:ty),*) { $scoped:expr } $(then $then:expr;)?)*) => {$(
+        ($(fn $name:ident($($argument:ident: $type:ty),*) $({ $scoped:expr })? $(then $then:expr;)?)*) => {$(
             pub(super) unsafe extern "C" fn $name($($argument: $type,)* caller: u64) -> CuptiResult {
                 let Some(library) = redirected() else { return ERROR_NOT_SUPPORTED };
-                let answer = if scoped::is_used() && !library.is_cuptis(caller) {
-                    $scoped
-                } else {
-                    match library.real.$name {
-                        // SAFETY: the caller's arguments, as it passed them.
-                        Some(real) => unsafe { real($($argument),*) },
-                        None => ERROR_NOT_SUPPORTED,
-                    }
+                let answer = match library.real.$name {
+                    $(_ if scoped::is_used() && !library.is_cuptis(caller) => $scoped,)?
+                    // SAFETY: the caller's arguments, as it passed them.
+                    Some(real) => unsafe { real($($argument),*) },
+                    None => ERROR_NOT_SUPPORTED,
                 };
                 $(if answer == SUCCESS && !library.is_internal(caller) {
                     $then
@@ -809,39 +786,6 @@ mod handlers {
                 answer
             }
         )*};
-    }
-
-    /// A tool that has a subscription of its own.
-    pub(super) unsafe extern "C" fn push_external_v2(
-        subscriber: Handle,
-        kind: u32,
-        id: u64,
-        caller: u64,
-    ) -> CuptiResult {
-        let Some(library) = redirected() else { return ERROR_NOT_SUPPORTED };
-        let Some(real) = library.real.push_external_v2 else { return ERROR_NOT_SUPPORTED };
-        // SAFETY: the caller's arguments, as it passed them.
-        let answer = unsafe { real(subscriber, kind, id) };
-        if answer == SUCCESS && !library.is_internal(caller) {
-            external::push(kind, id);
-        }
-        answer
-    }
-
-    pub(super) unsafe extern "C" fn pop_external_v2(
-        subscriber: Handle,
-        kind: u32,
-        last: *mut u64,
-        caller: u64,
-    ) -> CuptiResult {
-        let Some(library) = redirected() else { return ERROR_NOT_SUPPORTED };
-        let Some(real) = library.real.pop_external_v2 else { return ERROR_NOT_SUPPORTED };
-        // SAFETY: the caller's arguments, as it passed them.
-        let answer = unsafe { real(subscriber, kind, last) };
-        if answer == SUCCESS && !library.is_internal(caller) {
-            external::pop(kind);
-        }
-        answer
     }
 
     unless_scoped! {
@@ -855,6 +799,9 @@ mod handlers {
         fn flush_period(_milliseconds: u32) { SUCCESS }
         fn push_external(kind: u32, id: u64) { scoped::push_external(kind, id) } then external::push(kind, id);
         fn pop_external(kind: u32, last: *mut u64) { scoped::pop_external(kind, last) } then external::pop(kind);
+        // Those of a tool that has a subscription of its own.
+        fn push_external_v2(_subscriber: Handle, kind: u32, id: u64) then external::push(kind, id);
+        fn pop_external_v2(_subscriber: Handle, kind: u32, last: *mut u64) then external::pop(kind);
         fn enable_driver_api(id: u32, enable: u8) { scoped::enable_driver_api(id, enable) }
         fn enable_runtime_api(id: u32, enable: u8) { scoped::enable_runtime_api(id, enable) }
         fn latency_timestamps(enable: u8) { scoped::set(ATTRIBUTE_LATENCY_TIMESTAMPS, enable) }
