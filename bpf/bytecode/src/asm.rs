@@ -160,10 +160,7 @@ impl Assembler {
     /// the stack, and clobbers R1 to R5.
     pub fn find_only(&mut self, array: BpfMapId, key: i16, none: Label) {
         self.st_imm(Size::W, Reg::FP, key, 0);
-        self.ld_map(Reg::R1, array);
-        self.mov(Reg::R2, Reg::FP);
-        self.alu_imm(Alu::Add, Reg::R2, key.into());
-        self.call(helper::MAP_LOOKUP_ELEM);
+        self.find(array, key);
         self.jump_if_imm(Cond::Eq, Reg::R0, 0, none);
     }
 
@@ -171,6 +168,19 @@ impl Assembler {
     pub fn load_only(&mut self, array: BpfMapId, key: i16, none: Label) {
         self.find_only(array, key, none);
         self.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
+    }
+
+    /// Sets R0 to the address of the element whose key is on the stack at `key`, or 0. Clobbers R1 to R5.
+    pub fn find(&mut self, map: BpfMapId, key: i16) {
+        self.ld_map(Reg::R1, map);
+        self.stack_address(Reg::R2, key);
+        self.call(helper::MAP_LOOKUP_ELEM);
+    }
+
+    /// `dst = frame pointer + at`.
+    pub fn stack_address(&mut self, dst: Reg, at: i16) {
+        self.mov(dst, Reg::FP);
+        self.alu_imm(Alu::Add, dst, at.into());
     }
 
     /// `r0 = helper(r1, …, r5)`; clobbers R1 to R5.

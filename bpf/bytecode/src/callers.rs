@@ -57,7 +57,7 @@ impl Callers {
     pub(crate) fn add(self, asm: &mut Assembler, context: Reg, [address, id, place]: [i16; 3], lost: Label) {
         let (done, found) = (asm.label(), asm.label());
         asm.stx(Size::Dw, Reg::FP, id, Reg::R0);
-        at(asm, Reg::R1, address);
+        asm.stack_address(Reg::R1, address);
         asm.mov_imm(Reg::R2, 8);
         asm.ldx(Size::Dw, Reg::R3, context, pt_regs::STACK_POINTER);
         asm.call(helper::PROBE_READ_USER);
@@ -70,9 +70,7 @@ impl Callers {
             let next = asm.label();
             asm.alu_imm(Alu::And, Reg::R1, places(self.stacks) as i32 - 1);
             asm.stx(Size::W, Reg::FP, place, Reg::R1);
-            asm.ld_map(Reg::R1, self.map);
-            at(asm, Reg::R2, place);
-            asm.call(helper::MAP_LOOKUP_ELEM);
+            asm.find(self.map, place);
             asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
             asm.ldx(Size::Dw, Reg::R1, Reg::FP, address);
             asm.ldx(Size::Dw, Reg::R2, Reg::R0, 0);
@@ -99,11 +97,6 @@ impl Callers {
         asm.place(done);
         asm.ldx(Size::Dw, Reg::R0, Reg::FP, id);
     }
-}
-
-fn at(asm: &mut Assembler, to: Reg, slot: i16) {
-    asm.mov(to, Reg::FP);
-    asm.alu_imm(Alu::Add, to, slot.into());
 }
 
 #[cfg(test)]

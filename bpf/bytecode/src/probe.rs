@@ -257,7 +257,6 @@ impl Reader<'_> {
     }
 
     fn address(&mut self, to: Reg, offset: i16) {
-        self.asm.mov(to, Reg::FP);
-        self.asm.alu_imm(Alu::Add, to, i32::from(self.scratch + offset));
+        self.asm.stack_address(to, self.scratch + offset);
     }
 }

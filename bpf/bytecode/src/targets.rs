@@ -67,10 +67,7 @@ pub fn find_word(asm: &mut Assembler, map: BpfMapId, scratch: i16) {
     asm.stx(Size::W, Reg::FP, thread, Reg::R0);
     asm.alu_imm(Alu::Rsh, Reg::R0, WORD_SHIFT);
     asm.stx(Size::W, Reg::FP, index, Reg::R0);
-    asm.ld_map(Reg::R1, map);
-    asm.mov(Reg::R2, Reg::FP);
-    asm.alu_imm(Alu::Add, Reg::R2, index.into());
-    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.find(map, index);
     asm.ldx(Size::W, Reg::R2, Reg::FP, thread);
     // The bits of a shift's number above the word's size don't count.
     asm.mov_imm(Reg::R1, 1);

@@ -190,9 +190,7 @@ impl ArgumentReader<'_> {
         self.asm.call(helper::GET_ATTACH_COOKIE);
         self.asm.alu_imm(Alu::Rsh, Reg::R0, RULE_SHIFT);
         self.asm.stx(Size::W, Reg::FP, self.scratch + slot::READ, Reg::R0);
-        self.asm.ld_map(Reg::R1, self.rules);
-        self.address(Reg::R2, slot::READ);
-        self.asm.call(helper::MAP_LOOKUP_ELEM);
+        self.asm.find(self.rules, self.scratch + slot::READ);
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, absent);
         for (from, to) in [(at::DISPLACEMENT, slot::SUM), (at::KIND, slot::HALF)] {
             self.asm.ldx(Size::Dw, Reg::R1, Reg::R0, start + from);
@@ -267,7 +265,6 @@ impl ArgumentReader<'_> {
     }
 
     fn address(&mut self, to: Reg, slot: i16) {
-        self.asm.mov(to, Reg::FP);
-        self.asm.alu_imm(Alu::Add, to, i32::from(self.scratch + slot));
+        self.asm.stack_address(to, self.scratch + slot);
     }
 }

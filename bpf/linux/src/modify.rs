@@ -166,7 +166,7 @@ fn atomic_program(map: BorrowedFd<'_>, key: usize, bytes: u8, last: i32, op: i32
     copy_key(&mut asm, key);
     asm.ldx(Size::Dw, Reg::R7, Reg::R6, word(1));
     asm.ldx(Size::Dw, Reg::R8, Reg::R6, word(2));
-    lookup(&mut asm, key_at);
+    asm.find(BpfMapId(0), key_at);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
     asm.mov(Reg::R9, Reg::R0);
     asm.mov_imm(Reg::R0, 0);
@@ -222,21 +222,21 @@ fn program(map: BorrowedFd<'_>, key: usize, value: usize, op: i32) -> Result<Vec
     asm.mov_imm(Reg::R9, 0);
     copy_key(&mut asm, key);
     asm.ldx(Size::Dw, Reg::R7, Reg::R6, key as i16);
-    lookup(&mut asm, key_at);
+    asm.find(BpfMapId(0), key_at);
     asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
     for at in (0..value as i16).step_by(8) {
         asm.st_imm(Size::Dw, Reg::FP, value_at + at, 0);
     }
     asm.ld_map(Reg::R1, BpfMapId(0));
-    address(&mut asm, Reg::R2, key_at);
-    address(&mut asm, Reg::R3, value_at);
+    asm.stack_address(Reg::R2, key_at);
+    asm.stack_address(Reg::R3, value_at);
     asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
     asm.call(helper::MAP_UPDATE_ELEM);
     asm.mov(Reg::R8, Reg::R0);
     asm.jump_if_imm(Cond::Ne, Reg::R0, 0, found);
     asm.mov_imm(Reg::R9, 1);
     asm.place(found);
-    lookup(&mut asm, key_at);
+    asm.find(BpfMapId(0), key_at);
     asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
     asm.mov(Reg::R0, Reg::R8);
     asm.jump_if_imm(Cond::Ne, Reg::R0, -libc::EEXIST, out);
@@ -248,15 +248,4 @@ fn program(map: BorrowedFd<'_>, key: usize, value: usize, op: i32) -> Result<Vec
     asm.place(out);
     asm.exit();
     patched(asm, map)
-}
-
-fn lookup(asm: &mut Assembler, key_at: i16) {
-    asm.ld_map(Reg::R1, BpfMapId(0));
-    address(asm, Reg::R2, key_at);
-    asm.call(helper::MAP_LOOKUP_ELEM);
-}
-
-fn address(asm: &mut Assembler, reg: Reg, at: i16) {
-    asm.mov(reg, Reg::FP);
-    asm.alu_imm(Alu::Add, reg, at.into());
 }

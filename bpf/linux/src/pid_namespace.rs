@@ -87,18 +87,14 @@ fn visit(offsets: &Offsets, map: &OwnedFd) -> Option<Vec<[u8; 8]>> {
     asm.jump_if_imm(Cond::Eq, Reg::R3, 0, out);
     for (offset, bytes) in [(offsets.thread_pid, 8), (offsets.level, 4)] {
         asm.alu_imm(Alu::Add, Reg::R3, offset as i32);
-        asm.mov(Reg::R1, Reg::FP);
-        asm.alu_imm(Alu::Add, Reg::R1, VALUE.into());
+        asm.stack_address(Reg::R1, VALUE);
         asm.mov_imm(Reg::R2, bytes);
         asm.call(helper::PROBE_READ_KERNEL);
         asm.jump_if_imm(Cond::Ne, Reg::R0, 0, out);
         asm.ldx(Size::Dw, Reg::R3, Reg::FP, VALUE);
     }
     asm.ldx(Size::W, Reg::R6, Reg::FP, VALUE);
-    asm.ld_map(Reg::R1, BpfMapId(0));
-    asm.mov(Reg::R2, Reg::FP);
-    asm.alu_imm(Alu::Add, Reg::R2, KEY.into());
-    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.find(BpfMapId(0), KEY);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
     asm.stx(Size::Dw, Reg::R0, 0, Reg::R6);
     asm.place(out);

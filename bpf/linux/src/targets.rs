@@ -332,7 +332,7 @@ fn on_visit_awaited() -> Assembler {
     let mut asm = Assembler::new();
     let out = asm.label();
     only_visited(&mut asm, out);
-    only_element(&mut asm, Map::Awaited, out);
+    asm.find_only(Map::Awaited.id(), ZERO, out);
     asm.stx(Size::Dw, Reg::R0, 0, Reg::R6);
     finish(asm, out)
 }
@@ -343,7 +343,7 @@ fn on_rename(task: &TaskType) -> Assembler {
     let mut asm = Assembler::new();
     let (out, refused) = (asm.label(), asm.label());
     asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
-    only_element(&mut asm, Map::Awaited, out);
+    asm.find_only(Map::Awaited.id(), ZERO, out);
     asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
     asm.jump_if(Cond::Ne, Reg::R1, Reg::R6, out);
     asm.st_imm(Size::Dw, Reg::R0, 0, 0);
@@ -390,7 +390,7 @@ fn only_main_threads(asm: &mut Assembler, task: &TaskType, others: Label, unread
 fn only_named(asm: &mut Assembler, name: &ProcessName, others: Label) {
     asm.st_imm(Size::Dw, Reg::FP, NAME, 0);
     asm.st_imm(Size::Dw, Reg::FP, NAME + 8, 0);
-    address(asm, Reg::R1, NAME);
+    asm.stack_address(Reg::R1, NAME);
     asm.mov_imm(Reg::R2, COMM_BYTES as i64);
     asm.mov(Reg::R3, Reg::R7);
     asm.call(helper::PROBE_READ_KERNEL_STR);
@@ -409,7 +409,7 @@ fn read_thread_id(asm: &mut Assembler, task: &TaskType, unreadable: Label) {
 fn read_member(asm: &mut Assembler, offset: i32, slot: i16, unreadable: Label) {
     asm.mov(Reg::R3, Reg::R6);
     asm.alu_imm(Alu::Add, Reg::R3, offset);
-    address(asm, Reg::R1, slot);
+    asm.stack_address(Reg::R1, slot);
     asm.mov_imm(Reg::R2, 4);
     asm.call(helper::PROBE_READ_KERNEL);
     asm.jump_if_imm(Cond::Ne, Reg::R0, 0, unreadable);
@@ -420,7 +420,7 @@ fn read_member(asm: &mut Assembler, offset: i32, slot: i16, unreadable: Label) {
 fn add_thread(asm: &mut Assembler, done: Label) {
     let full = asm.label();
     asm.stx(Size::Dw, Reg::FP, TASK, Reg::R6);
-    address(asm, Reg::R3, TASK);
+    asm.stack_address(Reg::R3, TASK);
     asm.mov_imm(Reg::R4, helper::UPDATE_ANY.into());
     call_with_key(asm, Map::Tasks, KEY, helper::MAP_UPDATE_ELEM);
     asm.jump_if_imm(Cond::Ne, Reg::R0, 0, full);
@@ -455,7 +455,7 @@ fn leave_out_others(asm: &mut Assembler, out: Label) {
 
 /// Jumps to `out` if the id in its stack slot is not that of a target which is the task in R6.
 fn leave_out_unowned(asm: &mut Assembler, out: Label) {
-    call_with_key(asm, Map::Tasks, KEY, helper::MAP_LOOKUP_ELEM);
+    asm.find(Map::Tasks.id(), KEY);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
     asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
     asm.jump_if(Cond::Ne, Reg::R1, Reg::R6, out);
@@ -470,17 +470,9 @@ fn find_bit(asm: &mut Assembler, out: Label) {
 }
 
 fn count_refused(asm: &mut Assembler, out: Label) {
-    only_element(asm, Map::Refused, out);
+    asm.find_only(Map::Refused.id(), ZERO, out);
     asm.mov_imm(Reg::R1, 1);
     asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
-}
-
-/// R0 = the address of the map's only element. Jumps to `out` if it is missing, which does not
-/// happen.
-fn only_element(asm: &mut Assembler, map: Map, out: Label) {
-    asm.st_imm(Size::W, Reg::FP, ZERO, 0);
-    call_with_key(asm, map, ZERO, helper::MAP_LOOKUP_ELEM);
-    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
 }
 
 /// The programs' maps, by the number that refers to them in instructions.
@@ -501,13 +493,8 @@ impl Map {
 /// Preserves R3 and R4.
 fn call_with_key(asm: &mut Assembler, map: Map, key: i16, function: i32) {
     asm.ld_map(Reg::R1, map.id());
-    address(asm, Reg::R2, key);
+    asm.stack_address(Reg::R2, key);
     asm.call(function);
-}
-
-fn address(asm: &mut Assembler, reg: Reg, slot: i16) {
-    asm.mov(reg, Reg::FP);
-    asm.alu_imm(Alu::Add, reg, slot.into());
 }
 
 fn finish(mut asm: Assembler, out: Label) -> Assembler {

@@ -105,18 +105,18 @@ impl Sum {
             }
             asm.stx(Size::Dw, Reg::FP, at, Reg::R1);
         }
-        self.look_up(&mut asm);
+        asm.find(self.map, KEY_AT);
         asm.jump_if_imm(Cond::Ne, Reg::R0, 0, found);
         let n_bytes = maps[self.map.index()].value_bytes.next_multiple_of(8);
         for at in (VALUE_AT..).step_by(8).take(n_bytes as usize / 8) {
             asm.st_imm(Size::Dw, Reg::FP, at, 0);
         }
         asm.ld_map(Reg::R1, self.map);
-        address(&mut asm, Reg::R2, KEY_AT);
-        address(&mut asm, Reg::R3, VALUE_AT);
+        asm.stack_address(Reg::R2, KEY_AT);
+        asm.stack_address(Reg::R3, VALUE_AT);
         asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
         asm.call(helper::MAP_UPDATE_ELEM);
-        self.look_up(&mut asm);
+        asm.find(self.map, KEY_AT);
         asm.place(found);
         asm.mov(element, Reg::R0);
         for (nth, (at, change)) in self.words.iter().enumerate() {
@@ -152,22 +152,11 @@ impl Sum {
             lines: assembled.lines,
         })
     }
-
-    fn look_up(&self, asm: &mut Assembler) {
-        asm.ld_map(Reg::R1, self.map);
-        address(asm, Reg::R2, KEY_AT);
-        asm.call(helper::MAP_LOOKUP_ELEM);
-    }
 }
 
 /// Whether all threads that come to a block do the same.
 pub fn is_straight(block: &Block) -> bool {
     !block.text.contains('@')
-}
-
-fn address(asm: &mut Assembler, into: Reg, at: i16) {
-    asm.mov(into, Reg::FP);
-    asm.alu_imm(insn::Alu::Add, into, at.into());
 }
 
 /// Returns the elements that a program looks up by keys that are the same wherever a thread comes there.

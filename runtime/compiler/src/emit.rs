@@ -9,7 +9,7 @@ use super::build::{Build, Engine};
 use super::typed::{Checked, LocalId, MapId};
 use rhai::Position;
 use rustc_hash::{FxHashMap, FxHashSet};
-use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, STACK_BYTES, Size, atomic, class};
+use xputrace_bytecode::insn::{Cond, Insn, Reg, STACK_BYTES, Size, atomic, class};
 use xputrace_bytecode::{Assembler, BpfMapId, Label, Line, Program, ProgramKind, helper};
 use xputrace_model::context::ContextWords;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
@@ -261,8 +261,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
 
     /// `into = frame pointer + slot`.
     pub(super) fn address(&mut self, into: Reg, slot: i16) {
-        self.asm.mov(into, Reg::FP);
-        self.asm.alu_imm(Alu::Add, into, i32::from(slot));
+        self.asm.stack_address(into, slot);
     }
 
     /// Returns the BPF map behind a table for this program's engine.
@@ -382,9 +381,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
 
     /// Sets R0 to the address of the element with the key in `key`, or 0.
     pub(super) fn lookup(&mut self, map: BpfMapId, key: i16) {
-        self.asm.ld_map(Reg::R1, map);
-        self.address(Reg::R2, key);
-        self.asm.call(helper::MAP_LOOKUP_ELEM);
+        self.asm.find(map, key);
     }
 
     pub(super) fn delete(&mut self, map: BpfMapId, key: i16) {

@@ -501,7 +501,7 @@ impl<'a> Builder<'a> {
         let none = asm.label();
         let of_probe = COUNTED.iter().position(|it| *it == loss).unwrap_or_default();
         asm.st_imm(Size::W, Reg::FP, slot::KEY, ((number & !ENTRY) as usize * COUNTED.len() + of_probe) as i32);
-        lookup(asm, self.losses);
+        asm.find(self.losses, slot::KEY);
         asm.jump_if_imm(Cond::Eq, Reg::R0, 0, none);
         asm.mov_imm(Reg::R1, 1);
         asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
@@ -578,18 +578,6 @@ fn text(asm: &mut Assembler, word: ContextWord, at: i16) {
     asm.alu(Alu::Add, Reg::R3, Reg::R0);
     asm.call(helper::PROBE_READ_USER_STR);
     asm.stx(Size::Dw, Reg(7), at, Reg::R0);
-}
-
-/// R0 = the address of the element whose key is in the key's slot, or 0.
-fn lookup(asm: &mut Assembler, map: BpfMapId) {
-    asm.ld_map(Reg::R1, map);
-    address(asm, Reg::R2, slot::KEY);
-    asm.call(helper::MAP_LOOKUP_ELEM);
-}
-
-fn address(asm: &mut Assembler, to: Reg, slot: i16) {
-    asm.mov(to, Reg::FP);
-    asm.alu_imm(Alu::Add, to, slot.into());
 }
 
 /// Returns the offsets of a tracepoint's fields that locate strings.
