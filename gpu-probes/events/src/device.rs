@@ -195,8 +195,10 @@ impl Access {
     }
 }
 
+/// `does` is what the handler does in the example.
 macro_rules! device_events {
-    ($( $(#[$doc:meta])* $Place:ident $name:literal { fields: $fields:expr, about: $about:expr } )*) => {
+    ($( $(#[$doc:meta])* $Place:ident $name:literal { fields: $fields:expr, fires: $fires:literal,
+        does: $does:literal $(,)? } )*) => {
         /// A place in a kernel where handlers can run.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum DeviceEvent { $( $(#[$doc])* $Place, )* }
@@ -217,7 +219,12 @@ macro_rules! device_events {
 
             /// What is said of it.
             pub const fn about(self) -> &'static About {
-                match self { $( DeviceEvent::$Place => const { &$about }, )* }
+                match self { $( DeviceEvent::$Place => const { &About {
+                    usage: concat!($name, "(\"vectorAdd\", |t| …)"),
+                    fires: $fires,
+                    example: concat!($name, "(\"vectorAdd\", |t| ", $does, ");"),
+                    ..About::AT_ONCE
+                } }, )* }
             }
         }
     };
@@ -225,61 +232,43 @@ macro_rules! device_events {
 
 device_events! {
     /// Before a thread's first instruction.
-    Entry "device_entry" { fields: FIELDS, about: About {
-        usage: "device_entry(\"vectorAdd\", |t| …)",
-        fires: "a thread of a kernel of that name begins",
-        example: "device_entry(\"vectorAdd\", |t| @threads.count());",
-        ..About::AT_ONCE
-    } }
+    Entry "device_entry" {
+        fields: FIELDS, fires: "a thread of a kernel of that name begins", does: "@threads.count()"
+    }
     /// After its last one.
-    Exit "device_exit" { fields: FIELDS, about: About {
-        usage: "device_exit(\"vectorAdd\", |t| …)",
-        fires: "a thread of a kernel of that name is about to end",
-        example: "device_exit(\"vectorAdd\", |t| @last[t.threadIdx.x].max(t.time));",
-        ..About::AT_ONCE
-    } }
+    Exit "device_exit" {
+        fields: FIELDS, fires: "a thread of a kernel of that name is about to end",
+        does: "@last[t.threadIdx.x].max(t.time)"
+    }
     /// Before the first instruction of a block's first thread.
-    BlockBegin "device_block_begin" { fields: FIELDS, about: About {
-        usage: "device_block_begin(\"vectorAdd\", |t| …)",
-        fires: "the first thread of a block of a kernel of that name begins",
-        example: "device_block_begin(\"vectorAdd\", |t| @blocks[t.smid].count());",
-        ..About::AT_ONCE
-    } }
+    BlockBegin "device_block_begin" {
+        fields: FIELDS, fires: "the first thread of a block of a kernel of that name begins",
+        does: "@blocks[t.smid].count()"
+    }
     /// After the last instruction of a block, in the thread that ends last.
-    BlockEnd "device_block_end" { fields: FIELDS, about: About {
-        usage: "device_block_end(\"vectorAdd\", |t| …)",
-        fires: "the last thread of a block of a kernel of that name is about to end",
-        example: "device_block_end(\"vectorAdd\", |t| @ended[t.blockIdx.x].max(t.time));",
-        ..About::AT_ONCE
-    } }
+    BlockEnd "device_block_end" {
+        fields: FIELDS, fires: "the last thread of a block of a kernel of that name is about to end",
+        does: "@ended[t.blockIdx.x].max(t.time)"
+    }
     /// Before each access to memory.
-    Memory "device_mem" { fields: ACCESS_FIELDS, about: About {
-        usage: "device_mem(\"vectorAdd\", |t| …)",
-        fires: "a thread of a kernel of that name is about to access memory",
-        example: "device_mem(\"vectorAdd\", |t| @bytes[t.access].sum(t.bytes));",
-        ..About::AT_ONCE
-    } }
+    Memory "device_mem" {
+        fields: ACCESS_FIELDS, fires: "a thread of a kernel of that name is about to access memory",
+        does: "@bytes[t.access].sum(t.bytes)"
+    }
     /// Before each barrier of the block.
-    Barrier "device_barrier" { fields: LINE_FIELDS, about: About {
-        usage: "device_barrier(\"vectorAdd\", |t| …)",
-        fires: "a thread of a kernel of that name comes to a barrier",
-        example: "device_barrier(\"vectorAdd\", |t| @barriers.count());",
-        ..About::AT_ONCE
-    } }
+    Barrier "device_barrier" {
+        fields: LINE_FIELDS, fires: "a thread of a kernel of that name comes to a barrier", does: "@barriers.count()"
+    }
     /// Before each call of a function.
-    Call "device_call" { fields: CALL_FIELDS, about: About {
-        usage: "device_call(\"vectorAdd\", |t| …)",
-        fires: "a thread of a kernel of that name is about to call a function",
-        example: "device_call(\"vectorAdd\", |t| @calls[t.callee].count());",
-        ..About::AT_ONCE
-    } }
+    Call "device_call" {
+        fields: CALL_FIELDS, fires: "a thread of a kernel of that name is about to call a function",
+        does: "@calls[t.callee].count()"
+    }
     /// Where code of another source line begins.
-    Line "device_line" { fields: LINE_FIELDS, about: About {
-        usage: "device_line(\"vectorAdd\", |t| …)",
-        fires: "a thread of a kernel of that name comes to another source line",
-        example: "device_line(\"vectorAdd\", |t| @lines[t.line].count());",
-        ..About::AT_ONCE
-    } }
+    Line "device_line" {
+        fields: LINE_FIELDS, fires: "a thread of a kernel of that name comes to another source line",
+        does: "@lines[t.line].count()"
+    }
 }
 
 impl DeviceEvent {

@@ -82,12 +82,6 @@ impl SoftLaunch {
     pub fn threads(&self) -> u64 {
         self.block.iter().map(|&n| u64::from(n)).product()
     }
-
-    /// Returns this block's linear index, x fastest.
-    pub fn block_number(&self) -> u64 {
-        let [x, y, z] = self.block_idx.map(u64::from);
-        x + u64::from(self.grid[0]) * (y + u64::from(self.grid[1]) * z)
-    }
 }
 
 /// `cudaPitchedPtr`.
@@ -163,7 +157,7 @@ pub struct CuMemcpy2D {
 
 /// One side of a `CUDA_MEMCPY2D`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct CuMemcpy2DSide {
     pub x_in_bytes: usize,
     pub y: usize,
@@ -187,7 +181,7 @@ pub struct CuMemcpy3D {
 
 /// One side of a `CUDA_MEMCPY3D`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct CuMemcpy3DSide {
     pub x_in_bytes: usize,
     pub y: usize,
@@ -233,15 +227,13 @@ impl From<CuMemcpy2D> for CuMemcpy3D {
         let side = |side: CuMemcpy2DSide| CuMemcpy3DSide {
             x_in_bytes: side.x_in_bytes,
             y: side.y,
-            z: 0,
-            lod: 0,
             memory_type: side.memory_type,
             host: side.host,
             device: side.device,
             array: side.array,
-            reserved: 0,
             pitch: side.pitch,
             height: it.height,
+            ..CuMemcpy3DSide::default()
         };
         CuMemcpy3D {
             src: side(it.src),
@@ -258,13 +250,11 @@ impl CuMemcpy2D {
     pub(crate) fn of(dst: (usize, usize), src: (usize, usize), (width, height): (usize, usize), kind: i32) -> Self {
         let [to, from] = types_of(kind);
         let side = |(address, pitch): (usize, usize), memory_type| CuMemcpy2DSide {
-            x_in_bytes: 0,
-            y: 0,
             memory_type,
             host: address,
             device: address,
-            array: 0,
             pitch,
+            ..CuMemcpy2DSide::default()
         };
         CuMemcpy2D { src: side(src, from), dst: side(dst, to), width_in_bytes: width, height }
     }
@@ -278,14 +268,12 @@ impl CuMemcpy3D {
             x_in_bytes,
             y,
             z,
-            lod: 0,
             memory_type,
             host: at.ptr,
             device: at.ptr,
-            array: 0,
-            reserved: 0,
             pitch: at.pitch,
             height: at.ysize,
+            ..CuMemcpy3DSide::default()
         };
         let Extent { width, height, depth } = it.extent;
         let (src, dst) = (side(&it.src_ptr, it.src_pos, from), side(&it.dst_ptr, it.dst_pos, to));
