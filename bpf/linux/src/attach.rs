@@ -7,7 +7,7 @@
 use crate::code::Exits;
 use crate::cpus;
 use crate::error::AttachError;
-use crate::first_insn::{Answer, Step};
+use crate::first_insn::{BreakpointAnswer, Step};
 use crate::links::Links;
 use crate::proc_maps::FileMapping;
 use crate::reach;
@@ -66,12 +66,12 @@ impl fmt::Display for Sought {
 }
 
 /// What the run keeps of the places that are attached, so that programs can tell them apart.
-pub(crate) struct Known<'a> {
+pub(crate) struct PlaceTables<'a> {
     pub(crate) names: &'a mut Names,
     pub(crate) rules: &'a mut Rules,
 }
 
-impl Known<'_> {
+impl PlaceTables<'_> {
     /// Returns the cookie of a place where something is entered, or called, whose handler reads these arguments of a USDT probe.
     fn cookie(&mut self, place: &Place, way: ReturnSite, read: &[usize]) -> Result<u64, AttachError> {
         let name = self.names.intern(&place.function);
@@ -176,7 +176,7 @@ pub(crate) type Programs = [Option<OwnedFd>];
 
 /// The result of searching a file: its index among the probe's files, and warnings.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct SearchedFile {
     pub(crate) file: usize,
     pub(crate) warnings: Vec<Warning>,
 }
@@ -188,8 +188,8 @@ impl FunctionProbe {
         &mut self,
         file: &Candidate,
         programs: &Programs,
-        known: &mut Known<'_>,
-    ) -> Result<Option<Found>, AttachError> {
+        known: &mut PlaceTables<'_>,
+    ) -> Result<Option<SearchedFile>, AttachError> {
         if self.seen.contains_key(&file.id) {
             return Ok(None);
         }
@@ -213,7 +213,7 @@ impl FunctionProbe {
         );
         let warnings = texts.into_iter().flatten().map(|text| Warning { probe: Some(self.probe), text }).collect();
         self.files.push(self.sites(file, &seen.places, known)?);
-        Ok(Some(Found { file: self.files.len() - 1, warnings }))
+        Ok(Some(SearchedFile { file: self.files.len() - 1, warnings }))
     }
 
     /// Finds the return sites if returns are probed. Fails if no returns can be probed, or not
@@ -236,7 +236,7 @@ impl FunctionProbe {
         &self,
         file: &Candidate,
         places: &[(Place, Option<Exits>)],
-        known: &mut Known<'_>,
+        known: &mut PlaceTables<'_>,
     ) -> Result<ProbedFile, AttachError> {
         let mut file = ProbedFile::of(file);
         for (place, exits) in places {
@@ -264,9 +264,9 @@ impl FunctionProbe {
         programs: &Programs,
     ) -> Result<(Vec<String>, Vec<String>), AttachError> {
         let answered = |answer| places.iter().filter(move |it| it.answer == answer).map(|it| it.file_offset);
-        let in_doubt: Vec<u64> = answered(Answer::InDoubt).collect();
+        let in_doubt: Vec<u64> = answered(BreakpointAnswer::InDoubt).collect();
         let mut verdict = trial::run(program(programs, self.program)?, file, &in_doubt);
-        verdict.refused.extend(answered(Answer::Refused));
+        verdict.refused.extend(answered(BreakpointAnswer::Refused));
         let mut take = |offsets: &HashSet<u64>| -> Vec<String> {
             places.extract_if(.., |it| offsets.contains(&it.file_offset)).map(|it| it.function).collect()
         };

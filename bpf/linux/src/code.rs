@@ -25,7 +25,7 @@ const MOST_BYTES: u64 = 4 << 20;
 
 /// Reads the functions of a file. Addresses are file offsets: instructions refer to each other by
 /// distance, which is the same there.
-pub(crate) struct Reader<'a> {
+pub(crate) struct CodeReader<'a> {
     elf: &'a Elf,
     /// Start of each function.
     starts: OnceCell<HashSet<u64>>,
@@ -35,7 +35,7 @@ pub(crate) struct Reader<'a> {
 
 /// The code of a function, including the parts that the compiler moved out.
 #[derive(Default)]
-pub(crate) struct Code {
+pub(crate) struct FunctionCode {
     parts: Vec<Range<u64>>,
     /// By address.
     instructions: Vec<Instruction>,
@@ -99,20 +99,20 @@ impl Unreadable {
     }
 }
 
-impl<'a> Reader<'a> {
+impl<'a> CodeReader<'a> {
     pub(crate) fn new(elf: &'a Elf) -> Self {
-        Reader { elf, starts: OnceCell::new(), cold: OnceCell::new() }
+        CodeReader { elf, starts: OnceCell::new(), cold: OnceCell::new() }
     }
 
     /// Reads the code of the function at `start`.
-    pub(crate) fn read(&self, start: u64, size: u64) -> Result<Code, Unreadable> {
+    pub(crate) fn read(&self, start: u64, size: u64) -> Result<FunctionCode, Unreadable> {
         if !self.elf.is_x86_64() {
             return Err(Unreadable::OtherMachine);
         }
         if size == 0 {
             return Err(Unreadable::NoSize);
         }
-        let mut code = Code::default();
+        let mut code = FunctionCode::default();
         let whole = start..start.checked_add(size).ok_or(Unreadable::TooLong)?;
         let mut parts = vec![whole];
         while let Some(part) = parts.pop() {
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns where calls of the function end.
-    pub(crate) fn exits(&self, code: &Code) -> Result<Exits, Unreadable> {
+    pub(crate) fn exits(&self, code: &FunctionCode) -> Result<Exits, Unreadable> {
         let mut exits = Exits::default();
         for (index, instruction) in code.instructions.iter().enumerate() {
             if instruction.mnemonic() == Mnemonic::Ret {
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the condition of a jump to another function, if an instruction is one.
-    fn leaves(&self, code: &Code, index: usize) -> Result<Option<Option<u8>>, Unreadable> {
+    fn leaves(&self, code: &FunctionCode, index: usize) -> Result<Option<Option<u8>>, Unreadable> {
         let instruction = &code.instructions[index];
         let target = instruction.near_branch_target();
         match instruction.flow_control() {
@@ -180,7 +180,7 @@ impl<'a> Reader<'a> {
 
     /// Returns a moved part that the file does not name, if it can be nothing else: it leads back into
     /// the function without a branch.
-    fn unnamed_part(&self, start: u64, code: &Code) -> Option<Range<u64>> {
+    fn unnamed_part(&self, start: u64, code: &FunctionCode) -> Option<Range<u64>> {
         const LONGEST: u64 = 4096;
         if self.starts().contains(&start) {
             return None;
@@ -211,7 +211,7 @@ fn is_cold(symbol: &str) -> bool {
     symbol.ends_with(".cold") || symbol.contains(".cold.")
 }
 
-impl Code {
+impl FunctionCode {
     /// Whether something in the function may jump to this place.
     pub(crate) fn may_jump_to(&self, place: u64) -> bool {
         self.targets.contains(&place) || (self.has_table_jump && !self.sets_up_frame(place))
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn a_file_may_claim_any_length_of_a_function() {
         let elf = Elf::open(&std::env::current_exe().unwrap()).unwrap();
-        let reader = Reader::new(&elf);
+        let reader = CodeReader::new(&elf);
         for (start, size) in [(0x1000, u64::MAX), (u64::MAX, 1), (0, u64::MAX), (0, MOST_BYTES + 1)] {
             assert_eq!(reader.read(start, size).err(), Some(Unreadable::TooLong), "{start:#x} {size:#x}");
         }

@@ -6,8 +6,8 @@
 //! ```
 
 use crate::error::{AttachError, Error};
-use crate::libbpf::{self, Refusal};
-use crate::load::{self, Loaded, LoadedMap};
+use crate::libbpf::{self, ObjectRefusal};
+use crate::load::{self, LoadedImage, LoadedMap};
 use crate::map::MapHandle;
 use crate::ring::Ring;
 use libbpf_rs::{
@@ -36,7 +36,7 @@ pub(crate) struct Compiled {
 }
 
 /// Loads an object's programs for Linux, and the maps that they use.
-pub(crate) fn load(image: &Image, object: &object::Object, elf: &[u8]) -> Result<(Loaded, Compiled), Error> {
+pub(crate) fn load(image: &Image, object: &object::Object, elf: &[u8]) -> Result<(LoadedImage, Compiled), Error> {
     let choice = Choice { image, object };
     let prepare = |it: &mut OpenObject| choice.apply(it);
     let loaded = libbpf::load_prepared(elf, NAME, prepare).map_err(|it| choice.explain(&it))?;
@@ -110,8 +110,8 @@ impl Choice<'_> {
         self.object.maps.iter().position(is_it).map(BpfMapId::at)
     }
 
-    fn descriptors(&self, loaded: &Object) -> Result<Loaded, Error> {
-        let mut parts = Loaded {
+    fn descriptors(&self, loaded: &Object) -> Result<LoadedImage, Error> {
+        let mut parts = LoadedImage {
             maps: self.image.maps.iter().map(|_| None).collect(),
             programs: self.image.programs.iter().map(|_| None).collect(),
         };
@@ -131,7 +131,7 @@ impl Choice<'_> {
     }
 
     /// Fills maps with what they begin with; sections of global variables have it already.
-    fn fill(&self, parts: &Loaded) -> Result<(), Error> {
+    fn fill(&self, parts: &LoadedImage) -> Result<(), Error> {
         for it in self.object.initial.iter().filter(|it| !self.object.maps[it.map.index()].is_variables) {
             if let Some(map) = &parts.maps[it.map.index()] {
                 map.current.update(&it.key, &it.value, 0)?;
@@ -141,7 +141,7 @@ impl Choice<'_> {
     }
 
     /// Says which map or program Linux refused.
-    fn explain(&self, refusal: &Refusal) -> Error {
+    fn explain(&self, refusal: &ObjectRefusal) -> Error {
         if refusal.is_of_permission() {
             return Error::NotPermitted("");
         }
@@ -213,7 +213,7 @@ impl Compiled {
             let Some(map) = map else { continue };
             let spec = &image.maps[BpfMapId::at(at)];
             let reader = match spec.kind {
-                MapKind::Ringbuf => Reader::Ring(load::open_ring(map)?),
+                MapKind::Ringbuf => RecordReader::Ring(load::open_ring(map)?),
                 MapKind::PerfEventArray => self.perf_reader(&spec.name)?,
                 _ => continue,
             };
@@ -222,7 +222,7 @@ impl Compiled {
         Ok(Rings { list })
     }
 
-    fn perf_reader(&self, name: &str) -> Result<Reader, Error> {
+    fn perf_reader(&self, name: &str) -> Result<RecordReader, Error> {
         let refused = |answer| Error::System { what: format!("read the records of `{name}`"), answer };
         let map = self.object.maps().find(|it| it.name() == name);
         let map = map.ok_or_else(|| refused(io::ErrorKind::NotFound.into()))?;
@@ -234,7 +234,7 @@ impl Compiled {
             .lost_cb(move |_cpu, n| count.set(count.get() + n))
             .build()
             .map_err(|it| refused(io::Error::other(it)))?;
-        Ok(Reader::Perf { buffer, records, lost })
+        Ok(RecordReader::Perf { buffer, records, lost })
     }
 }
 
@@ -261,10 +261,10 @@ fn at(program: &libbpf_rs::ProgramMut<'_>, section: &str) -> libbpf_rs::Result<L
 /// The rings of an object.
 #[derive(Default)]
 pub(crate) struct Rings {
-    list: Vec<(BpfMapId, Reader)>,
+    list: Vec<(BpfMapId, RecordReader)>,
 }
 
-enum Reader {
+enum RecordReader {
     Ring(Ring),
     /// A buffer for each CPU, whose records come in the order of each.
     Perf {
@@ -279,8 +279,8 @@ impl Rings {
     pub(crate) fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
         use std::os::fd::AsRawFd as _;
         self.list.iter().map(|(_, it)| match it {
-            Reader::Ring(ring) => ring.fd().as_raw_fd(),
-            Reader::Perf { buffer, .. } => buffer.epoll_fd(),
+            RecordReader::Ring(ring) => ring.fd().as_raw_fd(),
+            RecordReader::Perf { buffer, .. } => buffer.epoll_fd(),
         })
     }
 
@@ -289,8 +289,8 @@ impl Rings {
         let mut are_all_read = true;
         for (map, reader) in &mut self.list {
             match reader {
-                Reader::Ring(ring) => are_all_read &= ring.drain(&mut |record| on_record(*map, record)),
-                Reader::Perf { buffer, records, .. } => {
+                RecordReader::Ring(ring) => are_all_read &= ring.drain(&mut |record| on_record(*map, record)),
+                RecordReader::Perf { buffer, records, .. } => {
                     let answer = buffer.consume();
                     answer.map_err(|it| Error::System { what: "read records".into(), answer: io::Error::other(it) })?;
                     records.take().iter().for_each(|it| on_record(*map, it));
@@ -302,9 +302,9 @@ impl Rings {
 
     /// Returns how many records did not fit in.
     pub(crate) fn n_lost(&self) -> u64 {
-        let lost = |it: &Reader| match it {
-            Reader::Perf { lost, .. } => lost.get(),
-            Reader::Ring(_) => 0,
+        let lost = |it: &RecordReader| match it {
+            RecordReader::Perf { lost, .. } => lost.get(),
+            RecordReader::Ring(_) => 0,
         };
         self.list.iter().map(|it| lost(&it.1)).sum()
     }

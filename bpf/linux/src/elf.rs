@@ -45,7 +45,7 @@ struct Symbols<'a> {
 
 /// A function symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Function {
+pub(crate) struct FunctionSymbol {
     /// The name without a version.
     pub(crate) name: String,
     /// Offset of its first byte in the file.
@@ -81,10 +81,10 @@ impl Elf {
 
     /// Returns the defined functions whose name (as in the file, without a version) passes. Skips
     /// function symbols that refer to data, where a breakpoint would change the data.
-    pub(crate) fn functions(&self, passes: &mut dyn FnMut(&str) -> bool) -> Vec<Function> {
+    pub(crate) fn functions(&self, passes: &mut dyn FnMut(&str) -> bool) -> Vec<FunctionSymbol> {
         let Some(headers) = self.headers() else { return Vec::new() };
         let code = headers.loaded(is_code);
-        let mut found: HashMap<(String, u64), Function> = HashMap::new();
+        let mut found: HashMap<(String, u64), FunctionSymbol> = HashMap::new();
         for symbols in headers.all_symbols() {
             for symbol in symbols.all.iter().filter(|it| is_function(it)) {
                 let Some(name) = symbols.name(symbol) else { continue };
@@ -95,7 +95,7 @@ impl Elf {
                 let Some(file_offset) = offset_of(&code, symbols.address(symbol)) else { continue };
                 let indirect = symbol.st_type() == elf::STT_GNU_IFUNC;
                 let size = symbol.st_size(symbols.endian);
-                let function = Function { name: name.to_owned(), file_offset, size, indirect };
+                let function = FunctionSymbol { name: name.to_owned(), file_offset, size, indirect };
                 found.entry((function.name.clone(), file_offset)).or_insert(function);
             }
         }
@@ -249,11 +249,11 @@ impl Elf {
 }
 
 /// Address, file offset and size of a segment.
-type Loaded = (u64, (u64, u64));
+type LoadedSegment = (u64, (u64, u64));
 
 impl<'a> Headers<'a> {
     /// Returns the loaded segments whose rights pass.
-    fn loaded(&self, passes: impl Fn(elf::ProgramFlags) -> bool) -> Vec<Loaded> {
+    fn loaded(&self, passes: impl Fn(elf::ProgramFlags) -> bool) -> Vec<LoadedSegment> {
         let endian = self.endian;
         let loaded = self.segments.iter().filter(|it| it.p_type(endian) == elf::PT_LOAD);
         let passing = loaded.filter(|it| passes(it.p_flags(endian)));
@@ -317,7 +317,7 @@ fn is_function(symbol: &elf::Sym64<Endianness>) -> bool {
     symbol.st_type() == elf::STT_FUNC || symbol.st_type() == elf::STT_GNU_IFUNC
 }
 
-fn offset_of(segments: &[Loaded], address: u64) -> Option<u64> {
+fn offset_of(segments: &[LoadedSegment], address: u64) -> Option<u64> {
     segments.iter().find_map(|(start, (offset, size))| {
         let inside = address.checked_sub(*start)?;
         (inside < *size).then(|| offset.checked_add(inside)).flatten()

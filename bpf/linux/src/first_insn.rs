@@ -38,7 +38,7 @@ pub(crate) fn step(code: &[u8]) -> Step {
 
 /// Linux's answer to a breakpoint on an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum BreakpointAnswer {
     Taken,
     /// No version can step over it.
     Refused,
@@ -47,12 +47,12 @@ pub(crate) enum Answer {
 }
 
 /// Predicts Linux's answer to a breakpoint on the x86-64 instruction at the start of `code`.
-pub(crate) fn answer(code: &[u8]) -> Answer {
+pub(crate) fn answer(code: &[u8]) -> BreakpointAnswer {
     match code {
         // The lock prefix: functions that count references begin with it. Then int3 and hlt.
-        [0xf0 | 0xcc | 0xf4, ..] => Answer::Refused,
-        _ if is_usual(code) => Answer::Taken,
-        _ => Answer::InDoubt,
+        [0xf0 | 0xcc | 0xf4, ..] => BreakpointAnswer::Refused,
+        _ if is_usual(code) => BreakpointAnswer::Taken,
+        _ => BreakpointAnswer::InDoubt,
     }
 }
 
@@ -95,14 +95,14 @@ mod tests {
             &[0xf3, 0x0f, 0x10],
             &[0x64, 0x48, 0x8b, 0x04, 0x25],
         ] {
-            assert_eq!(answer(code), Answer::Taken, "{code:x?}");
+            assert_eq!(answer(code), BreakpointAnswer::Taken, "{code:x?}");
         }
         for code in [&[0xf0, 0xff, 0x0f][..], &[0xf4], &[0xcc]] {
-            assert_eq!(answer(code), Answer::Refused, "{code:x?}");
+            assert_eq!(answer(code), BreakpointAnswer::Refused, "{code:x?}");
         }
         // vmovdqu; evex; push %ds; mov to a segment; nothing
         for code in [&[0xc5, 0xfe][..], &[0x62, 0xf1], &[0x1e], &[0x8e, 0xd0], &[]] {
-            assert_eq!(answer(code), Answer::InDoubt, "{code:x?}");
+            assert_eq!(answer(code), BreakpointAnswer::InDoubt, "{code:x?}");
         }
     }
 

@@ -27,7 +27,7 @@ pub fn file(path: &Path) {
     let Ok(elf) = Elf::open(path) else { return };
     let (_, _, _) = (elf.needs(), elf.build_id(), elf.imports("malloc"));
     let _ = elf.variable("total");
-    let reader = code::Reader::new(&elf);
+    let reader = code::CodeReader::new(&elf);
     for function in elf.functions(&mut |_| true).iter().take(MOST_FUNCTIONS) {
         elf.address(function.file_offset).and_then(|it| elf.unwound_part(it));
         if let Ok(code) = reader.read(function.file_offset, function.size) {

@@ -66,6 +66,6 @@ pub use process::{has_thread, seen_from_here, shares_our_files};
 pub use report::{AttachReport, LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
 pub use scope::{CommandScope, Scope, all_processes, parent_of, with_descendants};
 pub use sideband::{ProcessEvent, Unwatched, has_ended, is_leaderless, is_over};
-pub use spawn::{Identity, StoppedChild};
+pub use spawn::{CommandUser, StoppedChild};
 pub use sys::{monotonic_nanos, pidfd};
 pub use watch::ProcessWatch;

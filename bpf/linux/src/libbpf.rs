@@ -17,14 +17,14 @@ const LOG_ENDS: &str = "-- END PROG LOAD LOG --";
 
 /// An object that was not loaded. Everything loaded of it has been removed.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct ObjectRefusal {
     answer: io::Error,
     /// libbpf's messages, one per line.
     said: String,
 }
 
 /// Loads everything in the object.
-pub(crate) fn load(elf: &[u8]) -> Result<Object, Refusal> {
+pub(crate) fn load(elf: &[u8]) -> Result<Object, ObjectRefusal> {
     finish(ObjectBuilder::default(), elf, |_| Ok(()))
 }
 
@@ -33,9 +33,9 @@ pub(crate) fn load_prepared(
     elf: &[u8],
     name: &str,
     prepare: impl FnOnce(&mut OpenObject) -> io::Result<()>,
-) -> Result<Object, Refusal> {
+) -> Result<Object, ObjectRefusal> {
     let mut builder = ObjectBuilder::default();
-    builder.name(name).map_err(|it| Refusal { answer: reason(&it), said: String::new() })?;
+    builder.name(name).map_err(|it| ObjectRefusal { answer: reason(&it), said: String::new() })?;
     finish(builder, elf, prepare)
 }
 
@@ -43,13 +43,13 @@ fn finish(
     mut builder: ObjectBuilder,
     elf: &[u8],
     prepare: impl FnOnce(&mut OpenObject) -> io::Result<()>,
-) -> Result<Object, Refusal> {
+) -> Result<Object, ObjectRefusal> {
     let (answer, said) = listening(|| {
         let mut open = builder.open_memory(elf).map_err(|it| reason(&it))?;
         prepare(&mut open)?;
         sys::load_object(open)
     });
-    answer.map_err(|answer| Refusal { answer, said })
+    answer.map_err(|answer| ObjectRefusal { answer, said })
 }
 
 /// Returns an error of libbpf's with all that led to it.
@@ -64,7 +64,7 @@ pub(crate) fn listening<T>(f: impl FnOnce() -> T) -> (T, String) {
     (result, SAID.take().unwrap_or_default())
 }
 
-impl Refusal {
+impl ObjectRefusal {
     /// Returns what Linux answered, or libbpf.
     pub(crate) fn answer(&self) -> io::Error {
         match self.answer.raw_os_error() {
@@ -79,8 +79,8 @@ impl Refusal {
     }
 
     #[cfg(test)]
-    pub(crate) fn new(errno: i32, said: &str) -> Refusal {
-        Refusal { answer: io::Error::from_raw_os_error(errno), said: said.into() }
+    pub(crate) fn new(errno: i32, said: &str) -> ObjectRefusal {
+        ObjectRefusal { answer: io::Error::from_raw_os_error(errno), said: said.into() }
     }
 
     /// Parses `prog 'NAME': BPF program load failed: …`.
@@ -164,14 +164,14 @@ mod tests {
         let said = "libbpf: prog 'bad': BPF program load failed: -EACCES\n\
                     libbpf: prog 'bad': -- BEGIN PROG LOAD LOG --\n0: (95) exit\nR0 !read_ok\n\
                     -- END PROG LOAD LOG --\nlibbpf: prog 'bad': failed to load: -EACCES\n";
-        let refusal = Refusal::new(libc::EACCES, said);
+        let refusal = ObjectRefusal::new(libc::EACCES, said);
         assert_eq!(refusal.program(), Some("bad"));
         assert_eq!(refusal.map(), None);
         assert_eq!(refusal.verifier_log(), "0: (95) exit\nR0 !read_ok");
         assert_eq!(refusal.last_words(), "prog 'bad': failed to load: -EACCES");
 
         let said = "libbpf: map 'big': failed to create: -ENOMEM\n";
-        assert_eq!(Refusal::new(libc::ENOMEM, said).map(), Some("big"));
+        assert_eq!(ObjectRefusal::new(libc::ENOMEM, said).map(), Some("big"));
     }
 
     #[test]
@@ -186,9 +186,9 @@ mod tests {
     #[test]
     fn what_the_verifier_refuses_is_no_lack_of_permission() {
         let said = "libbpf: prog 'p': BPF program load failed: -EPERM\n";
-        assert!(Refusal::new(libc::EPERM, said).is_of_permission());
+        assert!(ObjectRefusal::new(libc::EPERM, said).is_of_permission());
         let log = format!("{said}libbpf: prog 'p': {LOG_BEGINS}\nR0 leaks addr\n{LOG_ENDS}\n");
-        assert!(!Refusal::new(libc::EPERM, &log).is_of_permission());
-        assert!(!Refusal::new(libc::EACCES, said).is_of_permission());
+        assert!(!ObjectRefusal::new(libc::EPERM, &log).is_of_permission());
+        assert!(!ObjectRefusal::new(libc::EACCES, said).is_of_permission());
     }
 }

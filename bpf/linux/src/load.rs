@@ -9,7 +9,7 @@
 //! names.
 
 use crate::error::Error;
-use crate::libbpf::{self, Refusal};
+use crate::libbpf::{self, ObjectRefusal};
 use crate::map::MapHandle;
 use crate::ring::Ring;
 use crate::sys;
@@ -24,7 +24,7 @@ use xputrace_bytecode::{BpfMapId, Home, Image, MapSpec, Program, ProgramKind};
 const LOG_LINES: usize = 12;
 
 /// Maps and programs by their index in the image; `None` for those that do not live in Linux.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedImage {
     pub(crate) maps: Vec<Option<LoadedMap>>,
     pub(crate) programs: Vec<Option<OwnedFd>>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct LoadedMap {
 }
 
 /// Loads the maps that live in Linux and every program that is attached there.
-pub(crate) fn load(image: &Image) -> Result<Loaded, Error> {
+pub(crate) fn load(image: &Image) -> Result<LoadedImage, Error> {
     let part = LinuxPart::of(image)?;
     if part.image.maps.is_empty() && part.image.programs.is_empty() {
         return part.descriptors(image, Descriptors::default());
@@ -81,8 +81,8 @@ impl LinuxPart {
     }
 
     /// Reorders the object's descriptors to match the whole image.
-    fn descriptors(&self, whole: &Image, mut found: Descriptors) -> Result<Loaded, Error> {
-        let mut loaded = Loaded {
+    fn descriptors(&self, whole: &Image, mut found: Descriptors) -> Result<LoadedImage, Error> {
+        let mut loaded = LoadedImage {
             maps: whole.maps.iter().map(|_| None).collect(),
             programs: whole.programs.iter().map(|_| None).collect(),
         };
@@ -96,7 +96,7 @@ impl LinuxPart {
     }
 
     /// Says which map or program failed, and at which line of the script.
-    fn explain(&self, names: &Names, refusal: &Refusal) -> Error {
+    fn explain(&self, names: &Names, refusal: &ObjectRefusal) -> Error {
         let answer = || refusal.answer();
         if refusal.is_of_permission() {
             return Error::NotPermitted("");

@@ -64,12 +64,12 @@ impl Modifier {
 /// The programs for one map that run atomic instructions: at most one for each instruction and size of number.
 #[derive(Debug, Default)]
 pub(crate) struct Atomics {
-    programs: Vec<Slot>,
+    programs: Vec<AtomicSlot>,
     refusal: Option<io::Error>,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct AtomicSlot {
     /// 4 or 8.
     bytes: u8,
     op: i32,
@@ -108,7 +108,7 @@ impl Atomics {
         }
         let program = AtomicProgram::new(map, spec, bytes, op);
         let program = program.map_err(|error| self.refusal.get_or_insert(error)).ok();
-        self.programs.push(Slot { bytes, op, program });
+        self.programs.push(AtomicSlot { bytes, op, program });
         self.programs.len() - 1
     }
 }

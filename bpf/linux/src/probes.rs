@@ -3,7 +3,7 @@
 //! A function's probe is attached to every file that contains the function: files known when the
 //! run begins, and files that a process maps later.
 
-use crate::attach::{self, Alive, FunctionProbe, Known, ProbedFile, Programs, Sampler, Sought, TracepointLink};
+use crate::attach::{self, Alive, FunctionProbe, PlaceTables, ProbedFile, Programs, Sampler, Sought, TracepointLink};
 use crate::compiled::Compiled;
 use crate::error::{AttachError, most_telling};
 use crate::links::Links;
@@ -385,7 +385,7 @@ impl Probes {
     /// Searches a file, and links what was found: in all processes if the probe is for every
     /// process, else in each process of the scope.
     fn attach_file(&mut self, index: usize, file: &Candidate) -> Result<Vec<Warning>, AttachError> {
-        let mut known = Known { names: &mut self.names, rules: &mut self.rules };
+        let mut known = PlaceTables { names: &mut self.names, rules: &mut self.rules };
         let probe = &mut self.functions[index];
         let Some(found) = probe.look_into(file, &self.programs, &mut known)? else { return Ok(Vec::new()) };
         match self.link_file(index, found.file) {

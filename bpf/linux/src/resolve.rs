@@ -5,9 +5,9 @@
 //! ```
 
 use crate::code::{self, Misplaced};
-use crate::elf::{Elf, Function, LONGEST_INSTRUCTION};
+use crate::elf::{Elf, FunctionSymbol, LONGEST_INSTRUCTION};
 use crate::error::{AttachError, most_telling};
-use crate::first_insn::{self, Answer, Step};
+use crate::first_insn::{self, BreakpointAnswer, Step};
 use crate::proc_maps::{self, View};
 use crate::return_type;
 use crate::scope::{CommandScope, Scope};
@@ -123,9 +123,9 @@ pub(crate) struct Place {
     pub(crate) function: String,
     pub(crate) file_offset: u64,
     pub(crate) step: Step,
-    pub(crate) answer: Answer,
+    pub(crate) answer: BreakpointAnswer,
     /// The function that starts there; `None` for places inside a function.
-    pub(crate) entry_of: Option<Extent>,
+    pub(crate) entry_of: Option<FunctionExtent>,
     /// Whether a loop of the function starts there, so that each iteration looks like a call.
     pub(crate) is_loop: bool,
     /// Present if it is a USDT probe's.
@@ -134,7 +134,7 @@ pub(crate) struct Place {
 
 /// A function's offset in the file, and its size (0 if unknown).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct FunctionExtent {
     pub(crate) start: u64,
     pub(crate) size: u64,
 }
@@ -211,7 +211,7 @@ pub(crate) fn places(file: &Candidate, function: &str) -> Result<Places, AttachE
     let Candidate { path: file, part, .. } = file;
     let elf = open(file)?;
     let wanted = Wanted { part: *part, ..Wanted::parse(function) };
-    let code = code::Reader::new(&elf);
+    let code = code::CodeReader::new(&elf);
     if let Some(address) = wanted.address.filter(|_| *part == FilePart::All) {
         let places = vec![place_at(&elf, &code, file, function, address)?];
         return Ok(Places { places, indirect: Vec::new() });
@@ -281,13 +281,13 @@ pub(crate) fn refusal<'a>(
 #[derive(Debug, Default)]
 pub(crate) struct Named {
     /// Functions that can be probed by their names, sorted by name.
-    pub(crate) direct: Vec<Function>,
+    pub(crate) direct: Vec<FunctionSymbol>,
     /// Names of indirect functions, sorted, without duplicates.
     pub(crate) indirect: Vec<String>,
 }
 
 impl Named {
-    fn split(functions: Vec<Function>) -> Named {
+    fn split(functions: Vec<FunctionSymbol>) -> Named {
         let indirect: BTreeSet<String> = functions.iter().filter(|it| it.indirect).map(|it| it.name.clone()).collect();
         // An old version of the same name may be an ordinary function, but nothing calls it any more.
         let direct = functions.into_iter().filter(|it| !indirect.contains(&it.name)).collect();
@@ -331,7 +331,7 @@ impl<'a> Wanted<'a> {
     /// Searches by symbol name. If that finds nothing, or the name is qualified, searches the
     /// demangled names of C++ and Rust functions: with and without template arguments, and with parameters if the name
     /// has some.
-    fn find(&self, elf: &Elf) -> Vec<Function> {
+    fn find(&self, elf: &Elf) -> Vec<FunctionSymbol> {
         if !self.part.is_in(elf) {
             return Vec::new();
         }
@@ -359,9 +359,9 @@ impl<'a> Wanted<'a> {
     fn place(
         &self,
         elf: &Elf,
-        code: &code::Reader<'_>,
+        code: &code::CodeReader<'_>,
         file: &Path,
-        function: &Function,
+        function: &FunctionSymbol,
     ) -> Result<Place, AttachError> {
         match self.offset {
             None => Ok(entry(elf, code, function)),
@@ -385,17 +385,23 @@ impl<'a> Wanted<'a> {
 
 /// Returns the place that is executed once per call: the instruction after an `endbr64`, which is
 /// cheaper to probe, or the first one if the function itself may jump to the other.
-fn entry(elf: &Elf, code: &code::Reader<'_>, function: &Function) -> Place {
-    let Function { file_offset: start, size, .. } = *function;
+fn entry(elf: &Elf, code: &code::CodeReader<'_>, function: &FunctionSymbol) -> Place {
+    let FunctionSymbol { file_offset: start, size, .. } = *function;
     let body = code.read(start, size).ok();
     let after_pad = start + first_insn::landing_pad(elf.code(start, LONGEST_INSTRUCTION));
     let may_be_loop = |it| body.as_ref().is_none_or(|body| body.may_jump_to(it));
     let chosen = if after_pad == start || may_be_loop(after_pad) { start } else { after_pad };
     let is_loop = body.as_ref().is_some_and(|it| it.jumps_to(chosen));
-    Place { entry_of: Some(Extent { start, size }), is_loop, ..place(elf, &function.name, chosen) }
+    Place { entry_of: Some(FunctionExtent { start, size }), is_loop, ..place(elf, &function.name, chosen) }
 }
 
-fn place_at(elf: &Elf, code: &code::Reader<'_>, file: &Path, text: &str, address: u64) -> Result<Place, AttachError> {
+fn place_at(
+    elf: &Elf,
+    code: &code::CodeReader<'_>,
+    file: &Path,
+    text: &str,
+    address: u64,
+) -> Result<Place, AttachError> {
     let file_offset = elf.file_offset(address).ok_or_else(|| AttachError::NoSuchFunction {
         file: file.to_path_buf(),
         function: text.into(),
@@ -403,8 +409,9 @@ fn place_at(elf: &Elf, code: &code::Reader<'_>, file: &Path, text: &str, address
         why: ": no code of the file is loaded at this address".into(),
     })?;
     let functions = elf.functions(&mut |_| true);
-    let contains =
-        |it: &&Function| file_offset.checked_sub(it.file_offset).is_some_and(|distance| distance < it.size.max(1));
+    let contains = |it: &&FunctionSymbol| {
+        file_offset.checked_sub(it.file_offset).is_some_and(|distance| distance < it.size.max(1))
+    };
     let named = functions.iter().filter(contains).map(|it| it.file_offset).max();
     let start = named.or_else(|| elf.file_offset(elf.unwound_part(address)?)).filter(|it| *it <= file_offset);
     let written = |it: u64| format!("{:#x}", it.wrapping_add(address.wrapping_sub(file_offset)));
@@ -413,14 +420,14 @@ fn place_at(elf: &Elf, code: &code::Reader<'_>, file: &Path, text: &str, address
         None => return Err(AttachError::Undecodable { file: file.to_path_buf(), place: text.into() }),
     }
     let function = functions.iter().find(|it| it.file_offset == file_offset && !it.indirect);
-    let entry_of = function.map(|it| Extent { start: file_offset, size: it.size });
+    let entry_of = function.map(|it| FunctionExtent { start: file_offset, size: it.size });
     Ok(Place { entry_of, ..place(elf, text, file_offset) })
 }
 
 /// Checks that an instruction begins at a place in the function at `start`. `written` formats a
 /// place as a script would.
 fn check_beginning(
-    code: &code::Reader<'_>,
+    code: &code::CodeReader<'_>,
     file: &Path,
     start: u64,
     place: u64,
@@ -442,7 +449,7 @@ pub(crate) fn place(elf: &Elf, function: &str, file_offset: u64) -> Place {
     let code = elf.code(file_offset, LONGEST_INSTRUCTION);
     let (step, answer) = match elf.is_x86_64() {
         true => (first_insn::step(code), first_insn::answer(code)),
-        false => (Step::Emulated, Answer::InDoubt),
+        false => (Step::Emulated, BreakpointAnswer::InDoubt),
     };
     Place { function: function.into(), file_offset, step, answer, entry_of: None, is_loop: false, usdt: None }
 }

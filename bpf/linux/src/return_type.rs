@@ -7,9 +7,9 @@ use gimli::{
 };
 use xputrace_model::catalog::ReturnType;
 
-type Reader<'d> = EndianSlice<'d, LittleEndian>;
-type Entry<'d> = DebuggingInformationEntry<Reader<'d>>;
-type Dwarf<'d> = gimli::Dwarf<Reader<'d>>;
+type DwarfReader<'d> = EndianSlice<'d, LittleEndian>;
+type Die<'d> = DebuggingInformationEntry<DwarfReader<'d>>;
+type Dwarf<'d> = gimli::Dwarf<DwarfReader<'d>>;
 
 /// Longest chain of types (`typedef`, `const`, …) and of declarations that is followed.
 const MOST_STEPS: usize = 16;
@@ -46,7 +46,7 @@ pub(crate) fn of(elf: &Elf, address: u64) -> Option<ReturnType> {
 }
 
 /// Whether a unit has code at an address; also if it doesn't say where its code is.
-fn contains(dwarf: &Dwarf<'_>, unit: &Unit<Reader<'_>>, address: u64) -> bool {
+fn contains(dwarf: &Dwarf<'_>, unit: &Unit<DwarfReader<'_>>, address: u64) -> bool {
     let Ok(mut ranges) = dwarf.unit_ranges(unit) else { return false };
     let mut has_any = false;
     while let Ok(Some(range)) = ranges.next() {
@@ -59,7 +59,7 @@ fn contains(dwarf: &Dwarf<'_>, unit: &Unit<Reader<'_>>, address: u64) -> bool {
 }
 
 /// Finds the function that begins at an address.
-fn function_at<'d>(dwarf: &Dwarf<'d>, unit: &Unit<Reader<'d>>, address: u64) -> Option<Entry<'d>> {
+fn function_at<'d>(dwarf: &Dwarf<'d>, unit: &Unit<DwarfReader<'d>>, address: u64) -> Option<Die<'d>> {
     let mut entries = unit.entries();
     while let Ok(Some(entry)) = entries.next_dfs() {
         let low = entry.attr_value(constants::DW_AT_low_pc).filter(|_| entry.tag() == constants::DW_TAG_subprogram);
@@ -71,7 +71,7 @@ fn function_at<'d>(dwarf: &Dwarf<'d>, unit: &Unit<Reader<'d>>, address: u64) -> 
 }
 
 /// Returns what a function returns. Its type may be that of its declaration, or of what it is a copy of.
-fn returned<'d>(unit: &Unit<Reader<'d>>, function: Entry<'d>) -> Option<ReturnType> {
+fn returned<'d>(unit: &Unit<DwarfReader<'d>>, function: Die<'d>) -> Option<ReturnType> {
     let mut function = function;
     for _ in 0..MOST_STEPS {
         if let Some(found) = follow(unit, &function, constants::DW_AT_type) {
@@ -84,7 +84,7 @@ fn returned<'d>(unit: &Unit<Reader<'d>>, function: Entry<'d>) -> Option<ReturnTy
 }
 
 /// Returns what a type is, behind its names.
-fn type_of<'d>(unit: &Unit<Reader<'d>>, of: Entry<'d>) -> Option<ReturnType> {
+fn type_of<'d>(unit: &Unit<DwarfReader<'d>>, of: Die<'d>) -> Option<ReturnType> {
     let mut of = of;
     for _ in 0..MOST_STEPS {
         let bytes = of.attr_value(constants::DW_AT_byte_size).and_then(|it| it.udata_value());
@@ -115,7 +115,7 @@ fn type_of<'d>(unit: &Unit<Reader<'d>>, of: Entry<'d>) -> Option<ReturnType> {
     None
 }
 
-fn base(of: &Entry<'_>, bytes: u32) -> Option<ReturnType> {
+fn base(of: &Die<'_>, bytes: u32) -> Option<ReturnType> {
     let Some(AttributeValue::Encoding(encoding)) = of.attr_value(constants::DW_AT_encoding) else { return None };
     let signed = match encoding {
         constants::DW_ATE_signed | constants::DW_ATE_signed_char => true,
@@ -128,7 +128,7 @@ fn base(of: &Entry<'_>, bytes: u32) -> Option<ReturnType> {
 }
 
 /// Returns the entry of the same unit that an attribute refers to.
-fn follow<'d>(unit: &Unit<Reader<'d>>, entry: &Entry<'d>, attribute: constants::DwAt) -> Option<Entry<'d>> {
+fn follow<'d>(unit: &Unit<DwarfReader<'d>>, entry: &Die<'d>, attribute: constants::DwAt) -> Option<Die<'d>> {
     let at: UnitOffset = match entry.attr_value(attribute)? {
         AttributeValue::UnitRef(at) => at,
         AttributeValue::DebugInfoRef(at) => at.to_unit_offset(&unit.header)?,

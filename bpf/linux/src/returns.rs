@@ -14,9 +14,9 @@
 //!          └─ trampoline ──────────────────▶ the handler's program
 //! ```
 
-use crate::code::{Exits, Reader, Return, TailCall};
+use crate::code::{CodeReader, Exits, Return, TailCall};
 use crate::elf::{Elf, LONGEST_INSTRUCTION};
-use crate::first_insn::{self, Answer};
+use crate::first_insn::{self, BreakpointAnswer};
 use crate::resolve::Place;
 use crate::trial;
 use std::collections::HashSet;
@@ -46,7 +46,7 @@ pub(crate) struct Unseen {
 /// Finds where functions in a file return. Tries `program` where Linux may refuse a place.
 pub(crate) fn at_exits(file: &Path, places: Vec<Place>, program: BorrowedFd<'_>) -> Seen {
     let Ok(elf) = Elf::open(file) else { return Seen::default() };
-    let reader = Reader::new(&elf);
+    let reader = CodeReader::new(&elf);
     let mut seen = sorted(places, |place| exits(&reader, place).map(Some));
     let refused = refused(&elf, file, &seen, program);
     let is_refused =
@@ -75,7 +75,7 @@ fn sorted(places: Vec<Place>, exits: impl Fn(&Place) -> Result<Option<Exits>, &'
     seen
 }
 
-fn exits(reader: &Reader<'_>, place: &Place) -> Result<Exits, &'static str> {
+fn exits(reader: &CodeReader<'_>, place: &Place) -> Result<Exits, &'static str> {
     let extent = place.entry_of.ok_or(NO_FUNCTION)?;
     let code = reader.read(extent.start, extent.size).map_err(|it| it.reason())?;
     let exits = reader.exits(&code).map_err(|it| it.reason())?;
@@ -86,7 +86,7 @@ fn exits(reader: &Reader<'_>, place: &Place) -> Result<Exits, &'static str> {
 fn refused(elf: &Elf, file: &Path, seen: &Seen, program: BorrowedFd<'_>) -> HashSet<u64> {
     let all = seen.places.iter().filter_map(|(_, exits)| exits.as_ref()).flat_map(Exits::offsets);
     let in_doubt: Vec<u64> =
-        all.filter(|it| first_insn::answer(elf.code(*it, LONGEST_INSTRUCTION)) != Answer::Taken).collect();
+        all.filter(|it| first_insn::answer(elf.code(*it, LONGEST_INSTRUCTION)) != BreakpointAnswer::Taken).collect();
     let verdict = trial::run(program, file, &in_doubt);
     verdict.refused.into_iter().chain(verdict.unknown).collect()
 }

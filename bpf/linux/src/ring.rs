@@ -7,7 +7,7 @@
 //! Because the data are mapped twice, a record is contiguous even where it wraps.
 //! Source: `kernel/bpf/ringbuf.c`.
 
-use crate::sys::{self, Mapping};
+use crate::sys::{self, RingPages};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,8 +20,8 @@ const HEADER_BYTES: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Ring {
     fd: OwnedFd,
-    consumer: Mapping,
-    producer: Mapping,
+    consumer: RingPages,
+    producer: RingPages,
     data_at: usize,
     mask: u64,
 }
@@ -30,8 +30,8 @@ impl Ring {
     /// `bytes` is the map's `max_entries`, a power of two.
     pub(crate) fn new(fd: OwnedFd, bytes: u32) -> io::Result<Ring> {
         let page = sys::page_size();
-        let consumer = Mapping::new(fd.as_fd(), page, 0, true)?;
-        let producer = Mapping::new(fd.as_fd(), page + 2 * bytes as usize, page, false)?;
+        let consumer = RingPages::new(fd.as_fd(), page, 0, true)?;
+        let producer = RingPages::new(fd.as_fd(), page + 2 * bytes as usize, page, false)?;
         Ok(Ring { fd, consumer, producer, data_at: page, mask: u64::from(bytes) - 1 })
     }
 
@@ -62,7 +62,7 @@ impl Ring {
         true
     }
 
-    fn position<'a>(&self, page: &'a Mapping) -> &'a AtomicU64 {
+    fn position<'a>(&self, page: &'a RingPages) -> &'a AtomicU64 {
         // SAFETY: the first 8 bytes of both pages are a position that Linux accesses
         // atomically, and the mapping outlives the reference.
         unsafe { AtomicU64::from_ptr(page.at(0).cast()) }

@@ -8,7 +8,7 @@
 use crate::cpus;
 use crate::proc_maps::{self, View};
 use crate::scope;
-use crate::sys::{self, Mapping};
+use crate::sys::{self, RingPages};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
@@ -169,7 +169,7 @@ pub(crate) struct Sideband {
     /// Events that write into the rings.
     events: Vec<OwnedFd>,
     /// Records whose causes may not have been read.
-    unsettled: Vec<Record>,
+    unsettled: Vec<SidebandRecord>,
     /// Processes whose main thread has ended but others may run.
     leaderless: BTreeMap<u32, Leaderless>,
     /// By running process.
@@ -314,10 +314,10 @@ impl Sideband {
 
     fn take_records(&mut self, events: &mut Vec<ProcessEvent>) {
         let mut records = self.read();
-        records.sort_by_key(Record::time_nanos);
+        records.sort_by_key(SidebandRecord::time_nanos);
         for record in records {
             match record {
-                Record::Event(mut event) => {
+                SidebandRecord::Event(mut event) => {
                     match &mut event {
                         // Linux has given the id to another process.
                         ProcessEvent::Fork { pid, .. } => events.extend(self.exit(*pid)),
@@ -332,24 +332,25 @@ impl Sideband {
                     }
                     events.push(event);
                 }
-                Record::ThreadBegin { pid, .. } => _ = self.threaded.insert(pid),
-                Record::ThreadEnd { pid, thread, time_nanos }
+                SidebandRecord::ThreadBegin { pid, .. } => _ = self.threaded.insert(pid),
+                SidebandRecord::ThreadEnd { pid, thread, time_nanos }
                     if pid == thread || self.leaderless.contains_key(&pid) =>
                 {
                     let it = self.leaderless.entry(pid).or_insert(Leaderless::since(time_nanos));
                     it.last_end_nanos = time_nanos;
                     it.asked_nanos = 0;
                 }
-                Record::ThreadEnd { .. } => {}
-                Record::Lost { n, .. } => self.lost += n,
+                SidebandRecord::ThreadEnd { .. } => {}
+                SidebandRecord::Lost { n, .. } => self.lost += n,
             }
         }
     }
 
-    fn read(&mut self) -> Vec<Record> {
+    fn read(&mut self) -> Vec<SidebandRecord> {
         let rings = &mut self.rings;
-        let mut read =
-            |to: &mut Vec<Record>| rings.iter_mut().for_each(|it| it.drain(&mut |record| to.extend(parse(record))));
+        let mut read = |to: &mut Vec<SidebandRecord>| {
+            rings.iter_mut().for_each(|it| it.drain(&mut |record| to.extend(parse(record))))
+        };
         settled(&mut self.unsettled, sys::monotonic_nanos, &mut read)
     }
 
@@ -411,7 +412,11 @@ impl Sideband {
 /// A process moves between CPUs, so what led to an event may be in a ring that was read before the
 /// event's own. But Linux completes a record before the process goes on: the causes of everything up
 /// to the time at which a reading begins are found by that reading.
-fn settled(unsettled: &mut Vec<Record>, now: impl Fn() -> u64, mut read: impl FnMut(&mut Vec<Record>)) -> Vec<Record> {
+fn settled(
+    unsettled: &mut Vec<SidebandRecord>,
+    now: impl Fn() -> u64,
+    mut read: impl FnMut(&mut Vec<SidebandRecord>),
+) -> Vec<SidebandRecord> {
     let mut began_nanos = 0;
     for _ in 0..MOST_READINGS {
         began_nanos = now();
@@ -554,14 +559,14 @@ fn threads_of(pid: u32) -> Vec<i32> {
 struct PerfRing {
     fd: OwnedFd,
     cpu: i32,
-    pages: Mapping,
+    pages: RingPages,
     /// Buffer for a record that wraps around the end.
     record: Vec<u8>,
 }
 
 impl PerfRing {
     fn new(fd: OwnedFd, cpu: i32) -> io::Result<PerfRing> {
-        let pages = Mapping::new(fd.as_fd(), (1 + RING_PAGES) * sys::page_size(), 0, true)?;
+        let pages = RingPages::new(fd.as_fd(), (1 + RING_PAGES) * sys::page_size(), 0, true)?;
         Ok(PerfRing { fd, cpu, pages, record: Vec::new() })
     }
 
@@ -606,7 +611,7 @@ impl PerfRing {
 
 /// A parsed record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Record {
+pub(crate) enum SidebandRecord {
     Event(ProcessEvent),
     ThreadBegin {
         pid: u32,
@@ -624,24 +629,24 @@ pub(crate) enum Record {
     },
 }
 
-impl Record {
+impl SidebandRecord {
     fn time_nanos(&self) -> u64 {
         match self {
-            Record::Event(event) => event.time_nanos(),
-            Record::ThreadBegin { time_nanos, .. }
-            | Record::ThreadEnd { time_nanos, .. }
-            | Record::Lost { time_nanos, .. } => *time_nanos,
+            SidebandRecord::Event(event) => event.time_nanos(),
+            SidebandRecord::ThreadBegin { time_nanos, .. }
+            | SidebandRecord::ThreadEnd { time_nanos, .. }
+            | SidebandRecord::Lost { time_nanos, .. } => *time_nanos,
         }
     }
 }
 
 /// Parses one complete record. Returns `None` if it is irrelevant or malformed.
-pub(crate) fn parse(record: &[u8]) -> Option<Record> {
+pub(crate) fn parse(record: &[u8]) -> Option<SidebandRecord> {
     let body = Body(record);
     let (kind, misc) = (body.u32(0)?, body.u16(4)?);
     let time_nanos = body.u64(record.len().checked_sub(8)?)?;
     let event = match kind {
-        RECORD_LOST => return Some(Record::Lost { n: body.u64(16)?, time_nanos }),
+        RECORD_LOST => return Some(SidebandRecord::Lost { n: body.u64(16)?, time_nanos }),
         RECORD_COMM => {
             let (pid, comm) = (body.u32(8)?, String::from_utf8_lossy(body.text(16)?).into_owned());
             match misc & MISC_COMM_EXEC {
@@ -652,18 +657,18 @@ pub(crate) fn parse(record: &[u8]) -> Option<Record> {
         RECORD_FORK => {
             let (pid, parent, time_nanos) = (body.u32(8)?, body.u32(12)?, body.u64(24)?);
             if pid == parent {
-                return Some(Record::ThreadBegin { pid, time_nanos });
+                return Some(SidebandRecord::ThreadBegin { pid, time_nanos });
             }
             ProcessEvent::Fork { time_nanos, parent, pid }
         }
         RECORD_EXIT => {
             let (pid, thread) = (body.u32(8)?, body.u32(16)?);
-            return Some(Record::ThreadEnd { pid, thread, time_nanos: body.u64(24)? });
+            return Some(SidebandRecord::ThreadEnd { pid, thread, time_nanos: body.u64(24)? });
         }
         RECORD_MMAP2 => mapping(&body, misc, time_nanos)?,
         _ => return None,
     };
-    Some(Record::Event(event))
+    Some(SidebandRecord::Event(event))
 }
 
 fn mapping(body: &Body<'_>, misc: u16, time_nanos: u64) -> Option<ProcessEvent> {
@@ -783,7 +788,7 @@ mod tests {
             device: 0,
             inode: 0,
         };
-        assert_eq!(parse(&record(RECORD_MMAP2, MISC_MMAP_BUILD_ID, &body, 99)), Some(Record::Event(expected)));
+        assert_eq!(parse(&record(RECORD_MMAP2, MISC_MMAP_BUILD_ID, &body, 99)), Some(SidebandRecord::Event(expected)));
     }
 
     #[test]
@@ -794,7 +799,7 @@ mod tests {
         body.extend([42u64, 9].iter().flat_map(|it| it.to_le_bytes()));
         body.extend([0; 8]);
         body.extend(b"/lib/x\0\0");
-        let Some(Record::Event(ProcessEvent::Mmap { path, build_id, device, inode, .. })) =
+        let Some(SidebandRecord::Event(ProcessEvent::Mmap { path, build_id, device, inode, .. })) =
             parse(&record(RECORD_MMAP2, 0, &body, 99))
         else {
             panic!("another record")
@@ -811,8 +816,8 @@ mod tests {
             body
         };
         let fork = ProcessEvent::Fork { time_nanos: 5, parent: 7, pid: 8 };
-        assert_eq!(parse(&record(RECORD_FORK, 0, &body(8, 7), 9)), Some(Record::Event(fork)));
-        let thread = Record::ThreadBegin { pid: 7, time_nanos: 5 };
+        assert_eq!(parse(&record(RECORD_FORK, 0, &body(8, 7), 9)), Some(SidebandRecord::Event(fork)));
+        let thread = SidebandRecord::ThreadBegin { pid: 7, time_nanos: 5 };
         assert_eq!(parse(&record(RECORD_FORK, 0, &body(7, 7), 9)), Some(thread));
     }
 
@@ -821,9 +826,9 @@ mod tests {
         let mut body: Vec<u8> = [7u32, 7].iter().flat_map(|it| it.to_le_bytes()).collect();
         body.extend(b"python\0\0");
         let exec = ProcessEvent::Exec { time_nanos: 1, pid: 7, comm: "python".into(), had_threads: false };
-        assert_eq!(parse(&record(RECORD_COMM, MISC_COMM_EXEC, &body, 1)), Some(Record::Event(exec)));
+        assert_eq!(parse(&record(RECORD_COMM, MISC_COMM_EXEC, &body, 1)), Some(SidebandRecord::Event(exec)));
         let name = ProcessEvent::ThreadName { time_nanos: 1, pid: 7, comm: "python".into() };
-        assert_eq!(parse(&record(RECORD_COMM, 0, &body, 1)), Some(Record::Event(name)));
+        assert_eq!(parse(&record(RECORD_COMM, 0, &body, 1)), Some(SidebandRecord::Event(name)));
     }
 
     proptest! {
@@ -833,11 +838,11 @@ mod tests {
         fn a_cause_is_told_before_its_effect(moves in proptest::collection::vec((0usize..3, 0u64..4), 1..200)) {
             let (mut time, mut rings) = (0u64, vec![Vec::new(); 3]);
             let mut moves = moves.into_iter();
-            let mut happens = |time: &mut u64, rings: &mut Vec<Vec<Record>>| {
+            let mut happens = |time: &mut u64, rings: &mut Vec<Vec<SidebandRecord>>| {
                 let (cpu, n) = moves.next().unwrap_or_default();
                 for _ in 0..n {
                     *time += 1;
-                    rings[(cpu + *time as usize) % 3].push(Record::Lost { n: 1, time_nanos: *time });
+                    rings[(cpu + *time as usize) % 3].push(SidebandRecord::Lost { n: 1, time_nanos: *time });
                 }
             };
             let (mut unsettled, mut told) = (Vec::new(), 0);
@@ -848,14 +853,14 @@ mod tests {
                     happens(time, rings);
                     **time
                 };
-                let read = |records: &mut Vec<Record>| {
+                let read = |records: &mut Vec<SidebandRecord>| {
                     let (time, rings, happens) = &mut *steps.borrow_mut();
                     for cpu in 0..3 {
                         records.append(&mut rings[cpu]);
                         happens(time, rings);
                     }
                 };
-                let mut times: Vec<_> = settled(&mut unsettled, now, read).iter().map(Record::time_nanos).collect();
+                let mut times: Vec<_> = settled(&mut unsettled, now, read).iter().map(SidebandRecord::time_nanos).collect();
                 times.sort();
                 prop_assert_eq!(&times, &(told + 1..=told + times.len() as u64).collect::<Vec<_>>());
                 told += times.len() as u64;

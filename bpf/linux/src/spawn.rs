@@ -29,7 +29,7 @@ const SHELL: &std::ffi::CStr = c"/bin/sh";
 
 /// The user to run the command as, if it is not ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct CommandUser {
     pub uid: u32,
     pub gid: u32,
     /// Supplementary groups.
@@ -69,7 +69,7 @@ impl StoppedChild {
     pub fn spawn(
         command: &[OsString],
         env: &[(OsString, Option<OsString>)],
-        identity: Option<&Identity>,
+        identity: Option<&CommandUser>,
     ) -> Result<Self, Error> {
         let program = command.first().ok_or_else(|| Error::System {
             what: "start the command".into(),
@@ -77,7 +77,7 @@ impl StoppedChild {
         })?;
         let name = program.to_string_lossy().into_owned();
         let failed = |answer| Error::System { what: format!("start {name}"), answer };
-        let found = Program::find(program, env);
+        let found = Executable::find(program, env);
         found.check().map_err(|answer| Error::System { what: format!("run {name}"), answer })?;
         let image = ExecImage::new(&found, command, env).map_err(failed)?;
         let scope = foretell(found, env);
@@ -195,7 +195,7 @@ struct ExecImage {
 }
 
 impl ExecImage {
-    fn new(program: &Program, command: &[OsString], env: &[(OsString, Option<OsString>)]) -> io::Result<Self> {
+    fn new(program: &Executable, command: &[OsString], env: &[(OsString, Option<OsString>)]) -> io::Result<Self> {
         let path = CString::new(program.path.as_os_str().as_bytes())?;
         let argv = CStrings::new(command.iter().map(|it| it.as_bytes().to_vec()))?;
         let script = [b"sh".to_vec(), path.as_bytes().to_vec()].into_iter();
@@ -248,7 +248,7 @@ struct WaitingChild<'a> {
     report: PipeWriter,
     /// The child's copy of our end of the gate. It must be closed, or the gate would never close.
     go: i32,
-    identity: Option<&'a Identity>,
+    identity: Option<&'a CommandUser>,
 }
 
 impl WaitingChild<'_> {
@@ -323,7 +323,7 @@ impl Drop for ThreadName {
 }
 
 /// Changes the user; returns the errno if that fails.
-fn become_user(identity: &Identity) -> Option<i32> {
+fn become_user(identity: &CommandUser) -> Option<i32> {
     // SAFETY: pointer and length are of one vector; the other calls take no pointers. Raw system
     // calls change only the calling thread, and the child has only one.
     let is_done = unsafe {
@@ -404,7 +404,7 @@ fn variable(env: &[(OsString, Option<OsString>)], name: &str) -> Option<OsString
 }
 
 /// A command's executable file.
-struct Program {
+struct Executable {
     /// As typed if no file was found.
     path: PathBuf,
     is_found: bool,
@@ -412,14 +412,14 @@ struct Program {
     interpreter: Option<PathBuf>,
 }
 
-impl Program {
+impl Executable {
     fn find(program: &OsStr, env: &[(OsString, Option<OsString>)]) -> Self {
         let search = variable(env, "PATH").unwrap_or_else(|| DEFAULT_PATH.into());
         let found = find_program(program, &search);
         let is_found = found.is_some();
         let path = found.unwrap_or_else(|| PathBuf::from(program));
         let interpreter = interpreter(&path, &search);
-        Program { path, is_found, interpreter }
+        Executable { path, is_found, interpreter }
     }
 
     /// Fails as `exec` would, before the run prepares anything.
@@ -441,12 +441,12 @@ impl Program {
 impl Scope {
     /// Predicts the scope of a command that has no process yet.
     pub fn foretold(program: &OsStr) -> Scope {
-        Scope::Command(CommandScope { pid: std::process::id(), ..foretell(Program::find(program, &[]), &[]) })
+        Scope::Command(CommandScope { pid: std::process::id(), ..foretell(Executable::find(program, &[]), &[]) })
     }
 }
 
 /// Predicts which executable and libraries the command will have.
-fn foretell(program: Program, env: &[(OsString, Option<OsString>)]) -> CommandScope {
+fn foretell(program: Executable, env: &[(OsString, Option<OsString>)]) -> CommandScope {
     let executable = program.interpreter.unwrap_or(program.path);
     let library_path = variable(env, "LD_LIBRARY_PATH").unwrap_or_default();
     let library_path = std::env::split_paths(&library_path).filter(|it| it.is_dir()).collect();
@@ -563,7 +563,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let script = directory.path().join("s");
         std::fs::write(&script, "#!/usr/bin/env -S sh -e\n").unwrap();
-        let scope = foretell(Program::find(script.as_os_str(), &[]), &[]);
+        let scope = foretell(Executable::find(script.as_os_str(), &[]), &[]);
         assert!(scope.executable.ends_with("sh") && scope.executable.is_absolute(), "{scope:?}");
     }
 }

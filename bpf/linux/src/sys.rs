@@ -426,24 +426,24 @@ pub(crate) fn page_size() -> usize {
 
 /// Pages of a ring shared with Linux; unmapped on drop.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct RingPages {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; `Mapping` only hands out raw
+// SAFETY: the mapping belongs to the process, not to a thread; `RingPages` only hands out raw
 // pointers.
-unsafe impl Send for Mapping {}
+unsafe impl Send for RingPages {}
 
-impl Mapping {
-    pub(crate) fn new(fd: BorrowedFd<'_>, len: usize, offset: usize, writable: bool) -> io::Result<Mapping> {
+impl RingPages {
+    pub(crate) fn new(fd: BorrowedFd<'_>, len: usize, offset: usize, writable: bool) -> io::Result<RingPages> {
         let access = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         // SAFETY: Linux chooses the address, so a new mapping touches no memory of ours.
         let base = unsafe {
             libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, fd.as_raw_fd(), offset as libc::off_t)
         };
         match NonNull::new(base.cast::<u8>()) {
-            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Mapping { base, len }),
+            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(RingPages { base, len }),
             _ => Err(io::Error::last_os_error()),
         }
     }
@@ -456,7 +456,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for RingPages {
     fn drop(&mut self) {
         // SAFETY: created by `mmap` with this length; nothing refers to it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };

@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, OsString};
 use std::path::PathBuf;
 use xputrace_boundary::create::Creator;
 use xputrace_boundary::user::Account;
-use xputrace_linux::{Identity, parent_of};
+use xputrace_linux::{CommandUser, parent_of};
 use xputrace_nvidia_tracer::injection::{Injection, Ranges};
 
 /// Variables that sudo commonly removes and GPU programs need.
@@ -19,7 +19,7 @@ pub struct Launch {
     /// Added to our environment; `None` removes.
     pub environment: Vec<(OsString, Option<OsString>)>,
     /// The user it runs as, if not ours.
-    pub identity: Option<Identity>,
+    pub identity: Option<CommandUser>,
     /// The user who will load the collector.
     pub owner: Owner,
     /// Notes for the user.
@@ -53,7 +53,7 @@ impl Launch {
         }
         self.owner = Owner { account: user.account, home: Some(user.home) };
         let Account { uid, gid } = user.account;
-        self.identity = Some(Identity { uid, gid, groups: user.groups });
+        self.identity = Some(CommandUser { uid, gid, groups: user.groups });
     }
 
     /// Makes the command's driver load the collector, which will connect to the tracer at `socket`; returns its path.

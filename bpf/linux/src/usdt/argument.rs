@@ -145,7 +145,7 @@ fn unknown(name: &str) -> String {
 }
 
 /// A register, or a part of one.
-struct Part {
+struct RegisterPart {
     register: Register,
     bytes: u8,
     is_high: bool,
@@ -168,16 +168,16 @@ const LETTERED: [(i16, [&str; 4]); 9] = [
 const NUMBERED: [i16; 8] = [72, 64, 56, 48, 24, 16, 8, 0];
 
 /// Finds a register by its name without `%`.
-fn register(name: &str) -> Option<Part> {
+fn register(name: &str) -> Option<RegisterPart> {
     let lettered = || {
         LETTERED.iter().find_map(|(offset, names)| {
             let at = names.iter().position(|it| !it.is_empty() && *it == name)?;
-            Some(Part { register: Register(*offset), bytes: 8 >> at, is_high: false })
+            Some(RegisterPart { register: Register(*offset), bytes: 8 >> at, is_high: false })
         })
     };
     let high = || {
         let letter = name.strip_suffix('h').filter(|it| matches!(*it, "a" | "b" | "c" | "d"))?;
-        Some(Part { bytes: 1, is_high: true, ..register(&format!("r{letter}x"))? })
+        Some(RegisterPart { bytes: 1, is_high: true, ..register(&format!("r{letter}x"))? })
     };
     let numbered = || {
         let digits = name.strip_prefix('r')?;
@@ -190,7 +190,7 @@ fn register(name: &str) -> Option<Part> {
             "b" | "l" => 1,
             _ => return None,
         };
-        Some(Part { register: Register(*offset), bytes, is_high: false })
+        Some(RegisterPart { register: Register(*offset), bytes, is_high: false })
     };
     lettered().or_else(numbered).or_else(high)
 }
