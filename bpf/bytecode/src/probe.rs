@@ -100,20 +100,20 @@ pub enum TaskId {
 
 /// Which frames of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frames {
+pub enum StackSide {
     User,
     Kernel,
 }
 
 /// Emits readers into a program; each leaves its value in R0 and keeps R6 to R9.
-pub struct Reader<'a> {
+pub struct ReadEmitter<'a> {
     pub asm: &'a mut Assembler,
     pub machine: Machine,
     /// Offset of [`SCRATCH_BYTES`] bytes from the frame pointer.
     pub scratch: i16,
 }
 
-impl Reader<'_> {
+impl ReadEmitter<'_> {
     /// Sets R0 to an id in the machine's pid namespace; 0 if the task has none there.
     pub fn task_id(&mut self, id: TaskId) {
         match (self.machine.pid_namespace, id) {
@@ -204,11 +204,11 @@ impl Reader<'_> {
     /// Sets R0 to the word of the current stack, or [`stack_word::EMPTY`] if there is none. Jumps
     /// to `lost` if the stack map could not store it. `context` is the program's context, `stacks`
     /// the stack map. `callers` are given for user frames at a function's first instruction.
-    pub fn stack(&mut self, frames: Frames, context: Reg, stacks: BpfMapId, callers: Option<Callers>, lost: Label) {
+    pub fn stack(&mut self, frames: StackSide, context: Reg, stacks: BpfMapId, callers: Option<Callers>, lost: Label) {
         let (taken, done) = (self.asm.label(), self.asm.label());
         self.asm.mov(Reg::R1, context);
         self.asm.ld_map(Reg::R2, stacks);
-        self.asm.mov_imm(Reg::R3, i64::from(if frames == Frames::User { helper::STACK_USER } else { 0 }));
+        self.asm.mov_imm(Reg::R3, i64::from(if frames == StackSide::User { helper::STACK_USER } else { 0 }));
         self.asm.call(helper::GET_STACKID);
         self.asm.jump_if_imm(Cond::Ne, Reg::R0, -EFAULT, taken);
         self.asm.mov_imm(Reg::R0, stack_word::EMPTY as i64);
@@ -220,8 +220,8 @@ impl Reader<'_> {
             callers.add(self.asm, context, [0, 8, 16].map(|it| self.scratch + it), lost);
         }
         match frames {
-            Frames::User => self.owner(),
-            Frames::Kernel => self.source(stack_word::KERNEL),
+            StackSide::User => self.owner(),
+            StackSide::Kernel => self.source(stack_word::KERNEL),
         }
         self.asm.place(done);
     }

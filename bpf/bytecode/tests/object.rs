@@ -10,7 +10,7 @@ use common::{can_load, image, map, program};
 use libbpf_rs::{MapCore as _, ObjectBuilder, PrintLevel};
 use xputrace_bytecode::image::{Image, MapKind, MapSpec, NO_PREALLOC, ProgramKind};
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
-use xputrace_bytecode::object::{self, Loaders, ObjectError, Place, names};
+use xputrace_bytecode::object::{self, AttachPlace, Loaders, ObjectError, names};
 use xputrace_bytecode::{Assembler, BpfMapId, helper};
 
 const SCRIPT: &str = "// counts\nuprobe(\"libc:malloc\", |e| @calls[e.tid].count());\n";
@@ -259,7 +259,7 @@ fn code_sections(bytes: &[u8]) -> Vec<String> {
 #[test]
 fn sections_say_where_functions_are_as_far_as_the_loader_can_read_it() {
     let image = all_kinds();
-    let place = |file: &str, function: &str| Some(Place { file: file.into(), function: function.into() });
+    let place = |file: &str, function: &str| Some(AttachPlace { file: file.into(), function: function.into() });
     let places =
         [place("libc.so.6", "malloc"), place("libc.so.6", "mem*"), place("./a:b", "f"), place("./program", "0x1139")];
     assert_eq!(

@@ -4,7 +4,7 @@ use crate::elf::Elf;
 use crate::resolve::{candidates, glob};
 use crate::scope::Scope;
 use std::path::Path;
-use xputrace_bytecode::object::Place;
+use xputrace_bytecode::object::AttachPlace;
 
 /// Directories in which every libbpf looks for a library that is named without one, on x86-64.
 ///
@@ -18,10 +18,10 @@ const SEARCHED: &[&str] =
 ///
 /// Returns `None` if no such file is here, or libbpf has no words for the place: a demangled name, several functions of one
 /// name, an address.
-pub fn place_for_libbpf(object: &str, function: &str) -> Option<Place> {
+pub fn place_for_libbpf(object: &str, function: &str) -> Option<AttachPlace> {
     let files = candidates(object, &Scope::Processes(Vec::new()));
     let file = files.iter().map(|it| it.path.as_path()).find(|it| has_place(it, function))?;
-    Some(Place { file: name_for_libbpf(file)?, function: function.to_owned() })
+    Some(AttachPlace { file: name_for_libbpf(file)?, function: function.to_owned() })
 }
 
 /// Whether libbpf finds the function, or functions of this pattern, in a file.

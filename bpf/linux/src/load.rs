@@ -17,7 +17,7 @@ use libbpf_rs::{MapCore as _, Object};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use xputrace_bytecode::object::{self, Names};
+use xputrace_bytecode::object::{self, ObjectNames};
 use xputrace_bytecode::{BpfMapId, Home, Image, MapSpec, Program, ProgramKind};
 
 /// Number of log lines shown in an error.
@@ -96,7 +96,7 @@ impl LinuxPart {
     }
 
     /// Says which map or program failed, and at which line of the script.
-    fn explain(&self, names: &Names, refusal: &ObjectRefusal) -> Error {
+    fn explain(&self, names: &ObjectNames, refusal: &ObjectRefusal) -> Error {
         let answer = || refusal.answer();
         if refusal.is_of_permission() {
             return Error::NotPermitted("");
@@ -125,13 +125,13 @@ fn positions<T>(all: &[T], wanted: impl Fn(&T) -> bool) -> Vec<usize> {
 /// Descriptors of a loaded object by name; they outlive the object.
 #[derive(Default)]
 struct Descriptors {
-    names: Names,
+    names: ObjectNames,
     maps: HashMap<String, OwnedFd>,
     programs: HashMap<String, OwnedFd>,
 }
 
 impl Descriptors {
-    fn of(object: &Object, names: Names) -> Result<Descriptors, Error> {
+    fn of(object: &Object, names: ObjectNames) -> Result<Descriptors, Error> {
         let mut found = Descriptors { names, ..Descriptors::default() };
         for map in object.maps() {
             found.maps.insert(map.name().to_string_lossy().into_owned(), keep(map.as_fd())?);

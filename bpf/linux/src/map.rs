@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::image::{MapKind, MapSpec};
-use xputrace_bytecode::vm::{Atomic, Change, Number, RemoteMap};
+use xputrace_bytecode::vm::{Atomic, Modification, Number, RemoteMap};
 
 /// Called with every element: its key, and one value per CPU (a single value for maps that are not
 /// per-CPU).
@@ -86,14 +86,14 @@ impl MapHandle {
 
     /// Changes the first 8 bytes of an element's value atomically, even if probes change it at the
     /// same time; a missing element starts from zeros.
-    pub fn modify(&self, key: &[u8], change: Change) -> Result<(), Error> {
+    pub fn modify(&self, key: &[u8], change: Modification) -> Result<(), Error> {
         self.check("change an element of", key.len(), self.spec.key_size)?;
         self.modify_in_linux(key, change).map_err(|it| self.error("change an element of", it))
     }
 
     /// Adds to the first 8 bytes of an element's value, like [`MapHandle::modify`].
     pub fn add(&self, key: &[u8], delta: i64) -> Result<(), Error> {
-        self.modify(key, Change::add(delta))
+        self.modify(key, Modification::add(delta))
     }
 
     /// Removes an element; returns whether it existed.
@@ -174,7 +174,7 @@ impl MapHandle {
         Err(self.error(operation, io::Error::new(io::ErrorKind::InvalidInput, text)))
     }
 
-    fn modify_in_linux(&self, key: &[u8], change: Change) -> io::Result<()> {
+    fn modify_in_linux(&self, key: &[u8], change: Modification) -> io::Result<()> {
         if self.is_per_cpu() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
@@ -337,7 +337,7 @@ impl RemoteMap for MapHandle {
         as_errno(self.delete_in_linux(key))
     }
 
-    fn modify(&mut self, key: &[u8], value_size: usize, change: Change) -> i64 {
+    fn modify(&mut self, key: &[u8], value_size: usize, change: Modification) -> i64 {
         let fits = key.len() == self.spec.key_size as usize && value_size == self.spec.value_size as usize;
         if !fits {
             return -i64::from(libc::EINVAL);

@@ -6,7 +6,7 @@ use super::emit::{Emitter, SCRATCH};
 use super::typed::ValueSource;
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
-use xputrace_bytecode::probe::{EEXIST, Frames, Machine, Reader, SCRATCH_BYTES, TaskId, pt_regs};
+use xputrace_bytecode::probe::{EEXIST, Machine, ReadEmitter, SCRATCH_BYTES, StackSide, TaskId, pt_regs};
 use xputrace_bytecode::targets::leave_out_others;
 use xputrace_bytecode::{Label, helper, usdt};
 use xputrace_model::context::{device, word};
@@ -55,8 +55,8 @@ impl Emitter<'_, '_> {
                 // The name's id; the upper bits say where a return was seen.
                 self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
             }
-            ValueSource::UserStack => self.stack(Frames::User, at),
-            ValueSource::LinuxStack => self.stack(Frames::Kernel, at),
+            ValueSource::UserStack => self.stack(StackSide::User, at),
+            ValueSource::LinuxStack => self.stack(StackSide::Kernel, at),
             ValueSource::EntryTime => self.entry_word(0),
             ValueSource::EntryArg(n) => self.entry_word(1 + n),
             ValueSource::Record { offset, size, signed } => self.record_integer(offset, size, signed),
@@ -140,20 +140,20 @@ impl Emitter<'_, '_> {
     /// Sets R0 to the process or thread id in the tracer's namespace; 0 if the task has none there.
     pub(super) fn task_id(&mut self, id: TaskId) {
         let machine = self.machine();
-        Reader { asm: &mut self.asm, machine, scratch: SCRATCH }.task_id(id);
+        ReadEmitter { asm: &mut self.asm, machine, scratch: SCRATCH }.task_id(id);
     }
 
     /// Sets R0 to a stack's word; counts a stack that Linux could not store.
-    fn stack(&mut self, frames: Frames, at: Position) {
+    fn stack(&mut self, frames: StackSide, at: Position) {
         let mark = self.mark();
         let (machine, scratch) = (self.machine(), self.alloc(SCRATCH_BYTES as usize));
         let (done, lost) = (self.asm.label(), self.asm.label());
         let collided = self.counts(Loss::StackCollision, at, None, done);
         let other = self.counts(Loss::LinuxStack, at, None, done);
         let stacks = self.build.stack_map();
-        let is_at_entry = frames == Frames::User && self.handler.target.is_at_entry(self.handler.event);
+        let is_at_entry = frames == StackSide::User && self.handler.target.is_at_entry(self.handler.event);
         let callers = (is_at_entry && self.build.keeps_callers).then(|| self.build.callers());
-        Reader { asm: &mut self.asm, machine, scratch }.stack(frames, Reg::R6, stacks, callers, lost);
+        ReadEmitter { asm: &mut self.asm, machine, scratch }.stack(frames, Reg::R6, stacks, callers, lost);
         self.asm.jump(done);
         self.asm.place(lost);
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, -EEXIST, collided);

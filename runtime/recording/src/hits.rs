@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use xputrace_bytecode::asm::AsmError;
 use xputrace_bytecode::callers::{self, Callers};
 use xputrace_bytecode::insn::{Alu, Cond, atomic};
-use xputrace_bytecode::probe::{EEXIST, Frames, Machine, Reader, pt_regs};
+use xputrace_bytecode::probe::{EEXIST, Machine, ReadEmitter, StackSide, pt_regs};
 use xputrace_bytecode::targets::{self, leave_out_others};
 use xputrace_bytecode::{
     Assembler, BpfMapId, Home, Image, MapKind, MapSpec, Program, ProgramId, ProgramKind, Reg, helper, insn::Size,
@@ -409,8 +409,8 @@ impl<'a> Builder<'a> {
         asm.stx(Size::Dw, Reg(7), at::PID_TGID, Reg(8));
         self.facts(&mut asm, is_function);
         let callers = probe.target.is_at_entry(probe.event).then_some(self.callers);
-        self.stack(&mut asm, number, Frames::User, callers, at::USTACK);
-        self.stack(&mut asm, number, Frames::Kernel, None, at::KSTACK);
+        self.stack(&mut asm, number, StackSide::User, callers, at::USTACK);
+        self.stack(&mut asm, number, StackSide::Kernel, None, at::KSTACK);
         // The first word of a tracepoint's record is Linux's own, and nothing after the last field
         // may be read.
         let first = if matches!(probe.target, Target::Tracepoint { .. }) { 8 } else { 0 };
@@ -447,9 +447,9 @@ impl<'a> Builder<'a> {
         asm
     }
 
-    fn reader<'r>(&self, asm: &'r mut Assembler) -> Reader<'r> {
+    fn reader<'r>(&self, asm: &'r mut Assembler) -> ReadEmitter<'r> {
         let (pid_namespace, exec_id_offset) = (self.catalog.pid_namespace(), self.catalog.exec_id_offset());
-        Reader { asm, machine: Machine { pid_namespace, exec_id_offset }, scratch: slot::SCRATCH }
+        ReadEmitter { asm, machine: Machine { pid_namespace, exec_id_offset }, scratch: slot::SCRATCH }
     }
 
     fn facts(&self, asm: &mut Assembler, is_function: bool) {
@@ -479,7 +479,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Stores a stack's word. If Linux could not store the stack, counts that and stores 0.
-    fn stack(&self, asm: &mut Assembler, number: u32, frames: Frames, callers: Option<Callers>, offset: i16) {
+    fn stack(&self, asm: &mut Assembler, number: u32, frames: StackSide, callers: Option<Callers>, offset: i16) {
         let (lost, done) = (asm.label(), asm.label());
         asm.st_imm(Size::Dw, Reg(7), offset, 0);
         self.reader(asm).stack(frames, Reg(6), self.stacks, callers, lost);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use xputrace_boundary::create::Access;
-use xputrace_bytecode::object::{self, Loaders, LossSlot, Place};
+use xputrace_bytecode::object::{self, AttachPlace, Loaders, LossSlot};
 use xputrace_bytecode::{Image, ProgramId};
 use xputrace_linux::place_for_libbpf;
 use xputrace_model::plan::{LossSite, Plan, Probe, Target};
@@ -49,7 +49,7 @@ fn refuse_usdt(plan: &Plan) -> Result<()> {
 }
 
 /// Returns where each program of the image is attached, if that is a function.
-fn places(plan: &Plan) -> Vec<Option<Place>> {
+fn places(plan: &Plan) -> Vec<Option<AttachPlace>> {
     let mut places = vec![None; plan.image.programs.len()];
     for probe in &plan.probes {
         let place = place(probe);
@@ -69,7 +69,7 @@ fn losses(plan: &Plan) -> Vec<LossSlot> {
     plan.loss_sites.iter().map(slot).collect()
 }
 
-fn place(probe: &Probe) -> Option<Place> {
+fn place(probe: &Probe) -> Option<AttachPlace> {
     match &probe.target {
         Target::Function { object, function } => place_for_libbpf(object, function),
         _ => None,

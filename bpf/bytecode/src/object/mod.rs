@@ -69,7 +69,7 @@ pub enum ObjectError {
 
 /// The names of maps and programs in the object, in the image's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Names {
+pub struct ObjectNames {
     pub maps: Vec<String>,
     pub programs: Vec<String>,
     /// For each array of maps, the name of the inner map in slot 0.
@@ -78,7 +78,7 @@ pub struct Names {
 
 /// Returns the names under which [`write()`] stores each map and program: the image's own if they
 /// are unique C identifiers of at most 15 characters, else derived ones.
-pub fn names(image: &Image) -> Names {
+pub fn names(image: &Image) -> ObjectNames {
     let maps = image.maps.iter().map(|it| it.name.as_str());
     let programs = image.programs.iter().map(|it| it.name.as_str());
     let inner = image.maps.iter().filter_map(first_inner).map(|it| it.name.as_str());
@@ -95,7 +95,7 @@ pub fn names(image: &Image) -> Names {
     let maps = names.by_ref().take(image.maps.len()).collect();
     let programs = names.by_ref().take(image.programs.len()).collect();
     let inner_maps = image.maps.iter().map(|it| first_inner(it).and_then(|_| names.next()));
-    Names { maps, programs, inner_maps: inner_maps.collect() }
+    ObjectNames { maps, programs, inner_maps: inner_maps.collect() }
 }
 
 /// Returns the map for slot 0 of an array of maps.
@@ -136,14 +136,14 @@ pub enum Loaders {
 
 /// Where loaders attach the program of a function probe by themselves: what libbpf takes after `uprobe/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct AttachPlace {
     /// A path, or a library's file name, which libbpf looks for in the system's directories.
     pub file: String,
     /// A symbol; for [`Loaders::Libbpf`] also a pattern.
     pub function: String,
 }
 
-impl Place {
+impl AttachPlace {
     /// Returns what follows the program's type in a section's name; `None` if these loaders can't read it.
     fn suffix(&self, loaders: Loaders) -> Option<String> {
         // Source: libbpf's attach_uprobe and attach_uprobe_multi, which read these by sscanf(3).
@@ -175,7 +175,7 @@ pub fn write(image: &Image) -> Result<Vec<u8>, ObjectError> {
 pub fn write_for(
     image: &Image,
     loaders: Loaders,
-    places: &[Option<Place>],
+    places: &[Option<AttachPlace>],
     losses: &[LossSlot],
 ) -> Result<Vec<u8>, ObjectError> {
     let mut writer = ObjectWriter::new(image);
@@ -209,7 +209,7 @@ struct Section {
 }
 
 /// Groups programs by section, in order of first appearance.
-fn sections(image: &Image, loaders: Loaders, places: &[Option<Place>]) -> Result<Vec<Section>, ObjectError> {
+fn sections(image: &Image, loaders: Loaders, places: &[Option<AttachPlace>]) -> Result<Vec<Section>, ObjectError> {
     let mut sections: Vec<Section> = Vec::new();
     for (at, program) in image.programs.iter().enumerate() {
         let is_loaded = is_loaded(program, loaders);
@@ -254,7 +254,7 @@ fn for_engine_only(program: &Program) -> bool {
 
 struct ObjectWriter<'a> {
     image: &'a Image,
-    names: Names,
+    names: ObjectNames,
     object: Object<'a>,
     btf: Btf,
     types: MapTypes,

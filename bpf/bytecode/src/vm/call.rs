@@ -1,6 +1,6 @@
 //! The helper functions. Results and order of checks are Linux's.
 
-use super::env::{Change, E2BIG, EAGAIN, EFAULT, EINVAL, EPERM, Env, GpuThread};
+use super::env::{E2BIG, EAGAIN, EFAULT, EINVAL, EPERM, Env, GpuThread, Modification};
 use super::fault::FaultReason;
 use super::map::{LookedUp, Map, Store};
 use super::memory::RunMemory;
@@ -197,7 +197,7 @@ impl<E: Env> HelperCall<'_, '_, E> {
         let at = self.map()?;
         let [_, _, operand, op, _] = self.args;
         let (map, key) = self.map_and_key(at)?;
-        let change = i32::try_from(op).ok().and_then(|op| Change::new(op, operand));
+        let change = i32::try_from(op).ok().and_then(|op| Modification::new(op, operand));
         Ok(change.map_or(EINVAL, |it| map.modify(key, it)) as u64)
     }
 

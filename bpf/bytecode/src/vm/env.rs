@@ -124,7 +124,7 @@ pub trait RemoteMap {
     ///
     /// The default reads and writes back, which loses concurrent changes. A map that others write
     /// to must change the value atomically.
-    fn modify(&mut self, key: &[u8], value_size: usize, change: Change) -> i64 {
+    fn modify(&mut self, key: &[u8], value_size: usize, change: Modification) -> i64 {
         let mut value = vec![0; value_size];
         let flags = match self.lookup(key, &mut value) {
             true => UPDATE_EXIST,
@@ -161,21 +161,21 @@ pub struct Atomic {
 
 /// A `map_modify` operation on a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct Modification {
     op: i32,
     operand: u64,
 }
 
-impl Change {
+impl Modification {
     /// Returns `None` unless `op` is one of [`crate::insn::atomic`]'s `ADD OR AND XOR`.
-    pub fn new(op: i32, operand: u64) -> Option<Change> {
+    pub fn new(op: i32, operand: u64) -> Option<Modification> {
         let known = [atomic::ADD, atomic::OR, atomic::AND, atomic::XOR].contains(&op);
-        known.then_some(Change { op, operand })
+        known.then_some(Modification { op, operand })
     }
 
     /// Adds a signed number, wrapping.
-    pub fn add(delta: i64) -> Change {
-        Change { op: atomic::ADD, operand: delta as u64 }
+    pub fn add(delta: i64) -> Modification {
+        Modification { op: atomic::ADD, operand: delta as u64 }
     }
 
     /// Returns the operation, one of [`crate::insn::atomic`].

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use rustc_hash::FxHasher;
 
-use super::env::{Atomic, Change, E2BIG, EEXIST, EINVAL, ENOENT, Number, RemoteMap};
+use super::env::{Atomic, E2BIG, EEXIST, EINVAL, ENOENT, Modification, Number, RemoteMap};
 use super::pointer::OFFSET_BITS;
 use crate::helper::{UPDATE_EXIST, UPDATE_NOEXIST};
 use crate::image::{MapKind, MapSpec, READ_ONLY};
@@ -389,7 +389,7 @@ impl Map {
     }
 
     /// Returns 0 or a negative errno.
-    pub(super) fn modify(&mut self, key: &[u8], change: Change) -> i64 {
+    pub(super) fn modify(&mut self, key: &[u8], change: Modification) -> i64 {
         if key.len() != self.key_size || self.value_size < size_of::<u64>() {
             return EINVAL;
         }
@@ -400,7 +400,7 @@ impl Map {
         }
     }
 
-    fn modify_own(&mut self, key: &[u8], change: Change) -> i64 {
+    fn modify_own(&mut self, key: &[u8], change: Modification) -> i64 {
         if let LookedUp::Nothing = self.find(key) {
             let zeros = vec![0; self.value_size];
             match self.update(key, &zeros, UPDATE_NOEXIST as u64) {
@@ -415,7 +415,7 @@ impl Map {
     }
 
     /// Reads a copy that the run holds again afterwards.
-    fn modify_remote(&mut self, key: &[u8], change: Change) -> i64 {
+    fn modify_remote(&mut self, key: &[u8], change: Modification) -> i64 {
         self.write_back();
         let (stride, size) = (self.stride, self.value_size);
         let Store::Remote(remote) = &mut self.store else { return EINVAL };

@@ -34,7 +34,7 @@ use self::map::{Map, Store};
 use self::memory::{Local, OpenCalls, ReservedRecords, RunMemory};
 use self::op::Decoded;
 use self::tally::Tally;
-pub use env::{Atomic, Change, Env, GpuThread, Number, RemoteMap};
+pub use env::{Atomic, Env, GpuThread, Modification, Number, RemoteMap};
 pub use fault::{Fault, FaultReason, LoadError};
 pub use printk::line as printed_line;
 
@@ -230,7 +230,7 @@ impl Engine {
     /// Adds to the first 8 bytes of an element's value, starting from zeros; returns 0 or a
     /// negative errno.
     pub fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> i64 {
-        self.native_mut(map).map_or(env::EINVAL, |it| it.modify(key, Change::add(delta)))
+        self.native_mut(map).map_or(env::EINVAL, |it| it.modify(key, Modification::add(delta)))
     }
 
     /// Removes an element; returns 0 or a negative errno.

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
-use xputrace_bytecode::vm::{Atomic, Change, Number, RemoteMap};
+use xputrace_bytecode::vm::{Atomic, Modification, Number, RemoteMap};
 use xputrace_bytecode::{Assembler, BpfMapId, MapKind, MapSpec, ProgramKind, Reg};
 use xputrace_linux::{Linux, StoppedChild};
 use xputrace_model::diagnostic::Site;
@@ -109,7 +109,7 @@ fn a_number_is_changed_exactly_while_probes_change_it() {
     linux.attach(&plan, &child.scope()).unwrap();
     let map = linux.map(sums).unwrap();
     let key = 7u64.to_ne_bytes();
-    let add = Change::new(atomic::ADD, 1000).unwrap();
+    let add = Modification::new(atomic::ADD, 1000).unwrap();
     map.modify(&key, add).unwrap();
     child.resume().unwrap();
     let mut ours = 1000;
@@ -122,7 +122,7 @@ fn a_number_is_changed_exactly_while_probes_change_it() {
     assert!(ours > 20_000, "the two went on at the same time");
 
     for (op, operand, expected) in [(atomic::XOR, 5, 5), (atomic::OR, 2, 7), (atomic::AND, 6, 6)] {
-        map.modify(&8u64.to_ne_bytes(), Change::new(op, operand).unwrap()).unwrap();
+        map.modify(&8u64.to_ne_bytes(), Modification::new(op, operand).unwrap()).unwrap();
         assert_eq!(map.lookup(&8u64.to_ne_bytes()).unwrap().unwrap()[0][0], expected);
     }
     map.modify(&9u64.to_ne_bytes(), add).unwrap();
