@@ -16,7 +16,7 @@ pub enum AccessKind {
 
 /// An access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Access {
+pub struct MemoryAccess {
     pub kind: AccessKind,
     pub space: Space,
     /// The code names the shared memory of any block of the cluster, `shared::cluster`.
@@ -38,7 +38,7 @@ impl Instruction {
     /// ldmatrix, stmatrix, wmma.load, wmma.store, and multimem with its copies (PTX ISA, §9.7.9 "Data Movement", §9.7.13 "Parallel
     /// Synchronization and Communication", §9.7.14 "Warp Level Matrix"). Left out is what has no address of bytes:
     /// parameters, textures, surfaces, tensors, descriptors; and the objects of mbarriers.
-    pub fn accesses(&self) -> Vec<Access> {
+    pub fn accesses(&self) -> Vec<MemoryAccess> {
         match self.name() {
             "ld" | "ldu" => self.one(AccessKind::Load),
             "st" => self.one(AccessKind::Store),
@@ -54,7 +54,7 @@ impl Instruction {
         }
     }
 
-    fn one(&self, kind: AccessKind) -> Vec<Access> {
+    fn one(&self, kind: AccessKind) -> Vec<MemoryAccess> {
         let (space, is_of_cluster) = self.spaces().next().unwrap_or((Space::Generic, false));
         let Some(operand) = self.addresses().next() else { return Vec::new() };
         if space == Space::Param {
@@ -62,15 +62,15 @@ impl Instruction {
         }
         let bytes = if self.has("bulk") { self.constant(1) } else { self.element_bytes() };
         let is_asynchronous = self.has("async");
-        vec![Access { kind, space, is_of_cluster, bytes, is_asynchronous, is_collective: false, operand }]
+        vec![MemoryAccess { kind, space, is_of_cluster, bytes, is_asynchronous, is_collective: false, operand }]
     }
 
-    fn matrix(&self, kind: AccessKind, bytes: Option<u32>) -> Vec<Access> {
+    fn matrix(&self, kind: AccessKind, bytes: Option<u32>) -> Vec<MemoryAccess> {
         let one = self.one(kind).into_iter();
-        one.map(|access| Access { bytes, is_collective: true, ..access }).collect()
+        one.map(|access| MemoryAccess { bytes, is_collective: true, ..access }).collect()
     }
 
-    fn multimem(&self) -> Vec<Access> {
+    fn multimem(&self) -> Vec<MemoryAccess> {
         match self.modifiers().next() {
             Some("ld_reduce") => self.one(AccessKind::Load),
             Some("st") => self.one(AccessKind::Store),
@@ -81,7 +81,7 @@ impl Instruction {
     }
 
     /// `cp.async.ca.shared.global [to], [from], 16`, or in bulk with the bytes in a register.
-    fn copy(&self) -> Vec<Access> {
+    fn copy(&self) -> Vec<MemoryAccess> {
         if ["mbarrier", "prefetch", "commit_group", "wait_group", "wait_all"].iter().any(|word| self.has(word)) {
             return Vec::new();
         }
@@ -91,7 +91,7 @@ impl Instruction {
         let sides = self.spaces().zip(self.addresses()).zip(kinds);
         sides
             .filter(|((_, operand), _)| !self.is_tensor(*operand))
-            .map(|(((space, is_of_cluster), operand), kind)| Access {
+            .map(|(((space, is_of_cluster), operand), kind)| MemoryAccess {
                 kind,
                 space,
                 is_of_cluster,

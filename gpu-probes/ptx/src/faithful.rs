@@ -1,6 +1,6 @@
 //! Whether a kernel's woven copy, loaded beside the original, can do what the original does.
 
-use crate::names::Names;
+use crate::names::DeclaredNames;
 use crate::reach;
 use crate::tree::*;
 use crate::visit::{visit_operand, visit_text};
@@ -53,7 +53,7 @@ impl Module {
         }
         let reached = self.reached(std::iter::once(kernel));
         let functions = self.functions().map(|function| function.name.as_str()).chain(self.aliases()).collect();
-        let mut found = Found { module: self, functions, obstacles: Vec::new() };
+        let mut found = ObstacleSearch { module: self, functions, obstacles: Vec::new() };
         found.module();
         self.items.iter().for_each(|item| found.item(item, &reached));
         found.obstacles.sort();
@@ -78,14 +78,14 @@ impl Module {
     }
 }
 
-struct Found<'a> {
+struct ObstacleSearch<'a> {
     module: &'a Module,
     /// The names of all functions.
     functions: FxHashSet<&'a str>,
     obstacles: Vec<Obstacle>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> ObstacleSearch<'a> {
     fn module(&mut self) {
         if !self.module.has_wide_addresses() {
             self.obstacles.push(Obstacle::NarrowAddresses);
@@ -126,7 +126,7 @@ impl<'a> Found<'a> {
         let names = references.flat_map(|declaration| &declaration.names);
         let as_obstacle = |it: &Declarator| Obstacle::TextureReference { variable: it.name.clone() };
         self.obstacles.extend(names.map(as_obstacle));
-        self.statements(function, body, &mut Names::of_parameters(function));
+        self.statements(function, body, &mut DeclaredNames::of_parameters(function));
     }
 
     /// A function without a body is in another module, or the driver's, or the assembler's own if it isn't external.
@@ -139,7 +139,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn statements(&mut self, function: &Function, statements: &'a [Statement], names: &mut Names<'a>) {
+    fn statements(&mut self, function: &Function, statements: &'a [Statement], names: &mut DeclaredNames<'a>) {
         names.enter(statements);
         for statement in statements {
             match statement {
@@ -151,7 +151,7 @@ impl<'a> Found<'a> {
         names.leave();
     }
 
-    fn instruction(&mut self, function: &Function, instruction: &Instruction, names: &Names) {
+    fn instruction(&mut self, function: &Function, instruction: &Instruction, names: &DeclaredNames) {
         let target = call_target(instruction);
         if let Some(target) = target {
             self.call(function, target, names);
@@ -164,7 +164,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn call(&mut self, function: &Function, target: Target, names: &Names) {
+    fn call(&mut self, function: &Function, target: CallTarget, names: &DeclaredNames) {
         let name = target.name;
         if names.find(name).is_some() || !self.functions.contains(name) {
             self.obstacles.push(Obstacle::IndirectCall { function: function.name.clone() });
@@ -175,7 +175,7 @@ impl<'a> Found<'a> {
     }
 
     /// A name where no call has its target.
-    fn mention(&mut self, function: &Function, name: &str, names: &Names) {
+    fn mention(&mut self, function: &Function, name: &str, names: &DeclaredNames) {
         if self.functions.contains(name) && names.find(name).is_none() {
             let (function, target) = (function.name.clone(), name.to_owned());
             self.obstacles.push(Obstacle::FunctionAddress { function, target });
@@ -192,17 +192,17 @@ impl Instruction {
 
 /// What a call calls.
 #[derive(Clone, Copy)]
-pub(crate) struct Target<'a> {
+pub(crate) struct CallTarget<'a> {
     pub(crate) name: &'a str,
     /// Which operand it is.
     pub(crate) at: usize,
 }
 
 /// `call (result), target, (parameters), prototype;`: the first operand that is no list. `None` for other instructions.
-pub(crate) fn call_target(instruction: &Instruction) -> Option<Target<'_>> {
+pub(crate) fn call_target(instruction: &Instruction) -> Option<CallTarget<'_>> {
     let mut operands = instruction.operands.iter().enumerate().filter(|_| instruction.name() == "call");
     operands.find_map(|(at, operand)| match operand {
-        Operand::Name(name) => Some(Target { name, at }),
+        Operand::Name(name) => Some(CallTarget { name, at }),
         _ => None,
     })
 }

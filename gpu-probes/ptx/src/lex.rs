@@ -8,7 +8,7 @@ use crate::ParseError;
 
 /// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TokenKind {
     Word,
     /// With its quotes.
     Text,
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
 /// A piece of the text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token<'a> {
-    pub kind: Kind,
+    pub kind: TokenKind,
     pub text: &'a str,
     /// Its offset in the text, in bytes.
     pub at: usize,
@@ -28,12 +28,12 @@ pub(crate) struct Token<'a> {
 
 impl Token<'_> {
     pub(crate) fn is(&self, sign: u8) -> bool {
-        self.kind == Kind::Sign(sign)
+        self.kind == TokenKind::Sign(sign)
     }
 
     /// Whether it is a directive: a word that begins with a dot.
     pub(crate) fn is_directive(&self) -> bool {
-        self.kind == Kind::Word && self.text.starts_with('.')
+        self.kind == TokenKind::Word && self.text.starts_with('.')
     }
 }
 
@@ -50,7 +50,7 @@ impl<'a> Lexer<'a> {
     pub(crate) fn new(text: &'a str) -> Result<Self, ParseError> {
         // Images in memory end with NUL, and so do files written from them.
         let text = text.trim_end_matches('\0');
-        let mut lexer = Lexer { text, at: 0, next: Token { kind: Kind::End, text: "", at: 0 } };
+        let mut lexer = Lexer { text, at: 0, next: Token { kind: TokenKind::End, text: "", at: 0 } };
         lexer.advance()?;
         Ok(lexer)
     }
@@ -80,7 +80,7 @@ impl<'a> Lexer<'a> {
     }
 
     pub(crate) fn word(&mut self, what: &str) -> Result<Token<'a>, ParseError> {
-        if self.next.kind == Kind::Word { self.advance() } else { Err(self.unexpected(what)) }
+        if self.next.kind == TokenKind::Word { self.advance() } else { Err(self.unexpected(what)) }
     }
 
     /// The text from one offset to another.
@@ -98,7 +98,7 @@ impl<'a> Lexer<'a> {
     /// Says that the next token is not what should be there.
     pub(crate) fn unexpected(&self, expected: &str) -> ParseError {
         let found = match self.next.kind {
-            Kind::End => "the end of the text".to_owned(),
+            TokenKind::End => "the end of the text".to_owned(),
             _ => format!("`{}`", self.next.text.chars().take(MOST_SHOWN).collect::<String>()),
         };
         self.error(self.next.at, format!("expected {expected}, found {found}"))
@@ -117,12 +117,12 @@ impl<'a> Lexer<'a> {
         let at = self.at;
         let bytes = self.text.as_bytes();
         let kind = match bytes.get(at) {
-            None => Kind::End,
+            None => TokenKind::End,
             Some(b'"') => self.skip_string()?,
             Some(byte) if is_word(*byte) => self.skip_word(),
             Some(byte) if byte.is_ascii_graphic() => {
                 self.at += 1;
-                Kind::Sign(*byte)
+                TokenKind::Sign(*byte)
             }
             Some(_) => return Err(self.error(at, "a character that PTX doesn't have")),
         };
@@ -144,7 +144,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    fn skip_string(&mut self) -> Result<Kind, ParseError> {
+    fn skip_string(&mut self) -> Result<TokenKind, ParseError> {
         let bytes = self.text.as_bytes();
         let mut at = self.at + 1;
         loop {
@@ -156,10 +156,10 @@ impl<'a> Lexer<'a> {
             }
         }
         self.at = at + 1;
-        Ok(Kind::Text)
+        Ok(TokenKind::Text)
     }
 
-    fn skip_word(&mut self) -> Kind {
+    fn skip_word(&mut self) -> TokenKind {
         let bytes = self.text.as_bytes();
         let start = self.at;
         loop {
@@ -170,7 +170,7 @@ impl<'a> Lexer<'a> {
                 [b'+' | b'-', digit, ..] if digit.is_ascii_digit() && ends_in_exponent(&bytes[start..self.at]) => {
                     self.at += 1;
                 }
-                _ => return Kind::Word,
+                _ => return TokenKind::Word,
             }
         }
     }

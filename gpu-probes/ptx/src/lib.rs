@@ -29,7 +29,7 @@ mod tree;
 mod visit;
 mod weave;
 
-pub use access::{Access, AccessKind};
+pub use access::{AccessKind, MemoryAccess};
 pub use calls::Calls;
 pub use error::ParseError;
 pub use faithful::Obstacle;

@@ -6,29 +6,29 @@ use rustc_hash::FxHashMap;
 
 /// The names that are declared around a place in a function.
 #[derive(Default)]
-pub(crate) struct Names<'a> {
-    scopes: Vec<Scope<'a>>,
+pub(crate) struct DeclaredNames<'a> {
+    scopes: Vec<NameScope<'a>>,
 }
 
 #[derive(Default)]
-struct Scope<'a> {
+struct NameScope<'a> {
     names: FxHashMap<&'a str, &'a Declaration>,
     /// `%r<20>`, by what stands in front of the number.
     ranges: FxHashMap<&'a str, &'a Declaration>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> DeclaredNames<'a> {
     /// The names of a function's parameters.
     pub(crate) fn of_parameters(function: &'a Function) -> Self {
         let lists = function.returns.iter().chain(&function.parameters).flatten();
-        let mut scope = Scope::default();
+        let mut scope = NameScope::default();
         lists.for_each(|declaration| scope.add(declaration));
-        Names { scopes: vec![scope] }
+        DeclaredNames { scopes: vec![scope] }
     }
 
     /// Enters a scope with these statements.
     pub(crate) fn enter(&mut self, statements: &'a [Statement]) {
-        let mut scope = Scope::default();
+        let mut scope = NameScope::default();
         for statement in statements {
             if let Statement::Declaration(declaration) = statement {
                 scope.add(declaration);
@@ -53,7 +53,7 @@ impl<'a> Names<'a> {
     }
 }
 
-impl<'a> Scope<'a> {
+impl<'a> NameScope<'a> {
     fn find(&self, name: &str) -> Option<&'a Declaration> {
         self.names.get(name).or_else(|| self.find_range(name)).copied()
     }
@@ -81,7 +81,7 @@ mod tests {
     fn inner_names_hide_outer_ones() {
         let outer = parse_statements(".reg .b64 %r<20>; .reg .b32 %r1<5>, a; .reg .v4 .f32 v;").unwrap();
         let inner = parse_statements(".reg .b16 a, %r3; .shared .b32 s;").unwrap();
-        let mut names = Names::default();
+        let mut names = DeclaredNames::default();
         names.enter(&outer);
         names.enter(&inner);
         let found = ["%r7", "%r13", "%r3", "a", "v.x", "s", "b", "%r", ""].map(|name| names.register_bits(name));

@@ -13,7 +13,7 @@ mod operand;
 mod text;
 
 use crate::ParseError;
-use crate::lex::{Kind, Lexer};
+use crate::lex::{Lexer, TokenKind};
 use crate::tree::*;
 
 /// Scopes in scopes that a text may have, so that no text exhausts the stack.
@@ -27,7 +27,7 @@ impl Module {
     pub fn parse(text: &str) -> Result<Module, ParseError> {
         let mut lexer = Lexer::new(text)?;
         let mut items = Vec::new();
-        while lexer.peek().kind != Kind::End {
+        while lexer.peek().kind != TokenKind::End {
             items.push(item(&mut lexer)?);
         }
         Ok(Module { items })
@@ -41,7 +41,7 @@ impl Module {
 pub fn parse_statements(text: &str) -> Result<Vec<Statement>, ParseError> {
     let mut lexer = Lexer::new(text)?;
     let statements = body::statements(&mut lexer, MOST_SCOPES)?;
-    if lexer.peek().kind == Kind::End { Ok(statements) } else { Err(lexer.unexpected("a statement")) }
+    if lexer.peek().kind == TokenKind::End { Ok(statements) } else { Err(lexer.unexpected("a statement")) }
 }
 
 fn item(lexer: &mut Lexer) -> Result<Item, ParseError> {
@@ -90,7 +90,7 @@ fn closed_directive(lexer: &mut Lexer) -> Result<Directive, ParseError> {
 fn file(lexer: &mut Lexer) -> Result<Directive, ParseError> {
     let name = declaration::directive(lexer)?;
     let mut arguments = lexer.word("the number of a file")?.text.to_owned();
-    if lexer.peek().kind != Kind::Text {
+    if lexer.peek().kind != TokenKind::Text {
         return Err(lexer.unexpected("the name of a file"));
     }
     arguments.push(' ');
@@ -111,9 +111,9 @@ fn section(lexer: &mut Lexer) -> Result<Section, ParseError> {
     loop {
         let token = lexer.advance()?;
         match token.kind {
-            Kind::Sign(b'{') => depth += 1,
-            Kind::Sign(b'}') => depth -= 1,
-            Kind::End => return Err(lexer.error(open, "a section without an end")),
+            TokenKind::Sign(b'{') => depth += 1,
+            TokenKind::Sign(b'}') => depth -= 1,
+            TokenKind::End => return Err(lexer.error(open, "a section without an end")),
             _ => {}
         }
         if depth == 0 {

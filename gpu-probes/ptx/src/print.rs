@@ -132,7 +132,7 @@ impl Display for Location {
     }
 }
 
-impl Display for Table {
+impl Display for LabelledDirective {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} {};", self.label, self.directive, self.arguments)
     }

@@ -11,7 +11,7 @@
 //! ```
 
 use crate::instruction::Space;
-use crate::names::Names;
+use crate::names::DeclaredNames;
 use crate::tree::*;
 use crate::visit::visit_text;
 use rustc_hash::FxHashMap;
@@ -112,7 +112,7 @@ impl Module {
         let mut bodies = Vec::new();
         for function in self.functions() {
             let redirecting = Redirecting { indices: &indices, has_constants, function: &function.name };
-            let mut names = Names::of_parameters(function);
+            let mut names = DeclaredNames::of_parameters(function);
             let body = function.body.as_deref().map(|body| redirecting.scope(body, &mut names)).transpose()?;
             bodies.push(body);
         }
@@ -205,7 +205,11 @@ struct Redirecting<'a> {
 }
 
 impl Redirecting<'_> {
-    fn scope<'n>(&self, statements: &'n [Statement], names: &mut Names<'n>) -> Result<Vec<Statement>, RedirectError> {
+    fn scope<'n>(
+        &self,
+        statements: &'n [Statement],
+        names: &mut DeclaredNames<'n>,
+    ) -> Result<Vec<Statement>, RedirectError> {
         names.enter(statements);
         let redirected: Result<Vec<_>, _> =
             statements.iter().map(|statement| self.statement(statement, names)).collect();
@@ -213,7 +217,11 @@ impl Redirecting<'_> {
         redirected
     }
 
-    fn statement<'n>(&self, statement: &'n Statement, names: &mut Names<'n>) -> Result<Statement, RedirectError> {
+    fn statement<'n>(
+        &self,
+        statement: &'n Statement,
+        names: &mut DeclaredNames<'n>,
+    ) -> Result<Statement, RedirectError> {
         match statement {
             Statement::Scope(inner) => Ok(Statement::Scope(self.scope(inner, names)?)),
             Statement::Instruction(instruction) => self.instruction(instruction, names),
@@ -221,7 +229,7 @@ impl Redirecting<'_> {
         }
     }
 
-    fn instruction(&self, instruction: &Instruction, names: &Names) -> Result<Statement, RedirectError> {
+    fn instruction(&self, instruction: &Instruction, names: &DeclaredNames) -> Result<Statement, RedirectError> {
         let mut redirected = instruction.clone();
         if self.has_constants {
             self.leave_constant_space(&mut redirected, names);
@@ -240,7 +248,7 @@ impl Redirecting<'_> {
     }
 
     /// Makes an access to constants one to global memory, as the addresses are global (generic) ones then.
-    fn leave_constant_space(&self, instruction: &mut Instruction, names: &Names) {
+    fn leave_constant_space(&self, instruction: &mut Instruction, names: &DeclaredNames) {
         if !instruction.has("const") || self.names_a_variable_that_stays(instruction, names) {
             return;
         }
@@ -255,7 +263,7 @@ impl Redirecting<'_> {
     }
 
     /// Whether an address is that of a constant that isn't redirected.
-    fn names_a_variable_that_stays(&self, instruction: &Instruction, names: &Names) -> bool {
+    fn names_a_variable_that_stays(&self, instruction: &Instruction, names: &DeclaredNames) -> bool {
         instruction.operands.iter().any(|operand| {
             let Operand::Address(parts) = operand else { return false };
             match parts.first() {
@@ -268,7 +276,7 @@ impl Redirecting<'_> {
     }
 
     /// Where the address is that `mov` or `cvta` copies to a register.
-    fn whole_address(&self, instruction: &Instruction, names: &Names) -> Option<usize> {
+    fn whole_address(&self, instruction: &Instruction, names: &DeclaredNames) -> Option<usize> {
         let is_copy = matches!(instruction.opcode.as_str(), "mov.u64" | "mov.b64" | "mov.s64" | "cvta.global.u64");
         match instruction.operands.as_slice() {
             [Operand::Name(_), Operand::Name(name)] if is_copy => self.index(name, names),
@@ -276,7 +284,7 @@ impl Redirecting<'_> {
         }
     }
 
-    fn index(&self, name: &str, names: &Names) -> Option<usize> {
+    fn index(&self, name: &str, names: &DeclaredNames) -> Option<usize> {
         let index = self.indices.get(name)?;
         names.find(name).is_none().then_some(*index)
     }
@@ -285,7 +293,7 @@ impl Redirecting<'_> {
 /// An instruction whose operands are being replaced.
 struct Used<'a> {
     redirecting: &'a Redirecting<'a>,
-    names: &'a Names<'a>,
+    names: &'a DeclaredNames<'a>,
     instruction: &'a Instruction,
     /// The variables whose addresses it needs; their registers are numbered so.
     indices: Vec<usize>,

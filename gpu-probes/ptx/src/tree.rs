@@ -88,7 +88,7 @@ pub enum Statement {
     /// `.pragma "nounroll";`.
     Directive(Directive),
     /// A label with targets or a prototype.
-    Table(Table),
+    Table(LabelledDirective),
     /// A `;` alone.
     Empty,
 }
@@ -106,7 +106,7 @@ pub struct Location {
 
 /// `L: .branchtargets …;`, `.calltargets` or `.callprototype` (PTX ISA, §11.2 "Control Flow Directives").
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct LabelledDirective {
     pub label: String,
     /// With its dot.
     pub directive: String,

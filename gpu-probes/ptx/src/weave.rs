@@ -15,7 +15,7 @@ mod build;
 mod flow;
 
 use crate::ParseError;
-use crate::access::Access;
+use crate::access::MemoryAccess;
 use crate::parse::parse_statements;
 use crate::tree::*;
 use rustc_hash::FxHashSet;
@@ -34,9 +34,9 @@ pub enum Point {
     /// the kernel's parameters.
     Exit,
     /// Before an access to memory, if its guard holds; [`ADDRESS`] is its address.
-    BeforeAccess(Access),
+    BeforeAccess(MemoryAccess),
     /// The same, behind it.
-    AfterAccess(Access),
+    AfterAccess(MemoryAccess),
     /// Before a barrier, if its guard holds.
     BeforeBarrier,
     AfterBarrier,

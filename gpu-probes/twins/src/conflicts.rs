@@ -4,13 +4,13 @@
 //! Guide, "Shared Memory" of compute capability 5.x). Threads that access 8 or 16 bytes go by halves or quarters of a warp, since
 //! together they ask for all banks then: these *groups* take at least one pass each.
 
-use xputrace_ptx::{ADDRESS, Access, AccessKind, Space};
+use xputrace_ptx::{ADDRESS, AccessKind, MemoryAccess, Space};
 
 /// Most bytes that a thread accesses by one instruction.
 const MOST_BYTES: u32 = 16;
 
 /// Whether an access, as the code has it, may have conflicts that can be told.
-fn may_have(access: &Access) -> bool {
+fn may_have(access: &MemoryAccess) -> bool {
     let is_known = access.bytes.is_some_and(|it| it.is_power_of_two() && it <= MOST_BYTES);
     // Threads that change the same word go one after another, whatever its bank.
     let is_plain = matches!(access.kind, AccessKind::Load | AccessKind::Store);
@@ -21,7 +21,7 @@ fn may_have(access: &Access) -> bool {
 }
 
 /// Returns PTX that sets `{d}` to 1 where an access has a number of conflicts, else to 0; `None` if it never has.
-pub(crate) fn are_known(access: &Access) -> Option<String> {
+pub(crate) fn are_known(access: &MemoryAccess) -> Option<String> {
     may_have(access).then(|| match access.space {
         Space::Generic => format!(
             "{{ .reg .b32 %there; .reg .pred %is_shared; activemask.b32 %there; isspacep.shared %is_shared, {ADDRESS}; \
@@ -32,7 +32,7 @@ pub(crate) fn are_known(access: &Access) -> Option<String> {
 }
 
 /// Returns PTX that sets `{d}` to the conflicts of an access; `None` where they are not known.
-pub(crate) fn of_access(access: &Access) -> Option<String> {
+pub(crate) fn of_access(access: &MemoryAccess) -> Option<String> {
     let bytes = access.bytes.filter(|_| may_have(access))?;
     let is_counted = if access.space == Space::Generic {
         format!("isspacep.shared %is_it, {ADDRESS}; vote.sync.ballot.b32 %counted, %is_it, %there;")

@@ -5,7 +5,7 @@ use crate::handler::{Origin, Texts};
 use crate::words::{ACTIVE, LEADER, clock, name_at, process_id, sectors};
 use xputrace_device::Word;
 use xputrace_events::device::{self, SOURCES, Source};
-use xputrace_ptx::{ADDRESS, Access, AccessKind, Declaration, Function, Point, Site, type_bits};
+use xputrace_ptx::{ADDRESS, AccessKind, Declaration, Function, MemoryAccess, Point, Site, type_bits};
 
 /// A parameter of a kernel that fits into a word.
 pub(crate) struct Parameter {
@@ -111,7 +111,7 @@ impl Spot<'_> {
     }
 }
 
-fn kind(access: &Access) -> device::Access {
+fn kind(access: &MemoryAccess) -> device::Access {
     match access.kind {
         AccessKind::Load => device::Access::Load,
         AccessKind::Store => device::Access::Store,

@@ -2,7 +2,7 @@
 
 use xputrace_device::layout::{TABLE, header};
 use xputrace_events::device;
-use xputrace_ptx::{ADDRESS, Access, Space};
+use xputrace_ptx::{ADDRESS, MemoryAccess, Space};
 use xputrace_wire::device::NAMES_VARIABLE;
 
 // What this crate's parts say of each other's symbols.
@@ -30,7 +30,7 @@ pub(crate) const ACTIVE: &str =
 
 /// Returns PTX that sets `{d}` to the number of sectors that the threads of a warp that are there access: of the threads of a
 /// sector one is counted. Aligned as they must be, the bytes of a thread lie in one sector (PTX ISA, "Addresses as Operands").
-pub(crate) fn sectors(access: &Access) -> Option<String> {
+pub(crate) fn sectors(access: &MemoryAccess) -> Option<String> {
     let is_counted = match access.space {
         Space::Global => "",
         // An address of another space is none of global memory's.

@@ -2,7 +2,7 @@
 
 use super::{closed_directive, declaration, file, operand, text};
 use crate::ParseError;
-use crate::lex::{Kind, Lexer};
+use crate::lex::{Lexer, TokenKind};
 use crate::tree::*;
 
 /// Directives that a label stands in front of.
@@ -14,15 +14,15 @@ pub(super) fn statements(lexer: &mut Lexer, most_scopes: usize) -> Result<Vec<St
     loop {
         let token = lexer.peek();
         match token.kind {
-            Kind::End | Kind::Sign(b'}') => return Ok(statements),
-            Kind::Sign(b'{') => statements.push(scope(lexer, most_scopes)?),
-            Kind::Sign(b';') => {
+            TokenKind::End | TokenKind::Sign(b'}') => return Ok(statements),
+            TokenKind::Sign(b'{') => statements.push(scope(lexer, most_scopes)?),
+            TokenKind::Sign(b';') => {
                 lexer.advance()?;
                 statements.push(Statement::Empty);
             }
-            Kind::Sign(b'@') => statements.push(Statement::Instruction(guarded(lexer)?)),
-            Kind::Word if token.is_directive() => statements.push(directive(lexer)?),
-            Kind::Word => statements.push(labelled(lexer)?),
+            TokenKind::Sign(b'@') => statements.push(Statement::Instruction(guarded(lexer)?)),
+            TokenKind::Word if token.is_directive() => statements.push(directive(lexer)?),
+            TokenKind::Word => statements.push(labelled(lexer)?),
             _ => return Err(lexer.unexpected("a statement")),
         }
     }
@@ -117,9 +117,9 @@ fn labelled(lexer: &mut Lexer) -> Result<Statement, ParseError> {
     Ok(Statement::Label(word.text.to_owned()))
 }
 
-fn table(lexer: &mut Lexer, label: &str) -> Result<Table, ParseError> {
+fn table(lexer: &mut Lexer, label: &str) -> Result<LabelledDirective, ParseError> {
     let Directive { name, arguments, .. } = closed_directive(lexer)?;
-    Ok(Table { label: label.to_owned(), directive: name, arguments })
+    Ok(LabelledDirective { label: label.to_owned(), directive: name, arguments })
 }
 
 fn guarded(lexer: &mut Lexer) -> Result<Instruction, ParseError> {

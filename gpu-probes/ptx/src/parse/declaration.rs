@@ -2,7 +2,7 @@
 
 use super::text;
 use crate::ParseError;
-use crate::lex::{Kind, Lexer};
+use crate::lex::{Lexer, TokenKind};
 use crate::tree::{Declaration, Declarator};
 
 /// The state spaces that a declaration may have (PTX ISA, §5.1 "State Spaces"); `.tex` is deprecated.
@@ -109,7 +109,7 @@ pub(super) fn parameters(lexer: &mut Lexer) -> Result<Vec<Declaration>, ParseErr
 
 fn parameter(lexer: &mut Lexer) -> Result<Declaration, ParseError> {
     let words = words(lexer)?;
-    if lexer.peek().kind != Kind::Word || words.is_empty() {
+    if lexer.peek().kind != TokenKind::Word || words.is_empty() {
         return Err(lexer.unexpected("a parameter"));
     }
     Ok(Declaration { words, names: vec![name(lexer)?] })

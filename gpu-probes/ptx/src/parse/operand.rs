@@ -2,7 +2,7 @@
 
 use super::text::Joined;
 use crate::ParseError;
-use crate::lex::{Kind, Lexer, Token};
+use crate::lex::{Lexer, Token, TokenKind};
 use crate::tree::Operand;
 
 /// Brackets in brackets that an operand may have; PTX has two.
@@ -26,8 +26,8 @@ pub(super) fn operands(lexer: &mut Lexer, opcode: &str) -> Result<Vec<Operand>, 
 
 fn operand(lexer: &mut Lexer, most_brackets: usize) -> Result<Operand, ParseError> {
     match lexer.peek().kind {
-        Kind::Sign(b'[') => bracketed(lexer, b']', most_brackets),
-        Kind::Sign(b'{') => bracketed(lexer, b'}', most_brackets),
+        TokenKind::Sign(b'[') => bracketed(lexer, b']', most_brackets),
+        TokenKind::Sign(b'{') => bracketed(lexer, b'}', most_brackets),
         _ => expression(lexer),
     }
 }
@@ -67,7 +67,7 @@ fn expression(lexer: &mut Lexer) -> Result<Operand, ParseError> {
         return rest(lexer, &[first]);
     }
     match first.kind {
-        Kind::Word | Kind::Sign(b'-' | b'+' | b'~' | b'(') => rest(lexer, &[]),
+        TokenKind::Word | TokenKind::Sign(b'-' | b'+' | b'~' | b'(') => rest(lexer, &[]),
         _ => Err(lexer.unexpected("an operand")),
     }
 }
@@ -77,21 +77,21 @@ fn not(lexer: &mut Lexer) -> Result<Operand, ParseError> {
     if ends(&lexer.peek()) {
         return Ok(Operand::Not(name.text.to_owned()));
     }
-    rest(lexer, &[Token { kind: Kind::Sign(b'!'), text: "!", at: name.at }, name])
+    rest(lexer, &[Token { kind: TokenKind::Sign(b'!'), text: "!", at: name.at }, name])
 }
 
 fn after_name(lexer: &mut Lexer, name: Token) -> Result<Operand, ParseError> {
     let sign = lexer.peek();
     match sign.kind {
         _ if ends(&sign) => Ok(Operand::Name(name.text.to_owned())),
-        Kind::Sign(b'+' | b'-') => match rest(lexer, &[])? {
+        TokenKind::Sign(b'+' | b'-') => match rest(lexer, &[])? {
             Operand::Expression(offset) if offset.bytes().all(|byte| !byte.is_ascii_alphanumeric()) => {
                 Err(lexer.unexpected("a constant behind a sign"))
             }
             Operand::Expression(offset) => Ok(Operand::Sum { name: name.text.to_owned(), offset }),
             other => Ok(other),
         },
-        Kind::Sign(b'|') => {
+        TokenKind::Sign(b'|') => {
             lexer.advance()?;
             let second = lexer.peek();
             if !is_name(&second) {
@@ -116,9 +116,11 @@ fn rest(lexer: &mut Lexer, taken: &[Token]) -> Result<Operand, ParseError> {
         let token = lexer.peek();
         match token.kind {
             _ if depth == 0 && ends(&token) => break,
-            Kind::End | Kind::Sign(b';' | b'{' | b'}' | b'@') => return Err(lexer.unexpected("the rest of an operand")),
-            Kind::Sign(b'(' | b'[') => depth += 1,
-            Kind::Sign(b')' | b']') => depth -= 1,
+            TokenKind::End | TokenKind::Sign(b';' | b'{' | b'}' | b'@') => {
+                return Err(lexer.unexpected("the rest of an operand"));
+            }
+            TokenKind::Sign(b'(' | b'[') => depth += 1,
+            TokenKind::Sign(b')' | b']') => depth -= 1,
             _ => {}
         }
         text.push(&lexer.advance()?);
@@ -127,9 +129,9 @@ fn rest(lexer: &mut Lexer, taken: &[Token]) -> Result<Operand, ParseError> {
 }
 
 fn ends(token: &Token) -> bool {
-    matches!(token.kind, Kind::End | Kind::Sign(b',' | b';' | b']' | b'}' | b')'))
+    matches!(token.kind, TokenKind::End | TokenKind::Sign(b',' | b';' | b']' | b'}' | b')'))
 }
 
 fn is_name(token: &Token) -> bool {
-    token.kind == Kind::Word && !token.text.starts_with(|c: char| c.is_ascii_digit())
+    token.kind == TokenKind::Word && !token.text.starts_with(|c: char| c.is_ascii_digit())
 }

@@ -1,7 +1,7 @@
 //! What the tree keeps as text: tokens, joined so that they are the same tokens when read again.
 
 use crate::ParseError;
-use crate::lex::{Kind, Lexer, Token};
+use crate::lex::{Lexer, Token, TokenKind};
 
 /// Takes tokens up to one that `ends` at the outermost level of brackets.
 pub(super) fn until<'a>(lexer: &mut Lexer<'a>, ends: impl Fn(&Token<'a>) -> bool) -> Result<String, ParseError> {
@@ -9,14 +9,16 @@ pub(super) fn until<'a>(lexer: &mut Lexer<'a>, ends: impl Fn(&Token<'a>) -> bool
     let mut depth = 0usize;
     loop {
         let token = lexer.peek();
-        if token.kind == Kind::End || depth == 0 && ends(&token) {
+        if token.kind == TokenKind::End || depth == 0 && ends(&token) {
             return Ok(text.text);
         }
         match token.kind {
-            Kind::Sign(b'(' | b'[' | b'{') => depth += 1,
-            Kind::Sign(b')' | b']' | b'}') if depth == 0 => return Err(lexer.unexpected("no closing bracket here")),
-            Kind::Sign(b')' | b']' | b'}') => depth -= 1,
-            Kind::Sign(b';') => return Err(lexer.unexpected("a closing bracket")),
+            TokenKind::Sign(b'(' | b'[' | b'{') => depth += 1,
+            TokenKind::Sign(b')' | b']' | b'}') if depth == 0 => {
+                return Err(lexer.unexpected("no closing bracket here"));
+            }
+            TokenKind::Sign(b')' | b']' | b'}') => depth -= 1,
+            TokenKind::Sign(b';') => return Err(lexer.unexpected("a closing bracket")),
             _ => {}
         }
         text.push(&lexer.advance()?);
@@ -27,7 +29,7 @@ pub(super) fn until<'a>(lexer: &mut Lexer<'a>, ends: impl Fn(&Token<'a>) -> bool
 #[derive(Default)]
 pub(super) struct Joined {
     pub(super) text: String,
-    last: Option<Kind>,
+    last: Option<TokenKind>,
 }
 
 impl Joined {
@@ -40,14 +42,14 @@ impl Joined {
     }
 
     /// Whether the tokens would be read as others without a space between them; also true after a comma.
-    fn would_merge(&self, last: Kind, next: Kind) -> bool {
-        let is_text = |kind| matches!(kind, Kind::Word | Kind::Text);
+    fn would_merge(&self, last: TokenKind, next: TokenKind) -> bool {
+        let is_text = |kind| matches!(kind, TokenKind::Word | TokenKind::Text);
         match (last, next) {
-            (Kind::Sign(b','), _) => true,
+            (TokenKind::Sign(b','), _) => true,
             // Comments, and the two colons of a modifier.
-            (Kind::Sign(b'/'), _) | (Kind::Sign(b':'), Kind::Sign(b':')) => true,
+            (TokenKind::Sign(b'/'), _) | (TokenKind::Sign(b':'), TokenKind::Sign(b':')) => true,
             // The exponent of a number.
-            (Kind::Word, Kind::Sign(b'+' | b'-')) => self.text.ends_with(['e', 'E']),
+            (TokenKind::Word, TokenKind::Sign(b'+' | b'-')) => self.text.ends_with(['e', 'E']),
             _ => is_text(last) && is_text(next),
         }
     }

@@ -1,9 +1,9 @@
 //! Walks a body and finds its points.
 
-use super::flow::{self, Call};
+use super::flow::{self, CallSite};
 use super::{Line, Point, Site, WeaveError, Weaving, build};
-use crate::access::Access;
-use crate::names::Names;
+use crate::access::MemoryAccess;
+use crate::names::DeclaredNames;
 use crate::tree::*;
 use rustc_hash::FxHashSet;
 use std::iter::Peekable;
@@ -16,9 +16,9 @@ pub(super) fn weave(
     statements: &[Statement],
 ) -> Result<Vec<Statement>, WeaveError> {
     let targets = flow::branch_targets(statements);
-    let names = Names::of_parameters(function);
+    let names = DeclaredNames::of_parameters(function);
     let name = function.name.as_str();
-    let block = Block { is_due: true, is_open: false };
+    let block = BasicBlock { is_due: true, is_open: false };
     let mut body = Body { weaving, name, is_kernel, targets, names, labels: 0, block, line: None, line_is_due: false };
     body.whole(statements)
 }
@@ -28,10 +28,10 @@ struct Body<'a, 'w, 'i, 'k> {
     name: &'a str,
     is_kernel: bool,
     targets: FxHashSet<&'a str>,
-    names: Names<'a>,
+    names: DeclaredNames<'a>,
     /// Labels made so far.
     labels: usize,
-    block: Block,
+    block: BasicBlock,
     /// The line of the instructions that follow.
     line: Option<Line>,
     /// No instruction of the line has come yet.
@@ -39,7 +39,7 @@ struct Body<'a, 'w, 'i, 'k> {
 }
 
 /// The basic block at a place of the text.
-struct Block {
+struct BasicBlock {
     /// It begins with the next instruction.
     is_due: bool,
     /// An instruction of it has come.
@@ -120,10 +120,10 @@ impl<'a> Body<'a, '_, '_, '_> {
     fn before_calls(
         &mut self,
         at: usize,
-        calls: &mut Peekable<impl Iterator<Item = Call<'a>>>,
+        calls: &mut Peekable<impl Iterator<Item = CallSite<'a>>>,
         woven: &mut Woven,
     ) -> Result<(), WeaveError> {
-        while let Some(Call { instruction, .. }) = calls.next_if(|it| it.begins_at == at) {
+        while let Some(CallSite { instruction, .. }) = calls.next_if(|it| it.begins_at == at) {
             self.begin(woven)?;
             if let Some(before) = self.at(Point::BeforeCall, Some(instruction))? {
                 self.push_guarded(instruction.guard.as_ref(), vec![before], woven);
@@ -212,7 +212,12 @@ impl<'a> Body<'a, '_, '_, '_> {
     }
 
     /// Puts what belongs to an access around `inner`.
-    fn access(&mut self, instruction: &Instruction, access: Access, inner: &mut Woven) -> Result<bool, WeaveError> {
+    fn access(
+        &mut self,
+        instruction: &Instruction,
+        access: MemoryAccess,
+        inner: &mut Woven,
+    ) -> Result<bool, WeaveError> {
         let Some(mut scope) = build::address(&instruction.operands[access.operand], &self.names) else {
             return Ok(false);
         };

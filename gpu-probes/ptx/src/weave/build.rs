@@ -1,7 +1,7 @@
 //! The statements around what a caller puts in.
 
 use super::ADDRESS;
-use crate::names::Names;
+use crate::names::DeclaredNames;
 use crate::tree::*;
 
 /// Where a 32-bit address is computed.
@@ -20,7 +20,7 @@ pub(super) fn guarded(guard: &Guard, label: &str, statements: Vec<Statement>) ->
 }
 
 /// Statements that declare [`ADDRESS`] and compute it. `None` where the operand's form is not known.
-pub(super) fn address(operand: &Operand, names: &Names) -> Option<Vec<Statement>> {
+pub(super) fn address(operand: &Operand, names: &DeclaredNames) -> Option<Vec<Statement>> {
     let Operand::Address(parts) = operand else { return None };
     let source = parts.first()?;
     let mut statements = vec![register(".b64", ADDRESS)];

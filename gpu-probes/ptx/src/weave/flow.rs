@@ -63,14 +63,14 @@ fn has_code(statements: &[Statement]) -> bool {
     })
 }
 
-/// Whether a scope passes parameters to a call. Nothing may be put in behind where the call begins ([`Call::begins_at`]).
+/// Whether a scope passes parameters to a call. Nothing may be put in behind where the call begins ([`CallSite::begins_at`]).
 pub(super) fn is_call_sequence(statements: &[Statement]) -> bool {
     let has_parameter = |it: &Statement| matches!(it, Statement::Declaration(it) if it.has(".param"));
     statements.iter().any(has_parameter) && calls(statements).next().is_some()
 }
 
 /// A call, and where it begins.
-pub(super) struct Call<'a> {
+pub(super) struct CallSite<'a> {
     pub(super) instruction: &'a Instruction,
     /// Which statement passes its first parameter, or the call itself if none does: `st.param`, `call` and `ld.param` must stay in
     /// one basic block (PTX ISA, §9.7.9.8 "ld", §9.7.9.11 "st": `.param::func`).
@@ -78,14 +78,14 @@ pub(super) struct Call<'a> {
 }
 
 /// Returns the calls of a list of statements, without the scopes in it, in their order.
-pub(super) fn calls(statements: &[Statement]) -> impl Iterator<Item = Call<'_>> {
+pub(super) fn calls(statements: &[Statement]) -> impl Iterator<Item = CallSite<'_>> {
     let begins_at = |call: usize, is_guarded: bool| {
         let passing = statements[..call].iter().enumerate().rev().take_while(|it| may_pass(it.1, is_guarded));
         passing.filter(|it| passes(it.1)).last().map_or(call, |it| it.0)
     };
     statements.iter().enumerate().filter_map(move |(at, statement)| match statement {
         Statement::Instruction(instruction) if instruction.name() == "call" => {
-            Some(Call { instruction, begins_at: begins_at(at, instruction.guard.is_some()) })
+            Some(CallSite { instruction, begins_at: begins_at(at, instruction.guard.is_some()) })
         }
         _ => None,
     })
