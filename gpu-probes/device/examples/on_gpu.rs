@@ -24,7 +24,7 @@ use xputrace_bytecode::insn::Size;
 use xputrace_bytecode::{Assembler, BpfMapId};
 use xputrace_device::arena::{Arena, MapBytes, Needs, RingBytes, RingReader};
 use xputrace_device::layout::{VARIABLE, descriptor};
-use xputrace_device::{Block, DeviceMap, Kind, Options, Request, Word, translate};
+use xputrace_device::{DeviceMap, Kind, Options, PtxBlock, Request, Word, translate};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -270,7 +270,7 @@ fn batch(gpu: &Gpu, cases: &[Case]) -> Result<()> {
 struct Crowd {
     maps: Vec<DeviceMap>,
     arena: Arena,
-    block: Block,
+    block: PtxBlock,
     module: Module,
     buffer: Buffer,
 }

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 use xputrace_bytecode::insn::Cond;
 use xputrace_bytecode::{BpfMapId, helper};
 
-use crate::flat::{Alu, AtomicOp, Flat, Node, Op, Operand};
+use crate::flat::{Alu, AtomicOp, Flat, FlatNode, Op, Operand};
 use crate::sums::KeyWord;
-use crate::value::{Null, Place, Scalar, Value};
+use crate::value::{Null, Offset, Scalar, Value};
 use crate::{DeviceMap, Kind, Request, Word, written};
 
 /// What is known before each node; `None` for nodes that are never reached.
@@ -22,12 +22,12 @@ pub(crate) struct Types {
 pub(crate) struct State {
     /// R0 to R5.
     shared: [Value; 6],
-    frames: Vec<Frame>,
+    frames: Vec<FrameState>,
 }
 
 /// A function's own registers and stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Frame {
+struct FrameState {
     /// R6 to R9.
     saved: [Value; 4],
     /// Words of the stack that hold more than an unknown number, by offset from the frame pointer in words.
@@ -94,7 +94,7 @@ impl Analysis<'_> {
         }
     }
 
-    fn after(&self, at: usize, node: &Node, mut state: State) -> State {
+    fn after(&self, at: usize, node: &FlatNode, mut state: State) -> State {
         let frame = node.frame;
         match node.op {
             Op::Alu { op, wide, dst, rhs } => {
@@ -104,7 +104,7 @@ impl Analysis<'_> {
             Op::Const { dst, value } => state.set(frame, dst, Value::known(value)),
             Op::LoadMap { dst, map } => state.set(frame, dst, Value::Map(map)),
             Op::LoadMapValue { dst, map, offset } => {
-                state.set(frame, dst, Value::Element { map, at: Place::Fixed(offset), null: Null::Never });
+                state.set(frame, dst, Value::Element { map, at: Offset::Fixed(offset), null: Null::Never });
             }
             Op::Load { size, dst, base, off, .. } => {
                 let value = match state.reg(frame, base) {
@@ -129,9 +129,9 @@ impl Analysis<'_> {
                 state.set(frame, dst, Value::UNKNOWN);
             }
             Op::Call(helper) => self.call(at, helper, &mut state),
-            Op::Enter => state.frames[usize::from(frame) + 1] = Frame::fresh(),
+            Op::Enter => state.frames[usize::from(frame) + 1] = FrameState::fresh(),
             Op::Leave => {
-                state.frames[usize::from(frame)] = Frame::fresh();
+                state.frames[usize::from(frame)] = FrameState::fresh();
                 state.shared[1..].fill(Value::Unset);
             }
             Op::Jump | Op::Branch { .. } | Op::Exit => {}
@@ -164,12 +164,12 @@ impl Analysis<'_> {
         match (id, state.shared[1]) {
             (helper::MAP_LOOKUP_ELEM, Value::Map(map)) if self.has_elements(map) => {
                 match self.request.options.sums.find(map, || state.key(self.request.maps[map.index()])) {
-                    Some(sum) => Value::Sum { sum, at: Place::START },
-                    None => Value::Element { map, at: Place::START, null },
+                    Some(sum) => Value::Sum { sum, at: Offset::START },
+                    None => Value::Element { map, at: Offset::START, null },
                 }
             }
             (helper::RINGBUF_RESERVE, _) => match state.shared[2].scalar().known.map(u32::try_from) {
-                Some(Ok(n_bytes)) => Value::Record { n_bytes, at: Place::START, null },
+                Some(Ok(n_bytes)) => Value::Record { n_bytes, at: Offset::START, null },
                 _ => Value::Mixed,
             },
             _ => Value::UNKNOWN,
@@ -181,16 +181,16 @@ impl Analysis<'_> {
     }
 }
 
-impl Frame {
-    fn fresh() -> Frame {
-        Frame { saved: [Value::Unset; 4], slots: BTreeMap::new() }
+impl FrameState {
+    fn fresh() -> FrameState {
+        FrameState { saved: [Value::Unset; 4], slots: BTreeMap::new() }
     }
 
-    fn join(&self, other: &Frame) -> Frame {
+    fn join(&self, other: &FrameState) -> FrameState {
         let mut saved = self.saved;
         saved.iter_mut().zip(other.saved).for_each(|(it, other)| *it = it.join(other));
         let both = self.slots.iter().filter_map(|(at, value)| Some((*at, value.join(*other.slots.get(at)?))));
-        Frame { saved, slots: both.filter(|(_, value)| is_worth_keeping(*value)).collect() }
+        FrameState { saved, slots: both.filter(|(_, value)| is_worth_keeping(*value)).collect() }
     }
 }
 
@@ -203,14 +203,14 @@ impl State {
     fn first(n_frames: u8) -> State {
         let mut shared = [Value::Unset; 6];
         shared[1] = Value::Context(0);
-        State { shared, frames: vec![Frame::fresh(); n_frames.into()] }
+        State { shared, frames: vec![FrameState::fresh(); n_frames.into()] }
     }
 
     pub(crate) fn reg(&self, frame: u8, reg: u8) -> Value {
         match reg {
             0..=5 => self.shared[usize::from(reg)],
             6..=9 => self.frames[usize::from(frame)].saved[usize::from(reg - 6)],
-            _ => Value::Stack { frame, at: Place::START },
+            _ => Value::Stack { frame, at: Offset::START },
         }
     }
 
@@ -254,7 +254,7 @@ impl State {
     fn loaded(&self, base: Value, off: i64, n_bytes: usize) -> Value {
         let Value::Stack { frame, at } = base else { return Value::UNKNOWN };
         match at.plus(off) {
-            Some(Place::Fixed(at)) if n_bytes == 8 && at % 8 == 0 => {
+            Some(Offset::Fixed(at)) if n_bytes == 8 && at % 8 == 0 => {
                 self.frames[usize::from(frame)].slots.get(&(at / 8)).copied().unwrap_or(Value::UNKNOWN)
             }
             _ => Value::UNKNOWN,
@@ -264,7 +264,7 @@ impl State {
     fn store(&mut self, base: Value, off: i64, n_bytes: usize, value: Value) {
         let Value::Stack { frame, at } = base else { return };
         let slots = &mut self.frames[usize::from(frame)].slots;
-        let Some(Place::Fixed(at)) = at.plus(off) else {
+        let Some(Offset::Fixed(at)) = at.plus(off) else {
             return slots.clear();
         };
         for slot in at.div_euclid(8)..=(at + n_bytes as i32 - 1).div_euclid(8) {
@@ -290,7 +290,7 @@ impl State {
     }
 
     /// Returns whether a branch is certainly taken, or certainly not.
-    pub(crate) fn decide(&self, node: &Node) -> Option<bool> {
+    pub(crate) fn decide(&self, node: &FlatNode) -> Option<bool> {
         let Op::Branch { cond, wide, lhs, rhs } = node.op else { return None };
         let (lhs, rhs) = (self.reg(node.frame, lhs), self.operand(node.frame, rhs));
         match (lhs.scalar().known, rhs.scalar().known) {
@@ -302,7 +302,7 @@ impl State {
     }
 
     /// Uses what a comparison with 0 says of a pointer that may be null.
-    fn after_branch(mut self, node: &Node, cond: Cond, wide: bool, lhs: u8, rhs: Operand, taken: bool) -> State {
+    fn after_branch(mut self, node: &FlatNode, cond: Cond, wide: bool, lhs: u8, rhs: Operand, taken: bool) -> State {
         let compared = self.reg(node.frame, lhs);
         let zero = self.operand(node.frame, rhs).scalar().known == Some(0);
         let Some(Null::Maybe(mark)) = compared.null().filter(|_| wide && zero) else { return self };

@@ -357,7 +357,7 @@ pub struct Record<'a> {
 }
 
 /// What one slot turned out to be; numbers of slots where there may be several.
-enum Slot<'a> {
+enum RingSlot<'a> {
     Record(Record<'a>, u64),
     Discarded(u64),
     Dropped,
@@ -387,14 +387,14 @@ impl RingReader {
         let end = ring.head.min(self.position.saturating_add(self.capacity()));
         while self.position < end {
             match self.slot(ring) {
-                Slot::Record(record, n_slots) => {
+                RingSlot::Record(record, n_slots) => {
                     f(record);
                     self.advance(n_slots);
                 }
-                Slot::Discarded(n_slots) => self.advance(n_slots),
-                Slot::Dropped => self.pass_drops(1),
-                Slot::Unwritten if !at_end => return,
-                Slot::Unwritten | Slot::Damaged => {
+                RingSlot::Discarded(n_slots) => self.advance(n_slots),
+                RingSlot::Dropped => self.pass_drops(1),
+                RingSlot::Unwritten if !at_end => return,
+                RingSlot::Unwritten | RingSlot::Damaged => {
                     self.unwritten_slots = self.unwritten_slots.saturating_add(1);
                     self.advance(1);
                 }
@@ -448,15 +448,15 @@ impl RingReader {
         self.position = self.position.saturating_add(n_slots);
     }
 
-    fn slot<'a>(&self, ring: RingBytes<'a>) -> Slot<'a> {
+    fn slot<'a>(&self, ring: RingBytes<'a>) -> RingSlot<'a> {
         let index = self.index(0);
         if word(ring.marks, index * ring::MARK_BYTES as usize + ring::WRITTEN as usize) == self.position + 1 {
             let bytes = ring.slots.get(index * ring::SLOT_BYTES as usize..);
             return written(self.position, bytes.unwrap_or_default());
         }
         match self.drops(ring, 0) == self.takers(ring, 0) {
-            true => Slot::Dropped,
-            false => Slot::Unwritten,
+            true => RingSlot::Dropped,
+            false => RingSlot::Unwritten,
         }
     }
 }
@@ -467,7 +467,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Reads the record at the start of `bytes`.
-fn written(position: u64, bytes: &[u8]) -> Slot<'_> {
+fn written(position: u64, bytes: &[u8]) -> RingSlot<'_> {
     let (site_and_len, at) = (word(bytes, ring::SITE as usize), word(bytes, ring::POSITION as usize));
     let (site, len) = (site_and_len as u32, (site_and_len >> 32) as u32);
     let n_bytes = len & !ring::DISCARDED;
@@ -476,10 +476,10 @@ fn written(position: u64, bytes: &[u8]) -> Slot<'_> {
     match data {
         Some(data) if at == position && n_bytes <= ring::MAX_RECORD_BYTES - ring::RECORD_HEADER_BYTES => {
             match len & ring::DISCARDED {
-                0 => Slot::Record(Record { site, data }, n_slots),
-                _ => Slot::Discarded(n_slots),
+                0 => RingSlot::Record(Record { site, data }, n_slots),
+                _ => RingSlot::Discarded(n_slots),
             }
         }
-        _ => Slot::Damaged,
+        _ => RingSlot::Damaged,
     }
 }

@@ -4,7 +4,7 @@ use xputrace_bytecode::BpfMapId;
 
 /// A translated program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct PtxBlock {
     /// `{ … }`: PTX to be placed at the start of a statement, in a function's body.
     pub text: String,
     /// What is counted or recorded, in order of number, from [`crate::Options::first_site`] on.

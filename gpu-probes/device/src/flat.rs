@@ -18,14 +18,14 @@ const MAX_NODES: usize = 1 << 16;
 
 /// A program without calls of functions. It begins with the first node.
 pub(crate) struct Flat {
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<FlatNode>,
     /// Frames that exist, at least 1.
     pub(crate) n_frames: u8,
 }
 
 /// An instruction in one place of the flat program.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Node {
+pub(crate) struct FlatNode {
     /// Its index in the program.
     pub(crate) insn: usize,
     pub(crate) frame: u8,
@@ -164,9 +164,9 @@ pub(crate) fn flatten(program: &Program, n_maps: usize) -> Result<Flat, Refusal>
 
 /// Puts helper calls in the place of jumps to them. Compilers let paths meet at a call that passes an address in the stack on
 /// one of them, and in a map on the other: with a call of its own, each path knows which.
-fn call_in_place_of_jumps(nodes: &mut [Node]) {
+fn call_in_place_of_jumps(nodes: &mut [FlatNode]) {
     for at in 0..nodes.len() {
-        let Node { op: Op::Jump, next, .. } = nodes[at] else { continue };
+        let FlatNode { op: Op::Jump, next, .. } = nodes[at] else { continue };
         // Jumps stay within a function, and so within its frame.
         if matches!(nodes[next].op, Op::Call(_)) {
             nodes[at] = nodes[next];
@@ -177,7 +177,7 @@ fn call_in_place_of_jumps(nodes: &mut [Node]) {
 struct Flattener<'a> {
     program: &'a Program,
     n_maps: usize,
-    nodes: Vec<Node>,
+    nodes: Vec<FlatNode>,
     n_frames: u8,
 }
 
@@ -223,7 +223,7 @@ impl Flattener<'_> {
             return Err(Refusal { insn, what });
         }
         let next = self.nodes.len() + 1;
-        self.nodes.push(Node { insn, frame, op, next, target: next });
+        self.nodes.push(FlatNode { insn, frame, op, next, target: next });
         Ok(())
     }
 

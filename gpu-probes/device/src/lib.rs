@@ -26,7 +26,7 @@ pub mod sums;
 mod value;
 mod written;
 
-pub use block::{Block, RecordKind, Refusal, Site, SiteKind};
+pub use block::{PtxBlock, RecordKind, Refusal, Site, SiteKind};
 pub use layout::{DeviceMap, Kind, Scope};
 pub use request::{LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, Request, TableAt, Word};
 pub use sums::{Sum, Sums};
@@ -36,7 +36,7 @@ pub use sums::{Sum, Sums};
 /// # Errors
 /// An instruction or a helper that the device lacks, a pointer whose kind isn't known, or an access that is
 /// outside of its map or the stack.
-pub fn translate(request: Request<'_>) -> Result<Block, Refusal> {
+pub fn translate(request: Request<'_>) -> Result<PtxBlock, Refusal> {
     let flat = flat::flatten(request.program, request.maps.len())?;
     let types = analyse::analyse(&flat, &request);
     emit::emit(&flat, &types, &request)

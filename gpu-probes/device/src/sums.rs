@@ -17,10 +17,10 @@ use xputrace_bytecode::insn::{self, Cond, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Program, ProgramKind, helper};
 
 use crate::analyse::{State, Types, analyse};
-use crate::flat::{Alu, AtomicOp, Flat, Node, Op, Operand, flatten};
-use crate::value::{Place, Value};
-use crate::{Block, DeviceMap, Kind, Options, Refusal, Request, Word, emit};
-use kept::Change;
+use crate::flat::{Alu, AtomicOp, Flat, FlatNode, Op, Operand, flatten};
+use crate::value::{Offset, Value};
+use crate::{DeviceMap, Kind, Options, PtxBlock, Refusal, Request, Word, emit};
+use kept::SumChange;
 
 pub(crate) use kept::{KeyWord, there, word};
 pub use kept::{Sum, Sums};
@@ -126,11 +126,11 @@ impl Sum {
             }
             let (word, at) = (8 * nth as i16, *at as i16);
             match change {
-                Change::Add => {
+                SumChange::Add => {
                     asm.ldx(Size::Dw, Reg::R1, Reg::R6, word);
                     asm.atomic(atomic::ADD, Size::Dw, element, at, Reg::R1);
                 }
-                Change::Raise => {
+                SumChange::Raise => {
                     asm.mov(Reg::R1, element);
                     if at != 0 {
                         asm.alu_imm(insn::Alu::Add, Reg::R1, at.into());
@@ -155,7 +155,7 @@ impl Sum {
 }
 
 /// Whether all threads that come to a block do the same.
-pub fn is_straight(block: &Block) -> bool {
+pub fn is_straight(block: &PtxBlock) -> bool {
     !block.text.contains('@')
 }
 
@@ -201,13 +201,13 @@ pub fn read_or_set(request: Request<'_>) -> Result<BTreeSet<BpfMapId>, Refusal> 
 
 /// What a program does through pointers of some kind.
 struct Uses<T> {
-    changes: Vec<(T, i32, Change)>,
+    changes: Vec<(T, i32, SumChange)>,
     /// Those that it uses otherwise.
     others: BTreeSet<T>,
 }
 
 impl<T: Copy + Ord> Uses<T> {
-    fn of(flat: &Flat, types: &Types, pointee: &dyn Fn(Value) -> Option<(T, Place)>) -> Self {
+    fn of(flat: &Flat, types: &Types, pointee: &dyn Fn(Value) -> Option<(T, Offset)>) -> Self {
         let mut uses = Uses { changes: Vec::new(), others: BTreeSet::new() };
         for (at, node) in flat.nodes.iter().enumerate() {
             if let Some(state) = types.before(at) {
@@ -217,25 +217,25 @@ impl<T: Copy + Ord> Uses<T> {
         uses
     }
 
-    fn node(&mut self, node: &Node, state: &State, pointee: &dyn Fn(Value) -> Option<(T, Place)>) {
+    fn node(&mut self, node: &FlatNode, state: &State, pointee: &dyn Fn(Value) -> Option<(T, Offset)>) {
         let reg = |reg| pointee(state.reg(node.frame, reg));
         let operand = |it| match it {
             Operand::Reg(it) => reg(it),
             Operand::Imm(_) => None,
         };
-        let change = |it: Option<(T, Place)>, off: i16, change| match it {
+        let change = |it: Option<(T, Offset)>, off: i16, change| match it {
             Some((what, at)) => match at.plus(off.into()) {
-                Some(Place::Fixed(at)) => Ok(Some((what, at, change))),
+                Some(Offset::Fixed(at)) => Ok(Some((what, at, change))),
                 _ => Err(what),
             },
             None => Ok(None),
         };
         let (changed, others) = match node.op {
             Op::Atomic { op: AtomicOp::Add, fetch: false, wide: true, base, off, src } => {
-                (change(reg(base), off, Change::Add), vec![reg(src)])
+                (change(reg(base), off, SumChange::Add), vec![reg(src)])
             }
             Op::Atomic { base, src, .. } => (Ok(None), vec![reg(base), reg(src)]),
-            Op::Call(helper::RAISE) => (change(reg(1), 0, Change::Raise), vec![reg(2)]),
+            Op::Call(helper::RAISE) => (change(reg(1), 0, SumChange::Raise), vec![reg(2)]),
             Op::Call(_) => (Ok(None), (1..=5).map(reg).collect()),
             Op::Load { base, .. } | Op::Store { base, .. } => (Ok(None), vec![reg(base)]),
             Op::Alu { op: Alu::Mov | Alu::Add, wide: true, rhs, .. }

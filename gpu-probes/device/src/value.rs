@@ -13,26 +13,26 @@ pub(crate) enum Value {
     /// An address in a frame's stack. The place is relative to its frame pointer.
     Stack {
         frame: u8,
-        at: Place,
+        at: Offset,
     },
     /// A map itself.
     Map(BpfMapId),
     /// An address in a value of a map.
     Element {
         map: BpfMapId,
-        at: Place,
+        at: Offset,
         null: Null,
     },
     /// An address in a value of a map of which the thread keeps its part in registers.
     Sum {
         /// Its index in the list of them.
         sum: usize,
-        at: Place,
+        at: Offset,
     },
     /// An address in a reserved record's data.
     Record {
         n_bytes: u32,
-        at: Place,
+        at: Offset,
         null: Null,
     },
     /// Different kinds of value on different paths: good for anything but an access.
@@ -51,7 +51,7 @@ pub(crate) struct Scalar {
 
 /// An offset from the start of what a pointer points into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Offset {
     Fixed(i32),
     /// Known at run time only. So many low bits are certainly 0.
     Varies {
@@ -81,41 +81,41 @@ impl Scalar {
     }
 }
 
-impl Place {
-    pub(crate) const START: Place = Place::Fixed(0);
+impl Offset {
+    pub(crate) const START: Offset = Offset::Fixed(0);
 
     /// Low bits of the offset that are certainly 0.
     pub(crate) fn zeros(self) -> u8 {
         match self {
-            Place::Fixed(at) => at.trailing_zeros() as u8,
-            Place::Varies { zeros } => zeros,
+            Offset::Fixed(at) => at.trailing_zeros() as u8,
+            Offset::Varies { zeros } => zeros,
         }
     }
 
     /// Moves by a constant; `None` if that is out of any bounds.
-    pub(crate) fn plus(self, distance: i64) -> Option<Place> {
+    pub(crate) fn plus(self, distance: i64) -> Option<Offset> {
         match self {
-            Place::Fixed(at) => {
+            Offset::Fixed(at) => {
                 let to = i32::try_from(i64::from(at).checked_add(distance)?).ok()?;
-                Some(Place::Fixed(to))
+                Some(Offset::Fixed(to))
             }
-            Place::Varies { zeros } => Some(Place::Varies { zeros: zeros.min(distance.trailing_zeros() as u8) }),
+            Offset::Varies { zeros } => Some(Offset::Varies { zeros: zeros.min(distance.trailing_zeros() as u8) }),
         }
     }
 
     /// Moves by a number, forward or back.
-    pub(crate) fn moved(self, by: Scalar, back: bool) -> Option<Place> {
+    pub(crate) fn moved(self, by: Scalar, back: bool) -> Option<Offset> {
         match by.known {
             Some(known) if back => self.plus((known as i64).wrapping_neg()),
             Some(known) => self.plus(known as i64),
-            None => Some(Place::Varies { zeros: self.zeros().min(by.zeros) }),
+            None => Some(Offset::Varies { zeros: self.zeros().min(by.zeros) }),
         }
     }
 
-    fn join(self, other: Place) -> Place {
+    fn join(self, other: Offset) -> Offset {
         match (self, other) {
-            (Place::Fixed(a), Place::Fixed(b)) if a == b => self,
-            _ => Place::Varies { zeros: self.zeros().min(other.zeros()) },
+            (Offset::Fixed(a), Offset::Fixed(b)) if a == b => self,
+            _ => Offset::Varies { zeros: self.zeros().min(other.zeros()) },
         }
     }
 }
@@ -205,10 +205,10 @@ impl Value {
 
     /// Moves a pointer by a number; what is no pointer into anything becomes [`Value::Mixed`].
     pub(crate) fn moved(self, by: Scalar, back: bool) -> Value {
-        let moved = |at: Place| at.moved(by, back);
+        let moved = |at: Offset| at.moved(by, back);
         let result = match self {
-            Value::Context(at) => match Place::Fixed(at).moved(by, back) {
-                Some(Place::Fixed(at)) => Some(Value::Context(at)),
+            Value::Context(at) => match Offset::Fixed(at).moved(by, back) {
+                Some(Offset::Fixed(at)) => Some(Value::Context(at)),
                 _ => None,
             },
             Value::Stack { frame, at } => moved(at).map(|at| Value::Stack { frame, at }),

@@ -10,14 +10,14 @@ use common::generate::{self, AXES, Case, Outcome};
 use common::ptx::{Code, GLOBAL, Warp};
 use common::{assemble, kernels, ptxas};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use xputrace_device::Block;
+use xputrace_device::PtxBlock;
 
 const N_CASES: u32 = 400;
 /// Of so many programs, the assembler is asked for one.
 const ASSEMBLE_ONE_IN: usize = 40;
 
 /// Runs a block on the interpreter.
-fn actual(case: &Case, block: &Block) -> Outcome {
+fn actual(case: &Case, block: &PtxBlock) -> Outcome {
     let arena = generate::arena(block.sites.len() as u32);
     let mut memory = generate::memory(&arena);
     let ctx_at = memory.len() as u64;

@@ -10,7 +10,7 @@ use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, helper};
 use xputrace_device::arena::{Arena, Needs};
 use xputrace_device::{
-    Block, DeviceMap, Kind, Options, RecordKind, Refusal, Request, SiteKind, TableAt, Word, translate,
+    DeviceMap, Kind, Options, PtxBlock, RecordKind, Refusal, Request, SiteKind, TableAt, Word, translate,
 };
 
 const ARRAY: BpfMapId = programs::ARRAY;
@@ -19,7 +19,7 @@ fn maps() -> Vec<DeviceMap> {
     vec![map(Kind::Hash, 16, 8, 10), map(Kind::Ring, 0, 0, 0), map(Kind::Array, 4, 16, 4)]
 }
 
-fn translated(program: &Program, options: &Options) -> Result<Block, Refusal> {
+fn translated(program: &Program, options: &Options) -> Result<PtxBlock, Refusal> {
     let context = [Word::Narrow("%tid.x".into()), Word::Absent];
     translate(Request { program, maps: &maps(), context: &context, options })
 }

@@ -14,7 +14,7 @@ use xputrace_bytecode::insn::Size;
 use xputrace_bytecode::{Assembler, BpfMapId};
 use xputrace_device::arena::{Arena, MapBytes, Needs, RingBytes, RingReader};
 use xputrace_device::layout::descriptor;
-use xputrace_device::{Block, DeviceMap, Kind, Options, Request, Word, translate};
+use xputrace_device::{DeviceMap, Kind, Options, PtxBlock, Request, Word, translate};
 
 const RING_SLOTS: u32 = 8;
 
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Schedule {
 struct Setup {
     maps: Vec<DeviceMap>,
     arena: Arena,
-    block: Block,
+    block: PtxBlock,
 }
 
 impl Setup {

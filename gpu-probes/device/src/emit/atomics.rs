@@ -1,12 +1,12 @@
 //! Atomic operations. On the stack, which only its thread sees, they are plain ones.
 
-use super::memory::{Memory, Reached, Space};
+use super::memory::{Address, Reached, Space};
 use super::{Emitter, RESULT, put};
 use crate::analyse::State;
 use crate::flat::AtomicOp;
 use crate::layout::Scope;
 use crate::sums;
-use crate::value::{Place, Value};
+use crate::value::{Offset, Value};
 use crate::{Refusal, SiteKind};
 
 /// The first architecture with `redux` ("redux.sync", section 9.7.13.18).
@@ -28,7 +28,7 @@ impl Atomic {
 }
 
 /// Returns who sees a change of this memory.
-fn scope(memory: &Memory) -> &'static str {
+fn scope(memory: &Address) -> &'static str {
     match memory.space {
         Space::Global(Scope::System) => "sys",
         _ => "gpu",
@@ -49,7 +49,7 @@ impl Emitter<'_> {
         match &reached {
             Reached::Memory(memory) if memory.space != Space::Local => {
                 let varies =
-                    matches!(state.reg(self.node.frame, base), Value::Element { at: Place::Varies { .. }, .. });
+                    matches!(state.reg(self.node.frame, base), Value::Element { at: Offset::Varies { .. }, .. });
                 self.align(memory, n_bytes, varies)?;
                 let known = state.reg(self.node.frame, atomic.src).scalar().known;
                 self.atomic_global(atomic, &src, known, memory);
@@ -60,8 +60,8 @@ impl Emitter<'_> {
     }
 
     /// Adds to a word of a sum that the thread keeps in registers.
-    fn add_to_sum(&mut self, atomic: Atomic, src: &str, sum: usize, at: Option<Place>) -> Result<(), Refusal> {
-        let (AtomicOp::Add, false, true, Some(Place::Fixed(at))) = (atomic.op, atomic.fetch, atomic.wide, at) else {
+    fn add_to_sum(&mut self, atomic: Atomic, src: &str, sum: usize, at: Option<Offset>) -> Result<(), Refusal> {
+        let (AtomicOp::Add, false, true, Some(Offset::Fixed(at))) = (atomic.op, atomic.fetch, atomic.wide, at) else {
             return self.refuse("does more with a sum in registers than to add to it");
         };
         let word = sums::word(sum, at);
@@ -70,7 +70,7 @@ impl Emitter<'_> {
     }
 
     /// Makes sure that a place is aligned: the device has no other atomic operations.
-    fn align(&mut self, memory: &Memory, n_bytes: u32, varies: bool) -> Result<(), Refusal> {
+    fn align(&mut self, memory: &Address, n_bytes: u32, varies: bool) -> Result<(), Refusal> {
         if 1 << memory.zeros.min(3) >= n_bytes {
             return Ok(());
         }
@@ -85,7 +85,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn atomic_global(&mut self, atomic: Atomic, src: &str, known: Option<u64>, memory: &Memory) {
+    fn atomic_global(&mut self, atomic: Atomic, src: &str, known: Option<u64>, memory: &Address) {
         let Atomic { op, fetch, wide, .. } = atomic;
         let scope = scope(memory);
         let (place, bits) = (memory.byte(0), atomic.bits());
@@ -125,7 +125,7 @@ impl Emitter<'_> {
     /// Replaces the word at R1 by the number in R2, if that is larger without a sign.
     pub(super) fn raise(&mut self, state: &State) -> Result<(), Refusal> {
         let number = self.read(2, state)?;
-        if let Value::Sum { sum, at: Place::Fixed(at) } = state.reg(self.node.frame, 1) {
+        if let Value::Sum { sum, at: Offset::Fixed(at) } = state.reg(self.node.frame, 1) {
             let word = sums::word(sum, at);
             put!(self, "max.u64 {word}, {word}, {number}");
             put!(self, "mov.b64 {RESULT}, 0");
@@ -134,7 +134,7 @@ impl Emitter<'_> {
         let reached = self.reach(1, 0, 8, state)?;
         match &reached {
             Reached::Memory(memory) if memory.space != Space::Local => {
-                let varies = matches!(state.reg(self.node.frame, 1), Value::Element { at: Place::Varies { .. }, .. });
+                let varies = matches!(state.reg(self.node.frame, 1), Value::Element { at: Offset::Varies { .. }, .. });
                 self.align(memory, 8, varies)?;
                 let scope = scope(memory);
                 self.raise_global(scope, memory, &number);
@@ -151,7 +151,7 @@ impl Emitter<'_> {
     }
 
     /// Raises a word: once if all threads of a warp raise the same one together, else each for itself.
-    fn raise_global(&mut self, scope: &str, memory: &Memory, number: &str) {
+    fn raise_global(&mut self, scope: &str, memory: &Address, number: &str) {
         let raise = format!("red.relaxed.{scope}.global.max.u64 {}", memory.byte(0));
         if self.request.options.architecture < LEAST_REDUX_ARCHITECTURE {
             return put!(self, "{raise}, {number}");
@@ -204,7 +204,7 @@ impl Emitter<'_> {
     ///
     /// The threads are those that `activemask` sees. All of them execute what follows, so the exchanges are among exactly
     /// these, however the warp has diverged before.
-    fn add(&mut self, scope: &str, memory: &Memory, wide: bool, src: &str, known: Option<u64>) {
+    fn add(&mut self, scope: &str, memory: &Address, wide: bool, src: &str, known: Option<u64>) {
         let bits = if wide { 64 } else { 32 };
         let place = self.long();
         let operand = self.resized(src, wide);

@@ -7,7 +7,7 @@
 use xputrace_bytecode::insn::atomic;
 use xputrace_bytecode::{BpfMapId, helper};
 
-use super::memory::{Memory, Reached, Space, descriptor_at};
+use super::memory::{Address, Reached, Space, descriptor_at};
 use super::{Emitter, RESULT, put};
 use crate::analyse::State;
 use crate::layout::{HASH_MULTIPLIER, Kind, MAX_PROBES, MAX_RETRIES, Scope, TABLE, descriptor, state as slot_state};
@@ -24,12 +24,12 @@ const EINVAL: i64 = -22;
 
 /// A map and what of it a call uses.
 #[derive(Clone, Copy)]
-struct Target {
+struct UsedMap {
     map: BpfMapId,
     shape: DeviceMap,
 }
 
-impl Target {
+impl UsedMap {
     fn scope(&self) -> &'static str {
         match self.shape.scope {
             Scope::Device => "gpu",
@@ -74,9 +74,9 @@ struct Search {
 
 impl Emitter<'_> {
     /// Returns the map in R1.
-    fn target(&self, state: &State) -> Result<Target, Refusal> {
+    fn target(&self, state: &State) -> Result<UsedMap, Refusal> {
         match state.reg(self.node.frame, 1) {
-            Value::Map(map) => Ok(Target { map, shape: self.request.maps[map.index()] }),
+            Value::Map(map) => Ok(UsedMap { map, shape: self.request.maps[map.index()] }),
             other => self.refuse(format!("r1 is {}, not a map", other.name())),
         }
     }
@@ -99,7 +99,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn lookup_array(&mut self, target: Target, index: &str) {
+    fn lookup_array(&mut self, target: UsedMap, index: &str) {
         let done = self.label();
         put!(self, "mov.b64 {RESULT}, 0");
         self.unless_in_array(target, index, &done);
@@ -108,14 +108,14 @@ impl Emitter<'_> {
         self.place(&done);
     }
 
-    fn unless_in_array(&mut self, target: Target, index: &str, label: &str) {
+    fn unless_in_array(&mut self, target: UsedMap, index: &str, label: &str) {
         let outside = self.predicate();
         put!(self, "setp.ge.u64 {outside}, {index}, {}", target.shape.max_entries);
         put!(self, "@{outside} bra {label}");
     }
 
     /// Returns a register with the address of the value of a slot, as a 64-bit index.
-    fn value_address(&mut self, target: Target, slot: &str) -> String {
+    fn value_address(&mut self, target: UsedMap, slot: &str) -> String {
         if target.shape.parts <= 1 {
             return self.numbered_value(target, slot);
         }
@@ -129,14 +129,14 @@ impl Emitter<'_> {
     }
 
     /// Returns a register with the address of a value by its number.
-    fn numbered_value(&mut self, target: Target, index: &str) -> String {
+    fn numbered_value(&mut self, target: UsedMap, index: &str) -> String {
         let values = self.part(target.map, descriptor::VALUES);
         let address = self.long();
         put!(self, "mad.lo.u64 {address}, {index}, {}, {values}", target.shape.value_stride());
         address
     }
 
-    fn lookup_per_thread(&mut self, target: Target, index: &str) {
+    fn lookup_per_thread(&mut self, target: UsedMap, index: &str) {
         let (done, beyond, place) = (self.label(), self.label(), self.long());
         put!(self, "mov.b64 {RESULT}, 0");
         self.unless_in_array(target, index, &done);
@@ -177,11 +177,11 @@ impl Emitter<'_> {
     }
 
     /// Adds 1 to one of the map's counters.
-    fn count(&mut self, target: Target, counter: i64) {
+    fn count(&mut self, target: UsedMap, counter: i64) {
         put!(self, "red.relaxed.gpu.global.add.u64 {}, 1", target.counter(counter));
     }
 
-    fn lookup_hash(&mut self, target: Target, key: &[String]) {
+    fn lookup_hash(&mut self, target: UsedMap, key: &[String]) {
         let done = self.label();
         put!(self, "mov.b64 {RESULT}, 0");
         let search = self.search(target, key, false);
@@ -212,7 +212,7 @@ impl Emitter<'_> {
 
     /// Searches a key. Every way out is a label that the caller places. A search that `waits` looks again at a slot
     /// that is being written and may be the key's; others pass it by, as the element isn't there yet.
-    fn search(&mut self, target: Target, key: &[String], waits: bool) -> Search {
+    fn search(&mut self, target: UsedMap, key: &[String], waits: bool) -> Search {
         let search = Search {
             slot: self.word(),
             state_at: self.long(),
@@ -283,7 +283,7 @@ impl Emitter<'_> {
     }
 
     /// Goes to `other` unless the slot holds the key.
-    fn compare_keys(&mut self, target: Target, key: &[String], slot: &str, other: &str) {
+    fn compare_keys(&mut self, target: UsedMap, key: &[String], slot: &str, other: &str) {
         let keys = self.part(target.map, descriptor::KEYS);
         let (key_at, fenced, word, difference) = (self.long(), self.word(), self.long(), self.long());
         let (compare, same, equal, certain) = (self.label(), self.label(), self.predicate(), self.predicate());
@@ -392,7 +392,7 @@ impl Emitter<'_> {
 
     fn update_array(
         &mut self,
-        target: Target,
+        target: UsedMap,
         index: &str,
         value: &[String],
         only_new: &Test,
@@ -420,15 +420,15 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn write_value(&mut self, target: Target, address: &str, value: &[String]) -> Result<(), Refusal> {
+    fn write_value(&mut self, target: UsedMap, address: &str, value: &[String]) -> Result<(), Refusal> {
         let space = Space::Global(target.shape.scope);
-        let to = Reached::Memory(Memory { space, base: address.into(), off: 0, zeros: 3 });
+        let to = Reached::Memory(Address { space, base: address.into(), off: 0, zeros: 3 });
         self.store_words(value, &to, target.shape.value_bytes)
     }
 
     fn update_hash(
         &mut self,
-        target: Target,
+        target: UsedMap,
         key: &[String],
         value: &[String],
         [only_new, only_old]: [&Test; 2],
@@ -468,7 +468,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn change_live(&mut self, target: Target, by: i64) {
+    fn change_live(&mut self, target: UsedMap, by: i64) {
         put!(self, "red.relaxed.gpu.global.add.u64 {}, {by}", target.counter(descriptor::LIVE));
     }
 
@@ -477,7 +477,7 @@ impl Emitter<'_> {
     /// Threads that lose against each other must not count as elements, or thousands that make the same one would find
     /// the map full; so an element is counted once its slot is claimed. A slot that was claimed in vain keeps its key:
     /// it can't be empty again, as others may have gone past it.
-    fn claim(&mut self, target: Target, search: &Search, key: &[String], full: &str) {
+    fn claim(&mut self, target: UsedMap, search: &Search, key: &[String], full: &str) {
         let Search { state_at, state, fingerprint, look_again, .. } = search;
         let (live, enough, now, changed) = (self.long(), self.predicate(), self.word(), self.predicate());
         let (busy, old, lost, fits) = (self.word(), self.word(), self.predicate(), self.predicate());
@@ -505,7 +505,7 @@ impl Emitter<'_> {
         self.place(&won);
     }
 
-    fn write_key(&mut self, target: Target, search: &Search, key: &[String]) {
+    fn write_key(&mut self, target: UsedMap, search: &Search, key: &[String]) {
         let (keys, key_at) = (self.part(target.map, descriptor::KEYS), self.long());
         put!(self, "mad.wide.u32 {key_at}, {}, {}, {keys}", search.slot, target.shape.key_stride());
         for (at, word) in key.iter().enumerate() {
@@ -514,14 +514,14 @@ impl Emitter<'_> {
     }
 
     /// Gives a claimed slot to readers.
-    fn release(&mut self, target: Target, search: &Search, state: u32) {
+    fn release(&mut self, target: UsedMap, search: &Search, state: u32) {
         let word = self.word();
         put!(self, "or.b32 {word}, {}, {state}", search.fingerprint);
         put!(self, "st.release.{}.global.u32 [{}], {word}", target.scope(), search.state_at);
     }
 
     /// Writes a claimed slot.
-    fn fill(&mut self, target: Target, search: &Search, key: &[String], value: &[String]) -> Result<(), Refusal> {
+    fn fill(&mut self, target: UsedMap, search: &Search, key: &[String], value: &[String]) -> Result<(), Refusal> {
         let index = self.long();
         self.write_key(target, search, key);
         put!(self, "cvt.u64.u32 {index}, {}", search.slot);

@@ -7,7 +7,7 @@ use super::{Emitter, RESULT, put};
 use crate::Refusal;
 use crate::analyse::State;
 use crate::layout::{TABLE, header, key_words};
-use crate::value::{Place, Value};
+use crate::value::{Offset, Value};
 use crate::written::MAX_NAME_BYTES;
 
 /// Special registers of PTX by axis (sections 10.1 to 10.6).
@@ -132,8 +132,8 @@ impl Emitter<'_> {
     /// Returns the bytes between a pointer and the end of what it points into.
     pub(super) fn bytes_left(&self, arg: u8, state: &State) -> Result<u32, Refusal> {
         let left = match state.reg(self.node.frame, arg) {
-            Value::Stack { at: Place::Fixed(at), .. } => -i64::from(at),
-            Value::Element { map, at: Place::Fixed(at), .. } => {
+            Value::Stack { at: Offset::Fixed(at), .. } => -i64::from(at),
+            Value::Element { map, at: Offset::Fixed(at), .. } => {
                 i64::from(self.request.maps[map.index()].value_bytes) - i64::from(at)
             }
             other => return self.refuse(format!("r{arg} is {}, not a constant place in memory", other.name())),

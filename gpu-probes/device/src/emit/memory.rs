@@ -7,7 +7,7 @@ use super::{Emitter, StackHome, put, stack_word};
 use crate::analyse::State;
 use crate::flat::{Operand, STACK_BYTES};
 use crate::layout::{Kind, Scope, descriptor, header};
-use crate::value::{Null, Place, Value};
+use crate::value::{Null, Offset, Value};
 use crate::{Refusal, SiteKind, Word};
 
 /// Bytes that were found to be accessible.
@@ -20,12 +20,12 @@ pub(super) enum Reached {
     },
     /// The context, at a byte.
     Context(i64),
-    Memory(Memory),
+    Memory(Address),
 }
 
 /// A place in memory.
 #[derive(Clone, Debug)]
-pub(super) struct Memory {
+pub(super) struct Address {
     pub(super) space: Space,
     /// Register that holds an address.
     pub(super) base: String,
@@ -61,7 +61,7 @@ impl Space {
     }
 }
 
-impl Memory {
+impl Address {
     /// Returns the address of a byte in it, as an operand.
     pub(super) fn byte(&self, delta: i64) -> String {
         format!("[{}+{}]", self.base, self.off + delta)
@@ -89,7 +89,7 @@ impl Emitter<'_> {
             Value::Element { map, at, null } => self.reach_element(map, at, null, base, off, n_bytes),
             Value::Record { n_bytes: len, at, null } => {
                 self.require(null, base);
-                let Place::Fixed(start) = at else {
+                let Offset::Fixed(start) = at else {
                     return self.refuse("accesses a record at an offset that isn't constant");
                 };
                 self.check_fixed(
@@ -97,11 +97,11 @@ impl Emitter<'_> {
                     n_bytes,
                     &Bounds { low: 0, high: len.into(), what: "record" },
                 )?;
-                Ok(Reached::Memory(Memory {
+                Ok(Reached::Memory(Address {
                     space: Space::Global(Scope::System),
                     base: base.into(),
                     off,
-                    zeros: at.plus(off).map_or(0, Place::zeros),
+                    zeros: at.plus(off).map_or(0, Offset::zeros),
                 }))
             }
             other => self.refuse(format!("accesses memory through {}", other.name())),
@@ -138,31 +138,31 @@ impl Emitter<'_> {
         put!(self, "@{outside} bra {failure}");
     }
 
-    fn reach_stack(&mut self, frame: u8, at: Place, base: &str, off: i64, n_bytes: u32) -> Result<Reached, Refusal> {
+    fn reach_stack(&mut self, frame: u8, at: Offset, base: &str, off: i64, n_bytes: u32) -> Result<Reached, Refusal> {
         let bounds = Bounds { low: -STACK_BYTES, high: 0, what: "stack" };
         match at {
-            Place::Fixed(start) => {
+            Offset::Fixed(start) => {
                 let at = i64::from(start) + off;
                 self.check_fixed(at, n_bytes, &bounds)?;
                 if self.stack == StackHome::Registers {
                     return Ok(Reached::Registers { frame, at: at + STACK_BYTES });
                 }
             }
-            Place::Varies { .. } => {
+            Offset::Varies { .. } => {
                 let (start, size) = (self.long(), self.long());
                 put!(self, "add.s64 {start}, {}, {}", super::frame_pointer(frame), -STACK_BYTES);
                 put!(self, "mov.b64 {size}, {STACK_BYTES}");
                 self.check_range(base, off, n_bytes, &start, &size);
             }
         }
-        let zeros = at.plus(off).map_or(0, Place::zeros);
-        Ok(Reached::Memory(Memory { space: Space::Local, base: base.into(), off, zeros }))
+        let zeros = at.plus(off).map_or(0, Offset::zeros);
+        Ok(Reached::Memory(Address { space: Space::Local, base: base.into(), off, zeros }))
     }
 
     fn reach_element(
         &mut self,
         map: BpfMapId,
-        at: Place,
+        at: Offset,
         null: Null,
         base: &str,
         off: i64,
@@ -171,11 +171,11 @@ impl Emitter<'_> {
         self.require(null, base);
         let shape = self.request.maps[map.index()];
         match at {
-            Place::Fixed(start) => {
+            Offset::Fixed(start) => {
                 let bounds = Bounds { low: 0, high: shape.value_bytes.into(), what: "map's value" };
                 self.check_fixed(i64::from(start) + off, n_bytes, &bounds)?;
             }
-            Place::Varies { .. } => {
+            Offset::Varies { .. } => {
                 let values = self.part(map, descriptor::VALUES);
                 let region = self.long();
                 let bytes = shape.value_bytes_in_all();
@@ -189,8 +189,8 @@ impl Emitter<'_> {
                 self.check_range(base, off, n_bytes, &values, &region);
             }
         }
-        let zeros = at.plus(off).map_or(0, Place::zeros);
-        Ok(Reached::Memory(Memory { space: Space::Global(shape.scope), base: base.into(), off, zeros }))
+        let zeros = at.plus(off).map_or(0, Offset::zeros);
+        Ok(Reached::Memory(Address { space: Space::Global(shape.scope), base: base.into(), off, zeros }))
     }
 
     /// Returns a register with the address of a part of a map.
@@ -268,7 +268,7 @@ impl Emitter<'_> {
         put!(self, "bfe.{sign}64 {dst}, {a}, 0, {bits}");
     }
 
-    fn load_memory(&mut self, dst: &str, memory: &Memory, delta: i64, n_bytes: u32, signed: bool) {
+    fn load_memory(&mut self, dst: &str, memory: &Address, delta: i64, n_bytes: u32, signed: bool) {
         let suffix = memory.space.suffix();
         let granule = memory.granule(delta).min(n_bytes);
         let sign = if signed { 's' } else { 'u' };
@@ -391,7 +391,7 @@ impl Emitter<'_> {
         }
     }
 
-    fn store_memory(&mut self, value: &str, memory: &Memory, delta: i64, n_bytes: u32) {
+    fn store_memory(&mut self, value: &str, memory: &Address, delta: i64, n_bytes: u32) {
         let suffix = memory.space.suffix();
         let granule = memory.granule(delta).min(n_bytes);
         for at in (0..n_bytes).step_by(granule as usize) {

@@ -17,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::analyse::{State, Types};
-use crate::flat::{Flat, Node, Op, Operand, STACK_BYTES};
+use crate::flat::{Flat, FlatNode, Op, Operand, STACK_BYTES};
 use crate::layout::{TABLE, header};
-use crate::value::{Place, Value};
-use crate::{Block, Refusal, Request, Site, SiteKind, TableAt};
+use crate::value::{Offset, Value};
+use crate::{PtxBlock, Refusal, Request, Site, SiteKind, TableAt};
 
 /// Appends a statement.
 macro_rules! put {
@@ -35,7 +35,7 @@ const END: &str = "$xpt_end";
 /// R0.
 const RESULT: &str = "%xpt_r0";
 
-pub(crate) fn emit(flat: &Flat, types: &Types, request: &Request<'_>) -> Result<Block, Refusal> {
+pub(crate) fn emit(flat: &Flat, types: &Types, request: &Request<'_>) -> Result<PtxBlock, Refusal> {
     let stack = if has_computed_stack_addresses(flat, types) { StackHome::Memory } else { StackHome::Registers };
     let mut emitter = Emitter {
         flat,
@@ -53,7 +53,7 @@ pub(crate) fn emit(flat: &Flat, types: &Types, request: &Request<'_>) -> Result<
     };
     emitter.nodes()?;
     emitter.failures();
-    Ok(Block { text: emitter.block(), sites: emitter.sites })
+    Ok(PtxBlock { text: emitter.block(), sites: emitter.sites })
 }
 
 /// Where the stack is.
@@ -65,7 +65,7 @@ enum StackHome {
 
 /// Whether the program accesses its stack at places that are known at run time only.
 fn has_computed_stack_addresses(flat: &Flat, types: &Types) -> bool {
-    let computed = |value| matches!(value, Value::Stack { at: Place::Varies { .. }, .. });
+    let computed = |value| matches!(value, Value::Stack { at: Offset::Varies { .. }, .. });
     flat.nodes.iter().enumerate().any(|(at, node)| {
         let Some(state) = types.before(at) else { return false };
         match node.op {
@@ -93,7 +93,7 @@ struct Emitter<'a> {
     request: &'a Request<'a>,
     stack: StackHome,
     /// The node that is being written.
-    node: &'a Node,
+    node: &'a FlatNode,
     body: String,
     counts: Counts,
     /// Words of the stack that are in registers, by frame and index from the stack's lowest word.
@@ -278,7 +278,7 @@ impl<'a> Emitter<'a> {
 
     fn branch(&mut self, at: usize, state: &State) -> Result<(), Refusal> {
         let Op::Branch { cond, wide, lhs, rhs } = self.node.op else { return Ok(()) };
-        let Node { next, target, .. } = *self.node;
+        let FlatNode { next, target, .. } = *self.node;
         match state.decide(self.node) {
             Some(true) => self.go(at, target),
             Some(false) => self.go(at, next),

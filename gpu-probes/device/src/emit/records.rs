@@ -3,7 +3,7 @@
 use super::{Emitter, RESULT, put};
 use crate::analyse::State;
 use crate::layout::{Kind, header, ring};
-use crate::value::{Place, Value};
+use crate::value::{Offset, Value};
 use crate::{RecordKind, Refusal, SiteKind};
 use xputrace_bytecode::BpfMapId;
 
@@ -216,7 +216,7 @@ impl Emitter<'_> {
     }
 
     pub(super) fn ringbuf_end(&mut self, submits: bool, state: &State) -> Result<(), Refusal> {
-        let Value::Record { n_bytes, at: Place::START, null } = state.reg(self.node.frame, 1) else {
+        let Value::Record { n_bytes, at: Offset::START, null } = state.reg(self.node.frame, 1) else {
             return self.refuse("r1 is not the start of a reserved record");
         };
         self.require(null, "%xpt_r1");

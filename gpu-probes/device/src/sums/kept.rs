@@ -11,7 +11,7 @@ pub struct Sum {
     pub(super) map: BpfMapId,
     pub(super) key: Vec<KeyWord>,
     /// What is done to the words of its value, by their offset.
-    pub(super) words: BTreeMap<i32, Change>,
+    pub(super) words: BTreeMap<i32, SumChange>,
 }
 
 /// A word of an element's key.
@@ -23,7 +23,7 @@ pub(crate) enum KeyWord {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum SumChange {
     Add,
     /// As [`xputrace_bytecode::helper::RAISE`] does.
     Raise,

@@ -12,7 +12,7 @@ use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_bytecode::{BpfMapId, ProgramId, helper};
 use xputrace_device::arena::{Arena, MapBytes, Needs, RingBytes, RingReader};
 use xputrace_device::layout::header;
-use xputrace_device::{Block, DeviceMap, Kind, Options, Request, Scope, Word, translate};
+use xputrace_device::{DeviceMap, Kind, Options, PtxBlock, Request, Scope, Word, translate};
 
 pub(crate) const N_CTX_WORDS: usize = 8;
 pub(crate) const PID_TGID: u64 = 0x1234_0000_5678;
@@ -912,7 +912,7 @@ pub(crate) fn expected(case: &Case) -> Outcome {
 const RING_SLOTS: u32 = 1024;
 
 /// Translates a case for the device.
-pub(crate) fn translated(case: &Case, first_site: u32) -> Result<Block, String> {
+pub(crate) fn translated(case: &Case, first_site: u32) -> Result<PtxBlock, String> {
     let program = build(case, true);
     let result = Some("%result".into());
     let names = NAMES.iter().map(|(id, name)| (*id, name.to_vec())).collect();

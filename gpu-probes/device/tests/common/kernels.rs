@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use xputrace_device::Block;
+use xputrace_device::PtxBlock;
 use xputrace_device::layout::declaration;
 
 /// Sets `{d}` to the thread's number in the launch.
@@ -15,7 +15,7 @@ fn heading() -> String {
 
 /// Returns a module with a kernel for each block, `k0` and following. A kernel's parameters are the addresses of the
 /// context, `%ctx`, and of the word that gets `%result`.
-pub(crate) fn of_one_thread(blocks: &[Block]) -> String {
+pub(crate) fn of_one_thread(blocks: &[PtxBlock]) -> String {
     let mut text = heading();
     for (at, block) in blocks.iter().enumerate() {
         write!(
@@ -31,6 +31,6 @@ pub(crate) fn of_one_thread(blocks: &[Block]) -> String {
 }
 
 /// Returns a module with one kernel, `kernel`, without parameters.
-pub(crate) fn of_a_crowd(block: &Block) -> String {
+pub(crate) fn of_a_crowd(block: &PtxBlock) -> String {
     format!("{}.visible .entry kernel()\n{{\n{}    ret;\n}}\n", heading(), block.text)
 }
