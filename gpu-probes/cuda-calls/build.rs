@@ -54,7 +54,8 @@ fn functions(layouts: &str, described: &HashMap<&str, Described<'_>>) -> String 
         sizes[at][id] = known.map_or(0, |it| it.bytes);
         let parameters: String = known.iter().flat_map(|it| &it.parameters).map(|it| parameter(it)).collect();
         let id = format!("FunctionId::of({}, {id})", variant(layer));
-        writeln!(functions, "    Function {{ id: {id}, full_name: {name:?}, parameters: &[{parameters}] }},").unwrap();
+        writeln!(functions, "    ApiFunction {{ id: {id}, full_name: {name:?}, parameters: &[{parameters}] }},")
+            .unwrap();
     }
     let (words, most_bytes) = (IDS / 64, sizes.as_flattened().iter().max().expect("calls"));
     format!(
@@ -62,7 +63,7 @@ fn functions(layouts: &str, described: &HashMap<&str, Described<'_>>) -> String 
 pub const MOST_IDS: usize = {IDS};
 /// Most bytes of a call's parameters.
 pub const MOST_PARAMETER_BYTES: usize = {most_bytes};
-pub(crate) static FUNCTIONS: &[Function] = &[\n{functions}];
+pub(crate) static FUNCTIONS: &[ApiFunction] = &[\n{functions}];
 pub(crate) static SIZES: [[u8; {IDS}]; 2] = {sizes:?};
 pub(crate) static EXISTS: [[u64; {words}]; 2] = {exists:?};\n"
     )

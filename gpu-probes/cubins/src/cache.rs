@@ -41,9 +41,9 @@ pub enum CacheError {
 
 /// The hash of all that a cubin is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key([u8; HASH_BYTES]);
+pub(crate) struct CubinKey([u8; HASH_BYTES]);
 
-impl Key {
+impl CubinKey {
     /// Returns the key of what is made of these parts.
     pub(crate) fn of(parts: &[&str]) -> Self {
         let mut hash = Sha256::new();
@@ -51,7 +51,7 @@ impl Key {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
-        Key(hash.finalize().into())
+        CubinKey(hash.finalize().into())
     }
 
     fn file_name(self) -> String {
@@ -80,7 +80,7 @@ impl Cache {
     }
 
     /// Returns what was made before; removes a file that is damaged.
-    pub(crate) fn get(&self, key: Key) -> Option<Output> {
+    pub(crate) fn get(&self, key: CubinKey) -> Option<Output> {
         let path = self.directory.join(key.file_name());
         let file = read::open(&path).ok()?;
         let output = read::contents(&file, MOST_FILE_BYTES).ok().and_then(|it| decode(key, &it));
@@ -93,7 +93,7 @@ impl Cache {
     }
 
     /// Keeps what was made. A file is there as a whole or not at all.
-    pub(crate) fn put(&self, key: Key, output: &Output) -> Result<(), CacheError> {
+    pub(crate) fn put(&self, key: CubinKey, output: &Output) -> Result<(), CacheError> {
         let failed = |answer| CacheError::System { path: self.directory.clone(), answer };
         let path = self.directory.join(key.file_name());
         Creator::own().write(&path, &encode(key, output), Access::Private).map_err(failed)?;
@@ -104,7 +104,7 @@ impl Cache {
 
     /// Returns a text that was kept under these words.
     pub fn text(&self, words: &[&str]) -> Option<String> {
-        self.get(Key::of(words)).map(|it| it.said)
+        self.get(CubinKey::of(words)).map(|it| it.said)
     }
 
     /// Keeps a text under these words, which no compiler's begin with.
@@ -112,7 +112,7 @@ impl Cache {
     /// # Errors
     /// The directory can't be written.
     pub fn keep_text(&self, words: &[&str], text: String) -> Result<(), CacheError> {
-        self.put(Key::of(words), &Output { code: Vec::new(), said: text })
+        self.put(CubinKey::of(words), &Output { code: Vec::new(), said: text })
     }
 
     /// Removes the files that were not used for longest, until the rest is small enough. Drafts that somebody left
@@ -137,21 +137,21 @@ impl Cache {
     }
 }
 
-fn checksum(key: Key, rest: &[&[u8]]) -> [u8; HASH_BYTES] {
+fn checksum(key: CubinKey, rest: &[&[u8]]) -> [u8; HASH_BYTES] {
     let mut hash = Sha256::new();
     hash.update(key.0);
     rest.iter().for_each(|it| hash.update(it));
     hash.finalize().into()
 }
 
-fn encode(key: Key, Output { code, said }: &Output) -> Vec<u8> {
+fn encode(key: CubinKey, Output { code, said }: &Output) -> Vec<u8> {
     let said_bytes = (said.len() as u64).to_le_bytes();
     let sum = checksum(key, &[&said_bytes, said.as_bytes(), code]);
     [&MAGIC[..], &sum, &said_bytes, said.as_bytes(), code].concat()
 }
 
 /// Inverts [`encode`]; `None` if a byte of it has changed.
-pub(crate) fn decode(key: Key, bytes: &[u8]) -> Option<Output> {
+pub(crate) fn decode(key: CubinKey, bytes: &[u8]) -> Option<Output> {
     let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
     let (sum, said_bytes) = head.strip_prefix(MAGIC)?.split_at_checked(HASH_BYTES)?;
     if sum != checksum(key, &[said_bytes, rest]) {
@@ -184,12 +184,12 @@ mod tests {
     fn what_was_kept_is_found_under_its_key_alone() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::open(&directory.path().join("a/b"), 1 << 20).unwrap();
-        let key = Key::of(&["text", "sm_90"]);
+        let key = CubinKey::of(&["text", "sm_90"]);
         assert_eq!(cache.get(key), None);
         cache.put(key, &output(b"code")).unwrap();
         assert_eq!(cache.get(key), Some(output(b"code")));
-        assert_eq!(cache.get(Key::of(&["text", "sm_80"])), None);
-        assert_ne!(key, Key::of(&["texts", "m_90"]), "where one part ends counts");
+        assert_eq!(cache.get(CubinKey::of(&["text", "sm_80"])), None);
+        assert_ne!(key, CubinKey::of(&["texts", "m_90"]), "where one part ends counts");
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
     fn a_file_that_was_changed_is_not_used_and_goes() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::open(directory.path(), 1 << 20).unwrap();
-        let (key, other) = (Key::of(&["one"]), Key::of(&["other"]));
+        let (key, other) = (CubinKey::of(&["one"]), CubinKey::of(&["other"]));
         let bytes = encode(key, &output(b"code"));
         for at in 0..=bytes.len() {
             let damaged = match bytes.get(at) {
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn those_go_that_were_not_used_for_longest() {
         let directory = tempfile::tempdir().unwrap();
-        let keys = ["a", "b", "c", "d"].map(|it| Key::of(&[it]));
+        let keys = ["a", "b", "c", "d"].map(|it| CubinKey::of(&[it]));
         let bytes = encode(keys[0], &output(&[0; 100])).len() as u64;
         let cache = Cache::open(directory.path(), 3 * bytes).unwrap();
         let long_ago = SystemTime::now() - Duration::from_secs(1000);
@@ -235,7 +235,7 @@ mod tests {
         }
         cache.get(keys[0]).expect("used now");
         cache.put(keys[3], &output(&[0; 100])).unwrap();
-        let mut kept = [keys[0], keys[2], keys[3]].map(Key::file_name);
+        let mut kept = [keys[0], keys[2], keys[3]].map(CubinKey::file_name);
         kept.sort();
         assert_eq!(names(directory.path()), kept);
     }

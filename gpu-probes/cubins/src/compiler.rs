@@ -1,8 +1,8 @@
 //! Finds a `ptxas` that can compile a text, and compiles each text once.
 
-use crate::cache::{Cache, CacheError, Key};
+use crate::cache::{Cache, CacheError, CubinKey};
 use crate::ptxas::{Failure, Output, Ptxas, Purpose};
-use crate::usage::{Frames, Usage, frames, parse};
+use crate::usage::{StackUsage, Usage, frames, parse};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -34,7 +34,7 @@ pub struct Cubin {
     /// What its kernels use.
     pub usage: Vec<Usage>,
     /// What its kernels and functions take of the stack.
-    pub frames: Frames,
+    pub frames: StackUsage,
     pub by: Arc<Ptxas>,
     /// Whether it was made before.
     pub is_kept: bool,
@@ -52,16 +52,16 @@ pub enum NoCubin {
 }
 
 /// What is known of a program: whether it is a `ptxas` that a user can run.
-type Known = HashMap<(PathBuf, Account), Result<Arc<Ptxas>, String>>;
+type KnownCompilers = HashMap<(PathBuf, Account), Result<Arc<Ptxas>, String>>;
 /// What comes of compiling a text.
 type Made = Result<(Output, bool, Option<Arc<CacheError>>), Failure>;
 /// Texts that are being compiled, for a user.
-type Current = HashMap<(Key, Account), Arc<OnceLock<Made>>>;
+type Current = HashMap<(CubinKey, Account), Arc<OnceLock<Made>>>;
 
 /// Compiles, from any number of threads.
 #[derive(Debug, Default)]
 pub struct Compiler {
-    known: Mutex<Known>,
+    known: Mutex<KnownCompilers>,
     current: Mutex<Current>,
 }
 
@@ -99,7 +99,7 @@ impl Compiler {
 
     /// Compiles, or waits for another thread that does.
     fn once(&self, ptxas: &Ptxas, architecture: &str, order: Order<'_>) -> Made {
-        let key = Key::of(&[&ptxas.recipe(architecture, order.purpose), order.text]);
+        let key = CubinKey::of(&[&ptxas.recipe(architecture, order.purpose), order.text]);
         let of_user = (key, order.account);
         let current = || self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let cell = current().entry(of_user).or_default().clone();

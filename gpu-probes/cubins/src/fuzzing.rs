@@ -1,6 +1,6 @@
 //! For the fuzzer alone: what a `ptxas` of another user says, and files of a cache that anyone may have written.
 
-use crate::cache::{Key, decode};
+use crate::cache::{CubinKey, decode};
 use crate::usage;
 
 /// Reads the output of `ptxas -v`.
@@ -10,5 +10,5 @@ pub fn said(text: &str) {
 
 /// Reads a file of the cache.
 pub fn cached(bytes: &[u8]) {
-    let _ = decode(Key::of(&["fuzz"]), bytes);
+    let _ = decode(CubinKey::of(&["fuzz"]), bytes);
 }

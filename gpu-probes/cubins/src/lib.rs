@@ -19,4 +19,4 @@ mod usage;
 pub use cache::{Cache, CacheError};
 pub use compiler::{Compiler, Cubin, NoCubin, Order};
 pub use ptxas::{Failure, Ptxas, Purpose};
-pub use usage::{Frames, Usage};
+pub use usage::{StackUsage, Usage};

@@ -52,11 +52,11 @@ pub(crate) fn parse(said: &str) -> Vec<Usage> {
 }
 
 /// Bytes of stack that calls of kernels and functions take, by their symbols. Functions that are part of others have none.
-pub type Frames = BTreeMap<String, u32>;
+pub type StackUsage = BTreeMap<String, u32>;
 
 /// Reads what the same output says of stack. Of a function that it says several times, the most.
-pub(crate) fn frames(said: &str) -> Frames {
-    let (mut frames, mut described) = (Frames::new(), "");
+pub(crate) fn frames(said: &str) -> StackUsage {
+    let (mut frames, mut described) = (StackUsage::new(), "");
     for line in said.lines() {
         if let Some((_, function)) = line.split_once("Function properties for ") {
             described = function.trim();
@@ -111,8 +111,8 @@ ptxas info    : Function properties for _Z5weighf
     #[test]
     fn frames_are_those_of_functions_too() {
         let expected = [("first$xpt", 8), ("second", 96), ("_Z5weighf", 16)].map(|it| (it.0.to_owned(), it.1));
-        assert_eq!(frames(SAID), Frames::from(expected));
-        assert_eq!(frames("    8 bytes stack frame\n"), Frames::new());
+        assert_eq!(frames(SAID), StackUsage::from(expected));
+        assert_eq!(frames("    8 bytes stack frame\n"), StackUsage::new());
     }
 
     proptest! {

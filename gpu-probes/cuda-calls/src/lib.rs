@@ -80,8 +80,8 @@ impl FunctionId {
     }
 
     /// Returns what is known of it.
-    pub fn function(self) -> Option<&'static Function> {
-        static BY_ID: LazyLock<HashMap<FunctionId, &'static Function>> =
+    pub fn function(self) -> Option<&'static ApiFunction> {
+        static BY_ID: LazyLock<HashMap<FunctionId, &'static ApiFunction>> =
             LazyLock::new(|| FUNCTIONS.iter().map(|it| (it.id, it)).collect());
         BY_ID.get(&self).copied()
     }
@@ -167,7 +167,7 @@ impl FromIterator<FunctionId> for Functions {
 
 /// A function of CUDA.
 #[derive(Clone, Copy, Debug)]
-pub struct Function {
+pub struct ApiFunction {
     pub id: FunctionId,
     /// As CUPTI spells it: `cudaMalloc_v3020`.
     full_name: &'static str,
@@ -175,7 +175,7 @@ pub struct Function {
     pub parameters: &'static [Parameter],
 }
 
-impl Function {
+impl ApiFunction {
     /// Returns its name without the version that CUPTI adds to the runtime's: `cudaMalloc`, `cuMemAlloc_v2`.
     pub fn name(&self) -> &'static str {
         match self.full_name.rsplit_once("_v") {
@@ -281,7 +281,7 @@ pub fn with_names(text: &str) -> String {
 }
 
 /// Returns every function, the driver's first.
-pub fn functions() -> &'static [Function] {
+pub fn functions() -> &'static [ApiFunction] {
     FUNCTIONS
 }
 
@@ -294,7 +294,7 @@ pub fn error_name(layer: Layer, code: i32) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn named(name: &str) -> &'static Function {
+    fn named(name: &str) -> &'static ApiFunction {
         functions().iter().find(|it| it.name() == name).unwrap()
     }
 
@@ -302,7 +302,7 @@ mod tests {
     fn a_function_has_its_id_names_and_parameters() {
         let malloc = named("cudaMalloc");
         assert_eq!((malloc.id.domain(), malloc.id.callback()), (2, 20));
-        assert_eq!(malloc.id.function().map(Function::name), Some("cudaMalloc"));
+        assert_eq!(malloc.id.function().map(ApiFunction::name), Some("cudaMalloc"));
         assert_eq!(malloc.id.parameter_bytes(), 16);
         assert_eq!(malloc.parameter("size").map(|it| (it.kind, it.offset)), Some((ParameterKind::Unsigned(8), 8)));
         let alloc = named("cuMemAlloc_v2");

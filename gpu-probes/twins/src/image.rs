@@ -4,7 +4,7 @@ use crate::NoTwin;
 use crate::handler::Wanted;
 use crate::maker::Maker;
 use crate::refusal::{Failure, Refused};
-use crate::target::Target;
+use crate::target::CompileTarget;
 use crate::text::{Gpu, best, text};
 use crate::twin_text::TwinText;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ impl Maker {
         let Some(ptx) = best(image, gpu) else { return Ok(ImageTwins::default()) };
         let module = Module::parse(&text(ptx)?)?;
         let kernels = chosen(&module, wanted);
-        let target = Target::of(&module);
+        let target = CompileTarget::of(&module);
         if !kernels.is_empty() && !target.is_enough() {
             return Err(NoTwin::TooOld { target: target.text });
         }

@@ -18,11 +18,11 @@ const MOST_EXITS: usize = 16;
 
 /// What a kernel's threads keep.
 pub(crate) struct Kept {
-    parts: Vec<Part>,
+    parts: Vec<SwitchSums>,
 }
 
 /// What handlers with the same switch have them keep.
-struct Part {
+struct SwitchSums {
     switch: usize,
     /// The first of them, to which it is put down if an element can't be made.
     handler: usize,
@@ -56,7 +56,7 @@ impl Kept {
         let part = |(switch, (handler, list)): (usize, (usize, Vec<Sum>))| {
             let sums = Sums::numbered(first, list);
             first += sums.len();
-            Part { switch, handler, sums }
+            SwitchSums { switch, handler, sums }
         };
         Kept { parts: by_switch.into_iter().map(part).collect() }
     }
@@ -142,7 +142,7 @@ impl Maker {
     pub(crate) fn flush(&self, kept: &Kept, spot: &Spot<'_>, architecture: u32) -> Result<String, Refusal> {
         let context = self.origin.context(spot, &self.texts);
         let mut text = String::new();
-        for Part { switch, handler, sums } in &kept.parts {
+        for SwitchSums { switch, handler, sums } in &kept.parts {
             let mut options = self.options(*handler, architecture, TableAt::Variable { switch: *switch });
             options.first_site += options.sites.len() as u32;
             text += &sums.flush(self.maps(), &context, &Options { sites: Vec::new(), ..options })?;

@@ -7,7 +7,7 @@ use crate::arguments::{KERNEL, argument_word};
 use crate::conflicts;
 use crate::maker::Maker;
 use crate::target::heading;
-use crate::times::Place;
+use crate::times::LaunchAddresses;
 use crate::words::{ACTIVE, LEADER, clock, process_id, sectors_at};
 use std::fmt::Write as _;
 use xputrace_device::{LEAST_ARCHITECTURE, Refusal, Sums, TableAt, Word};
@@ -163,7 +163,8 @@ impl Maker {
 /// kernel's but at its end.
 fn times_at(point: PatchPoint) -> Option<String> {
     let word = |at: usize| format!("{KERNEL}+{at}");
-    let place = Place { times: TIMES, groups: &word(kernel_words::GROUPS), is_node: &word(kernel_words::IS_NODE) };
+    let place =
+        LaunchAddresses { times: TIMES, groups: &word(kernel_words::GROUPS), is_node: &word(kernel_words::IS_NODE) };
     let taken = match point {
         PatchPoint::Entry => place.entered(),
         PatchPoint::Exit => place.exited(),

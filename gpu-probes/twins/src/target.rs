@@ -4,7 +4,7 @@ use xputrace_device::{LEAST_ARCHITECTURE, LEAST_PTX_VERSION};
 use xputrace_ptx::Module;
 
 /// What a module is to be compiled for.
-pub(crate) struct Target {
+pub(crate) struct CompileTarget {
     /// As it says: `sm_90a`.
     pub(crate) text: String,
     /// Its number; 0 if there is none.
@@ -12,14 +12,14 @@ pub(crate) struct Target {
     version: (u32, u32),
 }
 
-impl Target {
+impl CompileTarget {
     pub(crate) fn of(module: &Module) -> Self {
         let said = |name| module.directives(name).next().map_or("", |it| it.arguments.as_str());
         let text = said(".target").split([',', ' ']).find(|it| it.starts_with("sm_")).unwrap_or_default();
         let number =
             |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
         let (major, minor) = said(".version").split_once('.').unwrap_or_default();
-        Target {
+        CompileTarget {
             text: text.to_owned(),
             architecture: number(text.trim_start_matches("sm_")),
             version: (number(major), number(minor)),

@@ -9,7 +9,7 @@
 use xputrace_wire::times::{HEAD, MOST_GROUPS, MOST_RECORDS, RECORDS, group, record};
 
 /// What a patch has of its launch.
-pub(crate) struct Place<'a> {
+pub(crate) struct LaunchAddresses<'a> {
     /// The register with the address where its times go.
     pub(crate) times: &'a str,
     /// The address of the word with the address of the groups for its kind of launches.
@@ -18,7 +18,7 @@ pub(crate) struct Place<'a> {
     pub(crate) is_node: &'a str,
 }
 
-impl Place<'_> {
+impl LaunchAddresses<'_> {
     /// PTX that sets `%grid` to the launch's number, and `%group` to the address of its group.
     fn group(&self) -> String {
         format!(

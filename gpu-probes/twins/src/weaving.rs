@@ -7,7 +7,7 @@ use crate::kernels::Kernels;
 use crate::maker::Maker;
 use crate::refusal::{Failure, NoTwin, Refused};
 use crate::spot::Spot;
-use crate::target::Target;
+use crate::target::CompileTarget;
 use crate::text::Gpu;
 use crate::twin_text::TwinText;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ impl Maker {
     ) -> Result<TwinText, Failure> {
         let choices = kernels.values().map(|it| it.0).collect();
         let kernels: BTreeMap<String, Wanted> = kernels.into_iter().map(|(name, it)| (name, it.1)).collect();
-        let target = Target::of(&module);
+        let target = CompileTarget::of(&module);
         let names: Vec<&str> = kernels.keys().map(String::as_str).collect();
         module.only(&names)?;
         let calls = module.calls();

@@ -6,7 +6,7 @@ use xputrace_model::gpu::GpuKind;
 use xputrace_model::loss::Losses;
 use xputrace_model::plan::{ContextWord, Demand, Detail, HostEvent, HostEvents};
 use xputrace_model::stack::{Frame, StackKey};
-use xputrace_wire::api::{Function, FunctionId, Functions, functions};
+use xputrace_wire::api::{ApiFunction, FunctionId, Functions, functions};
 use xputrace_wire::totals::CollectorTotals;
 
 /// The file's header.
@@ -90,7 +90,7 @@ impl Meta {
     pub fn missing_host_events(&self, wanted: &Demand) -> Vec<String> {
         let has = |list: &[String], name: &str| list.iter().any(|it| it == name);
         let kinds = self.missing_kinds(wanted.required).map(HostEvent::name);
-        let functions = wanted.api.iter().filter_map(FunctionId::function).map(Function::name);
+        let functions = wanted.api.iter().filter_map(FunctionId::function).map(ApiFunction::name);
         let functions = functions.filter(|it| has(&self.host_events, "api") && !has(&self.api, it));
         let nested = (wanted.has(Detail::Nested) && !self.nested_calls).then_some("nested");
         let ranges = (wanted.has(Detail::CallRanges) && !self.call_ranges).then_some("nvtx_path");

@@ -7,7 +7,7 @@ use crate::console;
 use anyhow::{Result, anyhow, bail};
 use std::process::ExitCode;
 use xputrace_linux::{LiveCatalog, list_functions, list_tracepoints, list_usdt, with_descendants};
-use xputrace_model::api::{self, Function, Parameter};
+use xputrace_model::api::{self, ApiFunction, Parameter};
 use xputrace_model::catalog::{Catalog, glob};
 use xputrace_model::listing::Listed;
 use xputrace_model::schema::{Event, HostEvent};
@@ -72,7 +72,7 @@ fn matches(pattern: Option<&str>, pid: Option<u32>) -> Result<Vec<Listed>> {
 /// Returns the calls of CUDA that a pattern matches, with their parameters.
 fn calls(pattern: &str) -> Result<Vec<Listed>> {
     let parameter = |it: &Parameter| (format!("args.{}", it.name), it.type_text().to_owned());
-    let listed = |it: &Function| Listed {
+    let listed = |it: &ApiFunction| Listed {
         own: it.parameters.iter().map(parameter).collect(),
         ..Listed::new(API, format!("api:{}", it.name()))
     };

@@ -3,7 +3,7 @@
 use super::checker::Checker;
 use crate::typed::{Base, Expr, ExprKind, Type, ValueSource, missing};
 use rhai::Position;
-use xputrace_model::api::{Function, FunctionId, Functions, Parameter, ParameterKind};
+use xputrace_model::api::{ApiFunction, FunctionId, Functions, Parameter, ParameterKind};
 use xputrace_model::context::{MOST_ARGUMENTS, word};
 use xputrace_model::diagnostic::{Diagnostic, Label};
 use xputrace_model::plan::Target;
@@ -39,7 +39,7 @@ impl Problem {
 /// None has it, or it is no integer in one of them.
 pub(crate) fn in_all(functions: &Functions, name: &str) -> Result<bool, Problem> {
     let each = || functions.iter().filter_map(FunctionId::function);
-    let named = |it: &&'static Function| it.parameter(name).map(|parameter| (it.name(), parameter));
+    let named = |it: &&'static ApiFunction| it.parameter(name).map(|parameter| (it.name(), parameter));
     let unreadable = |(_, it): &(&str, &Parameter)| !it.is_integer();
     if let Some((function, parameter)) = each().filter_map(|it| named(&it)).find(unreadable) {
         let what = match parameter.kind {

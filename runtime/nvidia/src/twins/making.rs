@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use xputrace_boundary::child::Limit;
 use xputrace_boundary::user::Account;
-use xputrace_cubins::{Compiler, Frames, NoCubin, Order, Purpose};
+use xputrace_cubins::{Compiler, NoCubin, Order, Purpose, StackUsage};
 use xputrace_model::object::Shape;
 use xputrace_model::plan::{Detail, DeviceWay, PatternOfHandler, Plan};
 use xputrace_rendezvous::LoadedImage;
@@ -347,7 +347,7 @@ fn read_of(all: &[Parameter], read: u64) -> Parameters {
 }
 
 /// Returns a function that takes more stack in a twin than in its original, as far as is known, with its bytes in both.
-fn larger_frame<'a>(twin: &'a Frames, original: &Frames) -> Option<(&'a str, u32, u32)> {
+fn larger_frame<'a>(twin: &'a StackUsage, original: &StackUsage) -> Option<(&'a str, u32, u32)> {
     twin.iter().find_map(|(function, bytes)| {
         let most_bytes = original.get(original_symbol(function)).copied().unwrap_or(0);
         (*bytes > most_bytes).then_some((original_symbol(function), *bytes, most_bytes))
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_twins_functions_may_take_no_more_stack_than_the_originals() {
-        let frames = |all: &[(&str, u32)]| all.iter().map(|it| (it.0.to_owned(), it.1)).collect::<Frames>();
+        let frames = |all: &[(&str, u32)]| all.iter().map(|it| (it.0.to_owned(), it.1)).collect::<StackUsage>();
         let original = frames(&[("k", 8), ("fib", 32)]);
         let larger = |twin: &[(&str, u32)]| {
             let twin = frames(twin);

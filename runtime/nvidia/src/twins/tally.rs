@@ -142,13 +142,13 @@ fn failure(why: &WhyText, kernels: &[String]) -> Option<String> {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use xputrace_cubins::Frames;
+    use xputrace_cubins::StackUsage;
 
     fn cubin(is_kept: bool, registers: u32, spill_load_bytes: u32) -> TwinCode {
         let usage = vec![Usage { registers, spill_load_bytes, ..Usage::default() }];
         let by = Arc::new(Ptxas::new("/a/ptxas".into(), "13.0.88"));
         TwinCode::Cubin(Compiled {
-            cubin: Cubin { code: vec![], usage, frames: Frames::new(), by, is_kept, unkept: None },
+            cubin: Cubin { code: vec![], usage, frames: StackUsage::new(), by, is_kept, unkept: None },
             unkept: None,
         })
     }

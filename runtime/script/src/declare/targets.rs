@@ -4,7 +4,7 @@ use super::call::{Declaring, Report, text_of};
 use crate::maps::kind_of;
 use crate::units;
 use rhai::Dynamic;
-use xputrace_model::api::{self, Function, Functions};
+use xputrace_model::api::{self, ApiFunction, Functions};
 use xputrace_model::catalog::split_function;
 use xputrace_model::diagnostic::nearest;
 use xputrace_model::plan::{KernelPattern, PatternOfHandler, Target, UsdtPattern};
@@ -61,7 +61,7 @@ fn calls(call: &Declaring, pattern: &str) -> Option<(Target, String)> {
     if !found.is_empty() {
         return Some((Target::Api(Box::new(found)), format!("api:{pattern}")));
     }
-    let help = match nearest(pattern, api::functions().iter().map(Function::plain_name)) {
+    let help = match nearest(pattern, api::functions().iter().map(ApiFunction::plain_name)) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "patterns are names of CUDA's runtime or driver, with `*` for any text: \"cudaMalloc*\"".to_owned(),
     };
