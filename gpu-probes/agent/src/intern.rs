@@ -353,7 +353,7 @@ fn without_version(name: &[u8]) -> &[u8] {
 pub(crate) struct StackIds(Fingerprints);
 
 /// The table of the files that stacks were in, by where they were mapped. Its fingerprints are those of
-/// [`xputrace_unwind::Object::key`].
+/// [`xputrace_unwind::MappedObject::key`].
 #[derive(Debug)]
 pub(crate) struct ObjectIds(Fingerprints);
 
@@ -621,7 +621,7 @@ mod tests {
     #[test]
     fn a_code_object_in_the_place_of_another_is_another() {
         let codes = Codes::new().unwrap();
-        let text = |it: &'static str| xputrace_python::Text { width: 1, bytes: it.as_bytes() };
+        let text = |it: &'static str| xputrace_python::PyString { width: 1, bytes: it.as_bytes() };
         let code = |name: &'static str, lines: &'static [u8]| Code {
             address: 0x1000,
             first_line: 1,

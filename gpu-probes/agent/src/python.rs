@@ -219,13 +219,13 @@ fn runner(places: &[u64], from: usize, end: u16, at: u64) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xputrace_python::Text;
+    use xputrace_python::PyString;
 
     const CODE: Code<'static> = Code {
         address: 8,
         first_line: 1,
-        file: Text { width: 1, bytes: b"f" },
-        name: Text { width: 1, bytes: b"n" },
+        file: PyString { width: 1, bytes: b"f" },
+        name: PyString { width: 1, bytes: b"n" },
         lines: &[],
     };
 

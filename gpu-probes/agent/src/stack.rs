@@ -12,14 +12,16 @@ use super::zeroed::{ZeroIsValid, Zeroed};
 use std::cell::UnsafeCell;
 use std::io;
 use xputrace_python::Code;
-use xputrace_unwind::{Bounds, End, Key, Memory, Object, Pushed, Registers, Tables, Walker};
+use xputrace_unwind::{
+    Bounds, End, MappedObject, Pushed, Registers, StackMemory, StackMemoryKey, UnwindTables, Walker,
+};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{MAX_FRAMES, stack_end};
 
 /// What taking stacks needs in a process that was asked for them.
 #[derive(Debug)]
 pub(crate) struct Stacks {
-    native: Option<Tables>,
+    native: Option<UnwindTables>,
     pub(crate) python: Option<Python>,
     /// By ring: used by the thread that has it. One that takes it over finds nothing of its own there.
     taken: Zeroed<OfRing>,
@@ -34,7 +36,7 @@ struct OfRing(UnsafeCell<Taken>);
 struct Taken {
     walker: Walker,
     /// Ids that the tracer was told.
-    ids: Memory,
+    ids: StackMemory,
     python: Runs,
     words: Words,
     layers: Layers,
@@ -63,7 +65,7 @@ pub(crate) struct Here<'a> {
 /// Where a walk begins.
 #[derive(Clone, Copy, Debug)]
 struct Start<'a> {
-    tables: &'a Tables,
+    tables: &'a UnwindTables,
     registers: Registers,
     bounds: Bounds,
 }
@@ -96,7 +98,7 @@ impl Stacks {
             return Ok(None);
         }
         Ok(Some(Stacks {
-            native: native.then(Tables::new),
+            native: native.then(UnwindTables::new),
             python: python.then(Python::new).transpose()?,
             taken: Zeroed::new(rings as usize)?,
         }))
@@ -131,7 +133,7 @@ impl Stacks {
         }
         // SAFETY: the caller promises the calling thread's registers and bounds; its stack is readable within them.
         let start = unsafe { self.start(here) };
-        let key = Key { about: here.about(&taken.python), hint: here.called };
+        let key = StackMemoryKey { about: here.about(&taken.python), hint: here.called };
         // SAFETY: the caller promises the calling thread's registers and bounds; its stack is readable within them.
         let known = start.and_then(|it| unsafe { taken.ids.recall(&mut taken.walker, &key, &it.registers, it.bounds) });
         if let Some(id) = known {
@@ -204,7 +206,7 @@ impl<'a> Native<'a> {
 
     #[inline]
     fn of(walker: &'a Walker, layers: &mut Layers, here: &Here<'_>) -> Self {
-        let mut last: Option<(Object, Option<Layer>)> = None;
+        let mut last: Option<(MappedObject, Option<Layer>)> = None;
         let layer_of = |address: u64| match &last {
             Some((file, layer)) if file.range().contains(&address) => *layer,
             _ => {
@@ -229,7 +231,7 @@ impl<'a> Native<'a> {
 
     /// Calls `each` for the files that the frames are in; it may be for one several times.
     #[inline]
-    pub(crate) fn for_each_file(&self, each: impl FnMut(&Object)) {
+    pub(crate) fn for_each_file(&self, each: impl FnMut(&MappedObject)) {
         if let Some(walker) = self.walker {
             walker.for_each_file(self.n_inside, each);
         }
@@ -270,7 +272,7 @@ struct Layers([OfFile; FILES]);
 
 #[derive(Clone, Copy, Debug)]
 struct OfFile {
-    /// [`Object::key`].
+    /// [`MappedObject::key`].
     key: u64,
     layer: Option<Layer>,
 }
@@ -280,7 +282,7 @@ const FILES: usize = 64;
 impl Layers {
     /// Returns the layer of a file that the thread's stack returns into.
     #[inline]
-    fn of(&mut self, file: &Object, backend: &dyn Library) -> Option<Layer> {
+    fn of(&mut self, file: &MappedObject, backend: &dyn Library) -> Option<Layer> {
         let key = file.key();
         let slot = &mut self.0[key as usize / 2 % FILES];
         if slot.key != key {
@@ -291,7 +293,7 @@ impl Layers {
 }
 
 #[cold]
-fn layer_of(file: &Object, backend: &dyn Library) -> Option<Layer> {
+fn layer_of(file: &MappedObject, backend: &dyn Library) -> Option<Layer> {
     // SAFETY: the stack returns into the file.
     let path = unsafe { file.description() }?.path;
     backend.layer_of(path.rsplit(|&it| it == b'/').next().unwrap_or_default())

@@ -10,9 +10,9 @@ pub struct Code<'a> {
     /// The line that the function begins at.
     pub first_line: u32,
     /// `co_filename`.
-    pub file: Text<'a>,
+    pub file: PyString<'a>,
     /// `co_qualname`.
-    pub name: Text<'a>,
+    pub name: PyString<'a>,
     /// `co_linetable`: the lines of its instructions (CPython, `Objects/locations.md` up to 3.12,
     /// `InternalDocs/code_objects.md` since).
     pub lines: &'a [u8],
@@ -20,7 +20,7 @@ pub struct Code<'a> {
 
 /// A string of the interpreter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Text<'a> {
+pub struct PyString<'a> {
     /// Bytes per character: 1, 2 or 4. Characters are code points, in the machine's byte order.
     pub width: u8,
     pub bytes: &'a [u8],
@@ -67,19 +67,19 @@ impl<'a> Code<'a> {
             Some(Code {
                 address,
                 first_line: member(address, layout.code.first_line),
-                file: Text::read(&layout.text, member(address, layout.code.file))?,
-                name: Text::read(&layout.text, member(address, layout.code.name))?,
+                file: PyString::read(&layout.text, member(address, layout.code.file))?,
+                name: PyString::read(&layout.text, member(address, layout.code.name))?,
                 lines: bytes(layout, member(address, layout.code.lines))?,
             })
         }
     }
 }
 
-impl<'a> Text<'a> {
+impl<'a> PyString<'a> {
     /// # Safety
     /// `address` is 0 or that of a string that stays through `'a`.
     #[inline]
-    unsafe fn read(layout: &layout::Text, address: u64) -> Option<Self> {
+    unsafe fn read(layout: &layout::TextOffsets, address: u64) -> Option<Self> {
         if !is_object(address) {
             return None;
         }
@@ -93,7 +93,7 @@ impl<'a> Text<'a> {
             let at = if state & state::IS_ASCII != 0 { layout.ascii } else { layout.others };
             let len = member::<u64>(address, layout.length).min(MOST_TEXT / u64::from(width)) * u64::from(width);
             let bytes = std::slice::from_raw_parts((address + at) as *const u8, len as usize);
-            Some(Text { width: width as u8, bytes })
+            Some(PyString { width: width as u8, bytes })
         }
     }
 }

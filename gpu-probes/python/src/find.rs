@@ -41,7 +41,7 @@ impl Interpreter {
     /// # Errors
     /// There is an interpreter whose frames can't be read.
     pub fn find() -> Result<Option<Interpreter>, Unsupported> {
-        let Some((scope, runtime)) = Scope::of_interpreter() else { return Ok(None) };
+        let Some((scope, runtime)) = SymbolScope::of_interpreter() else { return Ok(None) };
         // SAFETY: its type since 3.11, when it came.
         let version = scope.symbol(c"Py_Version").map(|it| Version(unsafe { member(it, 0) }));
         let interpreter = version.map_or("CPython before 3.11".into(), |it| it.to_string());
@@ -49,7 +49,7 @@ impl Interpreter {
         found.map(Some).map_err(|reason| Unsupported { interpreter, reason })
     }
 
-    fn in_scope(scope: &Scope, runtime: u64, version: Version) -> Result<Self, &'static str> {
+    fn in_scope(scope: &SymbolScope, runtime: u64, version: Version) -> Result<Self, &'static str> {
         let layout = version.layout(runtime)?;
         if !has_plain_objects(scope) {
             return Err("it is built to trace references");
@@ -123,7 +123,7 @@ impl fmt::Display for Version {
 
 /// Whether objects begin as usual: the type of types is itself. Builds that trace references put two
 /// words before.
-fn has_plain_objects(scope: &Scope) -> bool {
+fn has_plain_objects(scope: &SymbolScope) -> bool {
     // SAFETY: a static object of the interpreter, larger than this.
     scope.symbol(c"PyType_Type").is_some_and(|it| unsafe { member::<u64>(it, layout::TYPE) } == it)
 }
@@ -144,32 +144,32 @@ fn mapped(path: &[u8], flags: c_int) -> Option<*mut c_void> {
 }
 
 /// Where symbols are looked for.
-enum Scope {
+enum SymbolScope {
     Global,
     /// A library that the program has loaded for itself.
     Library(*mut c_void),
 }
 
-impl Scope {
+impl SymbolScope {
     /// The interpreter's scope, and the address of its state.
-    fn of_interpreter() -> Option<(Scope, u64)> {
-        let runtime = |scope: Scope| scope.symbol(c"_PyRuntime").map(|it| (scope, it));
-        runtime(Scope::Global).or_else(|| runtime(Scope::library()?))
+    fn of_interpreter() -> Option<(SymbolScope, u64)> {
+        let runtime = |scope: SymbolScope| scope.symbol(c"_PyRuntime").map(|it| (scope, it));
+        runtime(SymbolScope::Global).or_else(|| runtime(SymbolScope::library()?))
     }
 
     /// An interpreter's library that is mapped, but not in the global scope. It has `_PyRuntime`, so
     /// this is done once.
-    fn library() -> Option<Scope> {
+    fn library() -> Option<SymbolScope> {
         let is_interpreter =
             |path: &[u8]| path.rsplit(|it| *it == b'/').next().is_some_and(|name| name.starts_with(b"libpython3."));
         let path = find_loaded(|it| is_interpreter(it.path).then(|| it.path.to_vec()))?;
-        mapped(&path, 0).map(Scope::Library)
+        mapped(&path, 0).map(SymbolScope::Library)
     }
 
     fn symbol(&self, name: &CStr) -> Option<u64> {
         let handle = match self {
-            Scope::Global => libc::RTLD_DEFAULT,
-            Scope::Library(handle) => *handle,
+            SymbolScope::Global => libc::RTLD_DEFAULT,
+            SymbolScope::Library(handle) => *handle,
         };
         // SAFETY: a C string, and a handle that stays open.
         let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };

@@ -12,9 +12,9 @@ pub(crate) struct Layout {
     pub(crate) finalizing: u64,
     pub(crate) thread: Thread,
     pub(crate) calls: Calls,
-    pub(crate) frame: Frame,
-    pub(crate) code: Code,
-    pub(crate) text: Text,
+    pub(crate) frame: FrameOffsets,
+    pub(crate) code: CodeOffsets,
+    pub(crate) text: TextOffsets,
     /// In a `bytes` object: its length, its bytes.
     pub(crate) bytes: [u64; 2],
 }
@@ -45,7 +45,7 @@ pub(crate) enum Calls {
 
 /// In a `_PyInterpreterFrame`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub(crate) struct FrameOffsets {
     pub(crate) previous: u64,
     /// Its code object.
     pub(crate) code: u64,
@@ -64,7 +64,7 @@ pub(crate) mod owner {
 
 /// In a `PyCodeObject`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Code {
+pub(crate) struct CodeOffsets {
     pub(crate) first_line: u64,
     pub(crate) file: u64,
     pub(crate) name: u64,
@@ -79,7 +79,7 @@ pub(crate) const FIRST_TRACEABLE_BEFORE: u64 = 16;
 
 /// In a `PyUnicodeObject`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Text {
+pub(crate) struct TextOffsets {
     /// Number of characters.
     pub(crate) length: u64,
     pub(crate) state: u64,
@@ -95,9 +95,9 @@ pub(crate) const V3_11: Layout = Layout {
     finalizing: 24,
     thread: Thread::Cframe { at: 56, frame: 8 },
     calls: Calls::Flags { is_entry: 68, previous: 16 },
-    frame: Frame { previous: 48, code: 32, instruction: 56, owner: 69 },
-    code: Code { first_line: 72, file: 112, name: 128, lines: 136, instructions: 184 },
-    text: Text { length: 16, state: 32, ascii: 48, others: 72 },
+    frame: FrameOffsets { previous: 48, code: 32, instruction: 56, owner: 69 },
+    code: CodeOffsets { first_line: 72, file: 112, name: 128, lines: 136, instructions: 184 },
+    text: TextOffsets { length: 16, state: 32, ascii: 48, others: 72 },
     bytes: [16, 32],
 };
 
@@ -105,9 +105,9 @@ pub(crate) const V3_12: Layout = Layout {
     finalizing: 24,
     thread: Thread::Cframe { at: 56, frame: 0 },
     calls: Calls::Frames,
-    frame: Frame { previous: 8, code: 0, instruction: 56, owner: 70 },
-    code: Code { first_line: 68, file: 112, name: 128, lines: 136, instructions: 192 },
-    text: Text { length: 16, state: 32, ascii: 40, others: 56 },
+    frame: FrameOffsets { previous: 8, code: 0, instruction: 56, owner: 70 },
+    code: CodeOffsets { first_line: 68, file: 112, name: 128, lines: 136, instructions: 192 },
+    text: TextOffsets { length: 16, state: 32, ascii: 40, others: 56 },
     bytes: [16, 32],
 };
 
@@ -163,20 +163,20 @@ pub(crate) fn of_debug_offsets(words: &[u64; DEBUG_WORDS], version: u64) -> Resu
         finalizing: words[at::FINALIZING],
         thread: Thread::Frame { at: words[at::CURRENT_FRAME] },
         calls: Calls::Frames,
-        frame: Frame {
+        frame: FrameOffsets {
             previous: words[at::FRAME_PREVIOUS],
             code: words[at::FRAME_EXECUTABLE],
             instruction: words[at::FRAME_INSTRUCTION],
             owner: words[at::FRAME_OWNER],
         },
-        code: Code {
+        code: CodeOffsets {
             first_line: words[at::CODE_FIRST_LINE],
             file: words[at::CODE_FILE],
             name: words[at::CODE_NAME],
             lines: words[at::CODE_LINES],
             instructions: words[at::CODE_INSTRUCTIONS],
         },
-        text: Text {
+        text: TextOffsets {
             length: words[at::TEXT_LENGTH],
             state: words[at::TEXT_STATE],
             ascii: words[at::TEXT_ASCII],
@@ -277,9 +277,9 @@ mod tests {
             finalizing: 608,
             thread: Thread::Frame { at: 72 },
             calls: Calls::Frames,
-            frame: Frame { previous: 8, code: 0, instruction: 56, owner: 70 },
-            code: Code { first_line: 68, file: 112, name: 128, lines: 136, instructions: 200 },
-            text: Text { length: 16, state: 32, ascii: 40, others: 56 },
+            frame: FrameOffsets { previous: 8, code: 0, instruction: 56, owner: 70 },
+            code: CodeOffsets { first_line: 68, file: 112, name: 128, lines: 136, instructions: 200 },
+            text: TextOffsets { length: 16, state: 32, ascii: 40, others: 56 },
             bytes: [16, 32],
         };
         assert_eq!(layout, expected);

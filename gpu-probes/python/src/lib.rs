@@ -18,6 +18,6 @@ mod find;
 mod frames;
 mod layout;
 
-pub use code::{Code, Text};
+pub use code::{Code, PyString};
 pub use find::{Interpreter, Unsupported};
 pub use frames::{Frames, Item};

@@ -4,7 +4,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::time::Instant;
-use xputrace_unwind::{Bounds, Key, Memory, Pushed, Tables, Walker, push_registers};
+use xputrace_unwind::{Bounds, Pushed, StackMemory, StackMemoryKey, UnwindTables, Walker, push_registers};
 
 // Calls `at_bottom(argument, registers)` with the registers that the caller relies on.
 core::arch::global_asm!(
@@ -47,7 +47,7 @@ fn down(depth: usize, run: &mut dyn FnMut(&Pushed)) -> usize {
 }
 
 fn walks(criterion: &mut Criterion) {
-    let (tables, bounds) = (Tables::new(), Bounds::of_thread().unwrap());
+    let (tables, bounds) = (UnwindTables::new(), Bounds::of_thread().unwrap());
     let mut walker = Walker::new();
     for depth in [20, 60] {
         let mut run = |pushed: &Pushed| {
@@ -82,7 +82,7 @@ const OTHERS_BYTES: usize = 512 << 10;
 /// The inner half of a stack is another one at each launch, as where a program goes from one function
 /// to the next.
 fn changes(criterion: &mut Criterion) {
-    let (tables, bounds) = (Tables::new(), Bounds::of_thread().unwrap());
+    let (tables, bounds) = (UnwindTables::new(), Bounds::of_thread().unwrap());
     let mut walker = Walker::new();
     let mut walk = |pushed: &Pushed| {
         // SAFETY: what was pushed, the calling thread's registers and stack.
@@ -152,11 +152,11 @@ enum Way {
 #[allow(clippy::print_stdout, reason = "a measurement prints its result")]
 fn remembered(_: &mut Criterion) {
     let rounds: usize = std::env::var("ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(300);
-    let (tables, bounds) = (Tables::new(), Bounds::of_thread().unwrap());
+    let (tables, bounds) = (UnwindTables::new(), Bounds::of_thread().unwrap());
     let others = vec![1u64; OTHERS_BYTES / 8];
     for others in [&others[..0], &others[..]] {
         let mut ways = [Way::Calls, Way::Walked, Way::Remembered, Way::Forgotten]
-            .map(|way| (way, Box::new(Walker::new()), Box::new(Memory::new()), Vec::new()));
+            .map(|way| (way, Box::new(Walker::new()), Box::new(StackMemory::new()), Vec::new()));
         let (mut known, mut frames, mut launches) = (0, 0, 0);
         for round in 0..rounds * ways.len() {
             let (way, walker, memory, nanos) = &mut ways[round % 4];
@@ -164,7 +164,7 @@ fn remembered(_: &mut Criterion) {
             for stack in 0..STACKS {
                 launches += 1;
                 let kernel = if *way == Way::Forgotten { launches } else { stack % KERNELS };
-                let key = Key { about: [1, 2], hint: kernel };
+                let key = StackMemoryKey { about: [1, 2], hint: kernel };
                 let mut run = |pushed: &Pushed| {
                     black_box(others.iter().step_by(8).sum::<u64>());
                     // SAFETY: what was pushed.

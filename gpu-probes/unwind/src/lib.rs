@@ -26,9 +26,9 @@ mod tables;
 mod walk;
 
 pub use caller::Pushed;
-pub use loaded::{Changes, Loaded, find_loaded, for_each_loaded, loader_changes};
-pub use memory::{Key, Memory};
-pub use objects::{Description, FIRST_PAGE, Object};
+pub use loaded::{Changes, LoadedFile, find_loaded, for_each_loaded, loader_changes};
+pub use memory::{StackMemory, StackMemoryKey};
+pub use objects::{Description, FIRST_PAGE, MappedObject};
 pub use registers::{Bounds, Registers, SAVED};
-pub use tables::Tables;
+pub use tables::UnwindTables;
 pub use walk::{End, MOST_FRAMES, Walker};

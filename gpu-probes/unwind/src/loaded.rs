@@ -10,7 +10,7 @@ const PAGE: u64 = 4096;
 
 /// A mapped program or library.
 #[derive(Clone, Copy, Debug)]
-pub struct Loaded<'a> {
+pub struct LoadedFile<'a> {
     /// Empty for the program. A NUL follows.
     pub path: &'a [u8],
     /// What is added to the addresses in its program headers.
@@ -25,7 +25,7 @@ pub struct Changes {
     pub removed: u64,
 }
 
-impl Loaded<'_> {
+impl LoadedFile<'_> {
     /// Returns the addresses from its first segment to the end of its last; `None` if it has none.
     pub fn range(&self) -> Option<Range<u64>> {
         let start = self.segments().map(|it| it.start).min()?;
@@ -83,7 +83,7 @@ impl Loaded<'_> {
 }
 
 /// Calls `each` for every file, the program first. Holds the loader's lock meanwhile.
-pub fn for_each_loaded(mut each: impl FnMut(Loaded<'_>)) {
+pub fn for_each_loaded(mut each: impl FnMut(LoadedFile<'_>)) {
     walk(&mut |file| {
         each(file);
         ControlFlow::Continue(())
@@ -91,7 +91,7 @@ pub fn for_each_loaded(mut each: impl FnMut(Loaded<'_>)) {
 }
 
 /// Returns the first answer of `look`, called for one file after another. Holds the loader's lock meanwhile.
-pub fn find_loaded<T>(mut look: impl FnMut(Loaded<'_>) -> Option<T>) -> Option<T> {
+pub fn find_loaded<T>(mut look: impl FnMut(LoadedFile<'_>) -> Option<T>) -> Option<T> {
     let mut found = None;
     walk(&mut |file| {
         found = look(file);
@@ -106,7 +106,7 @@ pub fn loader_changes() -> Changes {
 }
 
 /// Calls `each` for every file until it breaks or panics.
-fn walk(each: &mut dyn FnMut(Loaded<'_>) -> ControlFlow<()>) -> Changes {
+fn walk(each: &mut dyn FnMut(LoadedFile<'_>) -> ControlFlow<()>) -> Changes {
     let mut walk = Walk { each, changes: Changes::default() };
     // SAFETY: `visit` and its argument live through the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut walk).cast()) };
@@ -114,7 +114,7 @@ fn walk(each: &mut dyn FnMut(Loaded<'_>) -> ControlFlow<()>) -> Changes {
 }
 
 struct Walk<'a> {
-    each: &'a mut dyn FnMut(Loaded<'_>) -> ControlFlow<()>,
+    each: &'a mut dyn FnMut(LoadedFile<'_>) -> ControlFlow<()>,
     changes: Changes,
 }
 
@@ -129,7 +129,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, walk: *m
     }
     // SAFETY: the file's own program headers.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let file = Loaded { path, base: info.dlpi_addr, headers };
+    let file = LoadedFile { path, base: info.dlpi_addr, headers };
     // A panic must not reach the loader.
     match catch_unwind(AssertUnwindSafe(|| (walk.each)(file))) {
         Ok(ControlFlow::Continue(())) => 0,

@@ -6,16 +6,16 @@
 //! the files are still mapped, then all frames to the root are the same, and so is the number. The words
 //! are read at known addresses, so none waits for another, as in a walk.
 //!
-//! Which of the kept stacks it may be, a [`Key`] tells. A wrong guess costs little: the inner words are
+//! Which of the kept stacks it may be, a [`StackMemoryKey`] tells. A wrong guess costs little: the inner words are
 //! compared first.
 
 use crate::registers::{Bounds, Registers};
-use crate::walk::{Files, Proof, Slot, Walker};
+use crate::walk::{Files, Proof, StackWord, Walker};
 use std::ops::Range;
 
 /// What tells stacks apart before they are looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Key {
+pub struct StackMemoryKey {
     /// What the number of a stack depends on, beside its frames.
     pub about: [u64; 2],
     /// Anything that likely differs where stacks do, as what is called.
@@ -26,7 +26,7 @@ pub struct Key {
 /// 0, it keeps nothing. A newer stack takes the place of an older one.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Memory {
+pub struct StackMemory {
     /// The hash of each stack, 0 for none. A stack is in the window that begins where its hash says.
     tags: [u64; STACKS],
     ages: [Age; STACKS],
@@ -53,7 +53,7 @@ struct Kept {
     /// Where the thread's stack ends.
     high: u64,
     files: Files,
-    /// How many of [`Memory::words`] it has.
+    /// How many of [`StackMemory::words`] it has.
     len: u32,
     value: u32,
     needs_rbp: bool,
@@ -77,7 +77,7 @@ impl Age {
         self.0 & 1 != 0
     }
 
-    /// Value of [`Memory::written`] before its words were.
+    /// Value of [`StackMemory::written`] before its words were.
     fn begin(self) -> u64 {
         self.0 >> 1
     }
@@ -97,16 +97,16 @@ const NO_WORDS: Words = Words { places: [0; EACH], values: [0; EACH] };
 const NOTHING: Kept =
     Kept { about: [0; 2], rip: 0, rsp: 0, rbp: 0, high: 0, files: Files::NONE, len: 0, value: 0, needs_rbp: false };
 
-impl Default for Memory {
+impl Default for StackMemory {
     fn default() -> Self {
-        Memory::new()
+        StackMemory::new()
     }
 }
 
-impl Memory {
+impl StackMemory {
     /// Keeps nothing yet.
     pub const fn new() -> Self {
-        Memory {
+        StackMemory {
             tags: [0; STACKS],
             ages: [Age(0); STACKS],
             stacks: [NOTHING; STACKS],
@@ -120,7 +120,13 @@ impl Memory {
     /// # Safety
     /// As for [`Walker::walk`].
     #[inline]
-    pub unsafe fn recall(&self, walker: &mut Walker, key: &Key, registers: &Registers, bounds: Bounds) -> Option<u32> {
+    pub unsafe fn recall(
+        &self,
+        walker: &mut Walker,
+        key: &StackMemoryKey,
+        registers: &Registers,
+        bounds: Bounds,
+    ) -> Option<u32> {
         let tag = tag(key, registers.rsp);
         let mut kept = self.with_tag(tag).filter(|at| self.ages[*at].is_kept());
         kept.find_map(|at| {
@@ -135,13 +141,13 @@ impl Memory {
 
     /// Keeps a number with the walker's last stack, if that can be proved later, and such a stack came before. `key`
     /// and `bounds` are those of the call.
-    pub fn keep(&mut self, walker: &Walker, key: &Key, bounds: Bounds, value: u32) {
+    pub fn keep(&mut self, walker: &Walker, key: &StackMemoryKey, bounds: Bounds, value: u32) {
         if let Some(proof) = walker.proof().filter(|it| it.rsp.is_multiple_of(8)) {
             self.keep_proof(&proof, key, bounds, value);
         }
     }
 
-    fn keep_proof(&mut self, proof: &Proof<'_>, key: &Key, bounds: Bounds, value: u32) {
+    fn keep_proof(&mut self, proof: &Proof<'_>, key: &StackMemoryKey, bounds: Bounds, value: u32) {
         let tag = tag(key, proof.rsp);
         let Some(at) = self.with_tag(tag).find(|at| !self.ages[*at].is_kept()) else {
             let at = self.oldest(window(tag));
@@ -184,7 +190,7 @@ impl Memory {
         let mut slots = proof.slots.iter().rev();
         for words in room {
             // The last ones are repeated where there are fewer.
-            let mut last = Slot { address: proof.rsp, value: 0 };
+            let mut last = StackWord { address: proof.rsp, value: 0 };
             for at in 0..EACH {
                 last = match slots.next() {
                     Some(next) => *next,
@@ -218,7 +224,7 @@ impl Memory {
 impl Kept {
     /// Whether the innermost frame is the same, on the same stack.
     #[inline]
-    fn may_be(&self, key: &Key, registers: &Registers, bounds: Bounds) -> bool {
+    fn may_be(&self, key: &StackMemoryKey, registers: &Registers, bounds: Bounds) -> bool {
         self.about == key.about
             && self.rip == registers.rip
             && self.rsp == registers.rsp
@@ -242,7 +248,7 @@ unsafe fn are_equal(all: &[Words], rsp: u64) -> bool {
 
 /// Never 0.
 #[inline]
-fn tag(key: &Key, rsp: u64) -> u64 {
+fn tag(key: &StackMemoryKey, rsp: u64) -> u64 {
     let parts = [key.about[0], key.about[1], key.hint, rsp];
     let factors = [0x9e37_79b9_7f4a_7c15, 0xc4ce_b9fe_1a85_ec53, 0xff51_afd7_ed55_8ccd, 0x9fb2_1c65_1e98_df25_u64];
     let sum =
@@ -261,9 +267,9 @@ fn window(tag: u64) -> Range<usize> {
 mod tests {
     use super::*;
 
-    impl Memory {
+    impl StackMemory {
         /// Keeps a stack that comes for the second time.
-        fn keep_again(&mut self, proof: &Proof<'_>, key: &Key, bounds: Bounds, value: u32) {
+        fn keep_again(&mut self, proof: &Proof<'_>, key: &StackMemoryKey, bounds: Bounds, value: u32) {
             (0..2).for_each(|_| self.keep_proof(proof, key, bounds, value));
         }
     }
@@ -273,14 +279,14 @@ mod tests {
     /// A stack whose words are all different, and what it follows from: every third word, as they are.
     struct Made {
         words: Box<[u64; 3 * DEPTH]>,
-        slots: Vec<Slot>,
+        slots: Vec<StackWord>,
     }
 
     impl Made {
         fn new(seed: u64) -> Self {
             let words = Box::new(std::array::from_fn(|at| seed << 32 | at as u64));
             let mut made = Made { words, slots: Vec::new() };
-            let slot = |at| Slot { address: made.rsp() + 8 * at as u64, value: made.words[at] };
+            let slot = |at| StackWord { address: made.rsp() + 8 * at as u64, value: made.words[at] };
             made.slots = (1..DEPTH).rev().map(|frame| slot(3 * frame)).collect();
             made
         }
@@ -301,17 +307,17 @@ mod tests {
             Registers { rip: 0x1000, rsp: self.rsp(), saved: [0, 7, 0, 0, 0, 0] }
         }
 
-        fn recalled(&self, memory: &Memory, key: &Key) -> Option<u32> {
+        fn recalled(&self, memory: &StackMemory, key: &StackMemoryKey) -> Option<u32> {
             // SAFETY: the words are there up to `bounds().high`.
             unsafe { memory.recall(&mut Walker::new(), key, &self.registers(), self.bounds()) }
         }
     }
 
-    const KEY: Key = Key { about: [1, 2], hint: 3 };
+    const KEY: StackMemoryKey = StackMemoryKey { about: [1, 2], hint: 3 };
 
     #[test]
     fn every_word_that_frames_follow_from_is_compared_and_no_other() {
-        let (mut memory, mut made) = (Box::new(Memory::new()), Made::new(1));
+        let (mut memory, mut made) = (Box::new(StackMemory::new()), Made::new(1));
         memory.keep_again(&made.proof(Some(7)), &KEY, made.bounds(), 5);
         assert_eq!(made.recalled(&memory, &KEY), Some(5));
         for at in 0..made.words.len() {
@@ -325,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_stack_is_kept_when_it_comes_again() {
-        let (mut memory, made) = (Box::new(Memory::new()), Made::new(1));
+        let (mut memory, made) = (Box::new(StackMemory::new()), Made::new(1));
         memory.keep_proof(&made.proof(None), &KEY, made.bounds(), 5);
         assert_eq!((made.recalled(&memory, &KEY), memory.written), (None, 0));
         memory.keep_proof(&made.proof(None), &KEY, made.bounds(), 5);
@@ -334,9 +340,9 @@ mod tests {
 
     #[test]
     fn registers_bounds_and_what_the_number_depends_on_are_compared() {
-        let (mut memory, made) = (Box::new(Memory::new()), Made::new(1));
+        let (mut memory, made) = (Box::new(StackMemory::new()), Made::new(1));
         memory.keep_again(&made.proof(Some(7)), &KEY, made.bounds(), 5);
-        let recalled = |key: &Key, change: fn(&mut Registers, &mut Bounds)| {
+        let recalled = |key: &StackMemoryKey, change: fn(&mut Registers, &mut Bounds)| {
             let (mut registers, mut bounds) = (made.registers(), made.bounds());
             change(&mut registers, &mut bounds);
             // SAFETY: the words are there up to `bounds().high`.
@@ -348,13 +354,13 @@ mod tests {
         assert_eq!(recalled(&KEY, |it, _| it.rip += 1), None);
         assert_eq!(recalled(&KEY, |it, _| it.rsp += 8), None);
         assert_eq!(recalled(&KEY, |_, it| it.high -= 8), None);
-        assert_eq!(recalled(&Key { about: [1, 3], ..KEY }, |_, _| {}), None);
-        assert_eq!(recalled(&Key { about: [9, 2], ..KEY }, |_, _| {}), None);
+        assert_eq!(recalled(&StackMemoryKey { about: [1, 3], ..KEY }, |_, _| {}), None);
+        assert_eq!(recalled(&StackMemoryKey { about: [9, 2], ..KEY }, |_, _| {}), None);
     }
 
     #[test]
     fn rbp_is_compared_only_where_a_rule_reads_it() {
-        let (mut memory, made) = (Box::new(Memory::new()), Made::new(1));
+        let (mut memory, made) = (Box::new(StackMemory::new()), Made::new(1));
         memory.keep_again(&made.proof(None), &KEY, made.bounds(), 5);
         let registers = Registers { saved: [0, 9, 0, 0, 0, 0], ..made.registers() };
         // SAFETY: the words are there up to `bounds().high`.
@@ -364,8 +370,8 @@ mod tests {
 
     #[test]
     fn words_too_far_apart_are_not_kept() {
-        let (mut memory, made) = (Box::new(Memory::new()), Made::new(1));
-        let far = Slot { address: made.rsp() + 8 * (1 + u64::from(u16::MAX)), value: 1 };
+        let (mut memory, made) = (Box::new(StackMemory::new()), Made::new(1));
+        let far = StackWord { address: made.rsp() + 8 * (1 + u64::from(u16::MAX)), value: 1 };
         let slots = [&[far], &made.slots[..]].concat();
         memory.keep_again(&Proof { slots: &slots, ..made.proof(None) }, &KEY, made.bounds(), 5);
         assert_eq!(made.recalled(&memory, &KEY), None);
@@ -373,20 +379,20 @@ mod tests {
 
     #[test]
     fn newer_stacks_take_the_places_of_older_ones_and_none_is_taken_for_another() {
-        let mut memory = Box::new(Memory::new());
+        let mut memory = Box::new(StackMemory::new());
         let stacks: Vec<_> = (0..3000).map(Made::new).collect();
         for (value, made) in stacks.iter().enumerate() {
             // Of one hash in a hundred, so that windows overflow too.
-            let key = Key { hint: value as u64 / 100, ..KEY };
+            let key = StackMemoryKey { hint: value as u64 / 100, ..KEY };
             memory.keep_again(&made.proof(Some(7)), &key, made.bounds(), value as u32);
             assert_eq!(made.recalled(&memory, &key), Some(value as u32));
             let before = value.saturating_sub(1000)..value;
             for (value, made) in before.clone().zip(&stacks[before]).step_by(37) {
-                let found = made.recalled(&memory, &Key { hint: value as u64 / 100, ..KEY });
+                let found = made.recalled(&memory, &StackMemoryKey { hint: value as u64 / 100, ..KEY });
                 assert!(found.is_none_or(|it| it == value as u32), "{value}: {found:?}");
             }
         }
-        let key = |value: usize| Key { hint: value as u64 / 100, ..KEY };
+        let key = |value: usize| StackMemoryKey { hint: value as u64 / 100, ..KEY };
         let is_kept = |value: &usize| stacks[*value].recalled(&memory, &key(*value)).is_some();
         let kept = (0..stacks.len()).filter(is_kept).count();
         assert!((300..=STACKS).contains(&kept), "{kept}");

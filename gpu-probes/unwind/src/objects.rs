@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A file that is mapped, by the addresses of its segments.
 #[derive(Clone, Copy, Debug)]
-pub struct Object {
+pub struct MappedObject {
     pub(crate) start: u64,
     pub(crate) end: u64,
     /// `.eh_frame_hdr` (Linux Standard Base, "Exception Frames"), and where its segment ends; 0 if it has none.
@@ -39,8 +39,8 @@ const NO_PART: (u64, u32) = (0, 0);
 const NO_SAMPLE: Sample = Sample { parts: [NO_PART; MOST_PARTS], with_path: false };
 
 /// A place where no file is.
-pub(crate) const NO_OBJECT: Object =
-    Object { start: 0, end: 0, header: 0, header_end: 0, identity: 0, sample: NO_SAMPLE, sample_digest: 0 };
+pub(crate) const NO_OBJECT: MappedObject =
+    MappedObject { start: 0, end: 0, header: 0, header_end: 0, identity: 0, sample: NO_SAMPLE, sample_digest: 0 };
 
 /// Bytes from a file's start that are mapped whenever any of it is.
 pub const FIRST_PAGE: u64 = 4096;
@@ -62,12 +62,12 @@ pub struct Description<'a> {
     pub path: &'a [u8],
 }
 
-impl Object {
+impl MappedObject {
     /// The file at an address; `None` where there is none.
     #[inline]
-    pub fn at(address: u64) -> Option<Object> {
+    pub fn at(address: u64) -> Option<MappedObject> {
         // SAFETY: the loader says that a file is mapped there, and one that the stack returns into stays.
-        let object = |found: &Found| unsafe { Object::mapped(found) };
+        let object = |found: &LoaderAnswer| unsafe { MappedObject::mapped(found) };
         // Of a program with holes between its segments, `_dl_find_object` knows the segment alone (glibc 2.39).
         find(address).and_then(|it| object(&it).or_else(|| object(&find_in_list(address)?)))
     }
@@ -118,8 +118,8 @@ impl Object {
 
     /// # Safety
     /// An ELF file is mapped at `found`.
-    unsafe fn mapped(found: &Found) -> Option<Object> {
-        let Found { start, header, .. } = *found;
+    unsafe fn mapped(found: &LoaderAnswer) -> Option<MappedObject> {
+        let LoaderAnswer { start, header, .. } = *found;
         // SAFETY: the caller promises that an ELF file is mapped at `found`, with the program headers in its first
         // page.
         let headers = unsafe { program_headers(start)? };
@@ -138,7 +138,7 @@ impl Object {
             };
             let identity = mix(sample_digest ^ mix(rest) ^ mix(header.wrapping_sub(start)) ^ mix(end - start)) | 1;
             let header = if header_end == 0 { 0 } else { header };
-            Some(Object { start, end, header, header_end, identity, sample, sample_digest })
+            Some(MappedObject { start, end, header, header_end, identity, sample, sample_digest })
         }
     }
 }
@@ -146,7 +146,7 @@ impl Object {
 impl Sample {
     /// # Safety
     /// The file with these headers is mapped there.
-    unsafe fn of(found: &Found, headers: &[Elf64_Phdr], base: u64, header_end: u64) -> Self {
+    unsafe fn of(found: &LoaderAnswer, headers: &[Elf64_Phdr], base: u64, header_end: u64) -> Self {
         let page = found.start..found.start + FIRST_PAGE;
         // SAFETY: the caller promises that the file with these headers is mapped there.
         let build_id = unsafe { notes(headers, base) }.find_map(|it| {
@@ -170,7 +170,7 @@ impl Sample {
     /// # Safety
     /// A file is mapped at `found`, whose header is where it was.
     #[inline]
-    unsafe fn digest(&self, found: &Found) -> u64 {
+    unsafe fn digest(&self, found: &LoaderAnswer) -> u64 {
         let first = self.parts[0];
         // SAFETY: the caller promises that a file is mapped at `found` whose header is where it was; the first part is
         // in its first page.
@@ -181,7 +181,7 @@ impl Sample {
 
     /// # Safety
     /// As for [`Sample::digest`].
-    unsafe fn digest_of_all(&self, sum: u64, found: &Found) -> u64 {
+    unsafe fn digest_of_all(&self, sum: u64, found: &LoaderAnswer) -> u64 {
         // SAFETY: the caller promises that a file is mapped at `found` whose header is where it was: each part is in
         // its first page or that of the header.
         unsafe {
@@ -313,7 +313,7 @@ const DT_GNU_HASH: u64 = 0x6fff_fef5;
 
 /// The loader's answer.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct LoaderAnswer {
     start: u64,
     /// 0 if there is none.
     header: u64,
@@ -321,7 +321,7 @@ struct Found {
     path: *const c_char,
 }
 
-impl Found {
+impl LoaderAnswer {
     /// # Safety
     /// The file stays mapped while the result is used.
     unsafe fn path<'a>(&self) -> &'a [u8] {
@@ -365,7 +365,7 @@ pub(crate) fn prepare() {
 }
 
 #[inline]
-fn find(address: u64) -> Option<Found> {
+fn find(address: u64) -> Option<LoaderAnswer> {
     match FIND_OBJECT.load(Ordering::Acquire) {
         it if it.is_null() => find_in_list(address),
         function => {
@@ -382,17 +382,17 @@ fn find(address: u64) -> Option<Found> {
             let (start, header, entry) = unsafe {
                 ((*result).map_start as u64, (*result).eh_frame as u64, (*result).link_map.cast::<LinkMap>().as_ref())
             };
-            Some(Found { start, header, path: entry.map_or(std::ptr::null(), |it| it.path) })
+            Some(LoaderAnswer { start, header, path: entry.map_or(std::ptr::null(), |it| it.path) })
         }
     }
 }
 
-fn find_in_list(address: u64) -> Option<Found> {
+fn find_in_list(address: u64) -> Option<LoaderAnswer> {
     let found = find_loaded(|file| {
         let start = || file.segments().next().map(|it| it.start & !(FIRST_PAGE - 1));
         let header = file.address_of(libc::PT_GNU_EH_FRAME).unwrap_or(0);
         // A path that is a part of the loader's C string.
-        let found = || Some(Found { start: start()?, header, path: file.path.as_ptr().cast() });
+        let found = || Some(LoaderAnswer { start: start()?, header, path: file.path.as_ptr().cast() });
         file.holds(address).then(found)
     });
     found.flatten()
@@ -408,14 +408,16 @@ mod tests {
         for address in [mix as *const () as u64, libc::getpid as *const () as u64] {
             let (found, listed) = (find(address).unwrap(), find_in_list(address).unwrap());
             assert_eq!((found.start, found.header), (listed.start, listed.header));
-            let object = Object::at(address).unwrap();
+            let object = MappedObject::at(address).unwrap();
             assert!(object.holds(address) && object.holds(object.header), "{object:x?}");
         }
-        let (own, libc) =
-            (Object::at(mix as *const () as u64).unwrap(), Object::at(libc::getpid as *const () as u64).unwrap());
+        let (own, libc) = (
+            MappedObject::at(mix as *const () as u64).unwrap(),
+            MappedObject::at(libc::getpid as *const () as u64).unwrap(),
+        );
         assert_ne!(own.identity, libc.identity);
         let local = 0;
-        assert!(Object::at(&raw const local as u64).is_none() && find_in_list(8).is_none());
+        assert!(MappedObject::at(&raw const local as u64).is_none() && find_in_list(8).is_none());
     }
 
     #[test]
@@ -423,8 +425,8 @@ mod tests {
         prepare();
         for (address, path) in [(mix as *const () as u64, None), (libc::getpid as *const () as u64, Some("libc.so.6"))]
         {
-            let object = Object::at(address).unwrap();
-            assert_eq!(Object::at(object.end - 1).map(|it| it.key()), Some(object.key()), "anywhere in it");
+            let object = MappedObject::at(address).unwrap();
+            assert_eq!(MappedObject::at(object.end - 1).map(|it| it.key()), Some(object.key()), "anywhere in it");
             // SAFETY: neither is unloaded.
             let Description { base, build_id, first_bytes, path: theirs } = unsafe { object.description() }.unwrap();
             let theirs = std::str::from_utf8(theirs).unwrap();

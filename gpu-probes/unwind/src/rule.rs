@@ -65,17 +65,17 @@ impl Rule {
         words[0] |= if is_word { flag::WORD } else { 0 } | if is_signal { flag::SIGNAL } else { 0 };
         for (at, register) in SAVED_REGISTERS.into_iter().chain([X86_64::RA]).enumerate() {
             match place_of(row.register(register), eh_frame)? {
-                Place::Memory(base, offset) => {
+                SavedRegister::Memory(base, offset) => {
                     let offset = i16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)?;
                     words[0] |= 1 << (IN_MEMORY + at as u32);
                     words[1] |= u64::from(base) << (4 * at);
                     words[2 + at / 4] |= u64::from(offset as u16) << (16 * (at % 4));
                 }
                 // The caller does not rely on this register.
-                Place::Undefined if at != RIP => {}
-                Place::Undefined => words[0] |= flag::ROOT,
-                Place::Same if at != RIP => {}
-                Place::Same => return None,
+                SavedRegister::Undefined if at != RIP => {}
+                SavedRegister::Undefined => words[0] |= flag::ROOT,
+                SavedRegister::Same if at != RIP => {}
+                SavedRegister::Same => return None,
             }
         }
         Some(Rule(words))
@@ -259,21 +259,21 @@ fn base_of(register: Register) -> Option<Base> {
     SAVED_REGISTERS.iter().position(|it| *it == register).map(|at| FIRST_SAVED + at as Base)
 }
 
-enum Place {
+enum SavedRegister {
     Same,
     Undefined,
     Memory(Base, i64),
 }
 
-fn place_of(rule: Option<RegisterRule<usize>>, eh_frame: &EhFrame<Bytes<'_>>) -> Option<Place> {
+fn place_of(rule: Option<RegisterRule<usize>>, eh_frame: &EhFrame<Bytes<'_>>) -> Option<SavedRegister> {
     Some(match rule {
-        None | Some(RegisterRule::SameValue) => Place::Same,
-        Some(RegisterRule::Undefined) => Place::Undefined,
-        Some(RegisterRule::Offset(offset)) => Place::Memory(CFA, offset),
+        None | Some(RegisterRule::SameValue) => SavedRegister::Same,
+        Some(RegisterRule::Undefined) => SavedRegister::Undefined,
+        Some(RegisterRule::Offset(offset)) => SavedRegister::Memory(CFA, offset),
         Some(RegisterRule::Expression(it)) => {
             let mut operations = it.get(eh_frame).ok()?.operations(ENCODING);
             let (base, offset) = register_offset(operations.next().ok()??)?;
-            operations.next().ok()?.is_none().then_some(Place::Memory(base, offset))?
+            operations.next().ok()?.is_none().then_some(SavedRegister::Memory(base, offset))?
         }
         Some(_) => return None,
     })

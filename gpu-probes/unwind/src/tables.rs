@@ -1,10 +1,10 @@
 //! Rules of addresses that were met before, for all threads at once.
 //!
-//! Fixed capacity, no lock, no allocation after [`Tables::new`]. An address is remembered as a
+//! Fixed capacity, no lock, no allocation after [`UnwindTables::new`]. An address is remembered as a
 //! place in a file's content, never as a bare address: a file that is unloaded, and another
 //! loaded in its place, cannot be taken for each other.
 
-use crate::objects::{NO_OBJECT, Object, mix, prepare};
+use crate::objects::{MappedObject, NO_OBJECT, mix, prepare};
 use crate::rule::{Bytes, Rule, WORDS};
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, NativeEndian, Register, RegisterRule, UnwindContext, UnwindSection};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ const PROBES: usize = 32;
 
 /// What all threads of a process share to unwind: about 1 MiB where everything is in use.
 #[derive(Debug)]
-pub struct Tables {
+pub struct UnwindTables {
     /// Identities of files; the index is the file's number.
     files: Box<[AtomicU64]>,
     /// Rule, file and place in the file of an address.
@@ -43,7 +43,7 @@ pub(crate) type RuleId = u16;
 
 /// The rule of an address, and its number where it has one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownRule {
     pub(crate) rule: Rule,
     pub(crate) id: Option<RuleId>,
 }
@@ -60,7 +60,7 @@ pub(crate) enum NoRule {
 /// A file, and its number where it has one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct File {
-    pub(crate) object: Object,
+    pub(crate) object: MappedObject,
     number: Option<u16>,
 }
 
@@ -75,18 +75,18 @@ impl File {
     }
 }
 
-impl Default for Tables {
+impl Default for UnwindTables {
     fn default() -> Self {
-        Tables::new()
+        UnwindTables::new()
     }
 }
 
-impl Tables {
+impl UnwindTables {
     /// Empty tables. Allocates all that they will ever need.
     pub fn new() -> Self {
         prepare();
         let words = |len: usize| (0..len).map(|_| AtomicU64::new(0)).collect();
-        Tables {
+        UnwindTables {
             files: words(FILES),
             addresses: words(ADDRESSES),
             rules: (0..RULES).map(|_| SharedRule::default()).collect(),
@@ -95,7 +95,7 @@ impl Tables {
 
     /// The file at an address.
     pub(crate) fn file(&self, address: u64) -> Option<File> {
-        let object = Object::at(address)?;
+        let object = MappedObject::at(address)?;
         Some(File { object, number: self.number(object.identity) })
     }
 
@@ -109,9 +109,9 @@ impl Tables {
 
     /// The rule of a frame at `address`, which lies in `file`.
     #[inline]
-    pub(crate) fn rule(&self, file: &File, address: u64) -> Result<Known, NoRule> {
+    pub(crate) fn rule(&self, file: &File, address: u64) -> Result<KnownRule, NoRule> {
         let Some(key) = file.key(address) else {
-            return read(&file.object, address).map(|rule| Known { rule, id: None });
+            return read(&file.object, address).map(|rule| KnownRule { rule, id: None });
         };
         let slot = &self.addresses[mix(key) as usize % ADDRESSES];
         let word = slot.load(Ordering::Acquire);
@@ -128,15 +128,15 @@ impl Tables {
     }
 
     #[cold]
-    fn read(&self, object: &Object, address: u64) -> Result<Known, NoRule> {
+    fn read(&self, object: &MappedObject, address: u64) -> Result<KnownRule, NoRule> {
         let rule = read(object, address)?;
-        Ok(Known { rule, id: self.share(&rule) })
+        Ok(KnownRule { rule, id: self.share(&rule) })
     }
 
     #[inline]
-    pub(crate) fn known(&self, id: RuleId) -> Option<Known> {
+    pub(crate) fn known(&self, id: RuleId) -> Option<KnownRule> {
         let shared = self.rules.get(usize::from(id))?;
-        (shared.state.load(Ordering::Acquire) == READY).then(|| Known { rule: Rule(shared.load()), id: Some(id) })
+        (shared.state.load(Ordering::Acquire) == READY).then(|| KnownRule { rule: Rule(shared.load()), id: Some(id) })
     }
 
     /// The number of a rule; `None` where the table is full, or another thread is writing there.
@@ -197,7 +197,7 @@ impl gimli::UnwindContextStorage<usize> for Storage {
 
 /// Reads the tables of a file.
 #[inline(never)]
-pub(crate) fn read(object: &Object, address: u64) -> Result<Rule, NoRule> {
+pub(crate) fn read(object: &MappedObject, address: u64) -> Result<Rule, NoRule> {
     if object.header == 0 {
         return Err(NoRule::NoTable);
     }

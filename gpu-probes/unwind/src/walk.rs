@@ -6,10 +6,10 @@
 //! value, all frames to the root are the same. Reading those words is far cheaper than finding the
 //! rules, and it is a proof, not a guess.
 
-use crate::objects::Object;
+use crate::objects::MappedObject;
 use crate::registers::{Bounds, Registers, SAVED};
 use crate::rule::{Cfa, RBP, RIP, Rule, Step};
-use crate::tables::{File, NO_FILE, NoRule, RuleId, Tables};
+use crate::tables::{File, NO_FILE, NoRule, RuleId, UnwindTables};
 
 /// Frames of a stack that are kept, the inner ones.
 pub const MOST_FRAMES: usize = 256;
@@ -37,14 +37,14 @@ pub enum End {
 pub struct Walker {
     /// At the array's end the last stack, its root last; at its beginning the new frames of the walk
     /// under way.
-    frames: [Frame; MOST_FRAMES],
+    frames: [WalkedFrame; MOST_FRAMES],
     /// The addresses of the last stack, at the array's end, and where on the stack they begin (rsp).
     addresses: [u64; MOST_FRAMES],
     places: [u64; MOST_FRAMES],
     /// Frames of the last stack.
     len: usize,
     /// The words that the last stack follows from, the root's first.
-    slots: [Slot; MOST_SLOTS],
+    slots: [StackWord; MOST_SLOTS],
     last: Ending,
     /// The files in which the frames of the last stacks were.
     files: [File; MOST_FILES],
@@ -71,7 +71,7 @@ const NOT_REMEMBERED: Remembered = Remembered { key: 0, step: Step::NONE };
 
 /// A word of the stack.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct StackWord {
     pub(crate) address: u64,
     pub(crate) value: u64,
 }
@@ -89,7 +89,7 @@ pub(crate) struct Proof<'a> {
     /// `None` if no rule reads it.
     pub(crate) rbp: Option<u64>,
     /// The root's first.
-    pub(crate) slots: &'a [Slot],
+    pub(crate) slots: &'a [StackWord],
     pub(crate) files: Files,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Files {
 const MOST_SLOTS: usize = SLOTS_OF_FRAME * MOST_FRAMES;
 /// A frame's: the word that says where its caller's begins, the return address, rbp.
 const SLOTS_OF_FRAME: usize = 3;
-const NO_SLOT: Slot = Slot { address: 0, value: 0 };
+const NO_SLOT: StackWord = StackWord { address: 0, value: 0 };
 
 /// Files of a stack that can be proved.
 const MOST_FILES: usize = 32;
@@ -114,7 +114,7 @@ const MOST_FILES: usize = 32;
 /// A frame, and what leads to its caller. Small, because between two launches a program displaces it
 /// from the processor's nearer caches; so it has only the registers from which nearly all rules count.
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+struct WalkedFrame {
     rip: u64,
     rsp: u64,
     rbp: u64,
@@ -131,7 +131,7 @@ struct Frame {
     is_interrupted: bool,
 }
 
-/// What a frame and its callers up to the root follow from; see the fields of [`Frame`].
+/// What a frame and its callers up to the root follow from; see the fields of [`WalkedFrame`].
 #[derive(Clone, Copy)]
 struct Basis {
     rip: u64,
@@ -185,7 +185,7 @@ impl NewFrames {
     }
 }
 
-const NO_FRAME: Frame = Frame {
+const NO_FRAME: WalkedFrame = WalkedFrame {
     rip: 0,
     rsp: 0,
     rbp: 0,
@@ -229,7 +229,7 @@ impl Walker {
     /// # Safety
     /// `registers` are the calling thread's, of a function that has not returned, and the words
     /// from `registers.rsp` to `bounds.high` are readable where `registers.rsp` lies within `bounds`.
-    pub unsafe fn walk(&mut self, tables: &Tables, registers: Registers, bounds: Bounds) -> (&[u64], End) {
+    pub unsafe fn walk(&mut self, tables: &UnwindTables, registers: Registers, bounds: Bounds) -> (&[u64], End) {
         let bounds = Bounds { low: bounds.low.max(registers.rsp & !7), ..bounds };
         let stack = Stack(bounds);
         let mut walked = self.extend(tables, registers, stack);
@@ -259,11 +259,11 @@ impl Walker {
 
     /// The file that a frame of the last stack is in, by its address.
     #[inline]
-    pub fn file_at(&self, address: u64) -> Option<Object> {
+    pub fn file_at(&self, address: u64) -> Option<MappedObject> {
         let address = address.wrapping_sub(1);
         if self.are_files_stale {
             // More files than are kept.
-            return Object::at(address);
+            return MappedObject::at(address);
         }
         self.files[..self.n_files].iter().map(|it| &it.object).find(|it| it.holds(address)).copied()
     }
@@ -271,7 +271,7 @@ impl Walker {
     /// Calls `each` for the files that the last stack's frames are in, all but the innermost `skipped`. Where they are
     /// more than are kept, a file may come several times.
     #[inline]
-    pub fn for_each_file(&self, skipped: usize, mut each: impl FnMut(&Object)) {
+    pub fn for_each_file(&self, skipped: usize, mut each: impl FnMut(&MappedObject)) {
         if self.are_files_stale {
             return self.for_each_frames_file(skipped, each);
         }
@@ -286,12 +286,12 @@ impl Walker {
     }
 
     #[cold]
-    fn for_each_frames_file(&self, skipped: usize, mut each: impl FnMut(&Object)) {
-        let mut last: Option<Object> = None;
+    fn for_each_frames_file(&self, skipped: usize, mut each: impl FnMut(&MappedObject)) {
+        let mut last: Option<MappedObject> = None;
         for address in self.last().iter().skip(skipped) {
             let address = address.wrapping_sub(1);
             if last.is_none_or(|it| !it.holds(address)) {
-                last = Object::at(address);
+                last = MappedObject::at(address);
                 last.iter().for_each(&mut each);
             }
         }
@@ -300,7 +300,7 @@ impl Walker {
     /// What the last stack follows from; `None` if that isn't known.
     pub(crate) fn proof(&self) -> Option<Proof<'_>> {
         let innermost = self.frames.get(MOST_FRAMES - self.len).filter(|_| self.last.is_provable)?;
-        let Frame { rip, rsp, rbp, needs_rbp, slots, files, .. } = *innermost;
+        let WalkedFrame { rip, rsp, rbp, needs_rbp, slots, files, .. } = *innermost;
         let files = Files { bits: files, epoch: self.files_epoch };
         Some(Proof { rip, rsp, rbp: needs_rbp.then_some(rbp), slots: &self.slots[..usize::from(slots)], files })
     }
@@ -313,7 +313,7 @@ impl Walker {
     }
 
     /// Walks until a remembered frame is proved, or to the end.
-    fn extend(&mut self, tables: &Tables, mut registers: Registers, stack: Stack) -> Walked {
+    fn extend(&mut self, tables: &UnwindTables, mut registers: Registers, stack: Stack) -> Walked {
         self.seen = 0;
         if self.are_files_stale {
             // A stack of such a file is not provable: no frame refers to the files any more.
@@ -357,7 +357,7 @@ impl Walker {
 
     /// Returns the remembered step of the last new frame's address, and notes it in the frame, with the file.
     #[inline]
-    fn step(&mut self, tables: &Tables, address: u64, new: &mut NewFrames) -> Option<Step> {
+    fn step(&mut self, tables: &UnwindTables, address: u64, new: &mut NewFrames) -> Option<Step> {
         if new.file.is_none_or(|it| !it.object.holds(address)) {
             (new.file, new.file_bit) = match self.file(tables, address) {
                 Some((file, bit)) => (Some(file), bit),
@@ -379,7 +379,7 @@ impl Walker {
     #[inline(never)]
     fn caller_by_rule(
         &mut self,
-        tables: &Tables,
+        tables: &UnwindTables,
         address: u64,
         registers: Registers,
         new: &mut NewFrames,
@@ -452,7 +452,7 @@ impl Walker {
 
     /// The file at an address of the stack, and its bit; it has none where there is no room, or
     /// another file was there.
-    fn file(&mut self, tables: &Tables, address: u64) -> Option<(File, Option<u32>)> {
+    fn file(&mut self, tables: &UnwindTables, address: u64) -> Option<(File, Option<u32>)> {
         let known = self.files[..self.n_files].iter().position(|it| it.object.holds(address));
         if let Some(at) = known.filter(|at| self.is_still_there(*at)) {
             return Some((self.files[at], Some(1 << at)));
@@ -474,7 +474,7 @@ impl Walker {
 
     /// Puts the new frames before the remembered ones, and notes what they follow from. They fit there: the walk wrote
     /// over nothing that is remembered.
-    fn splice(&mut self, tables: &Tables, walked: &Walked, stack: Stack) {
+    fn splice(&mut self, tables: &UnwindTables, walked: &Walked, stack: Stack) {
         let Walked { n_new, rest, ending } = *walked;
         let first = rest - n_new;
         self.frames.copy_within(..n_new, first);
@@ -505,7 +505,7 @@ impl Walker {
     fn note_last(&mut self, at: usize) -> Basis {
         let slots = match self.last.zero_at {
             0 => 0,
-            address => self.note(0, Slot { address, value: 0 }),
+            address => self.note(0, StackWord { address, value: 0 }),
         };
         Basis { needs_rbp: false, slots, ..Basis::of(&self.frames[at]) }
     }
@@ -515,28 +515,28 @@ impl Walker {
     fn note_step(&mut self, at: usize, outer: &Basis, stack: Stack) -> Option<Basis> {
         let step = self.frames[at].step;
         let mut slots = room(outer)?;
-        slots = self.note(slots, Slot { address: step.return_address(outer.rsp), value: outer.rip });
+        slots = self.note(slots, StackWord { address: step.return_address(outer.rsp), value: outer.rip });
         let keeps_rbp = step.in_memory() & 1 << RBP != 0;
         if keeps_rbp && outer.needs_rbp {
             slots = self.note_word(slots, step.slot(RBP, outer.rsp), stack)?;
         }
-        let Frame { rip, rsp, files, .. } = self.frames[at];
+        let WalkedFrame { rip, rsp, files, .. } = self.frames[at];
         let needs_rbp = step.reads_rbp() || outer.needs_rbp && !keeps_rbp;
         Some(Basis { rip, rsp, needs_rbp, slots, files: files | outer.files })
     }
 
     /// Does the same for a rule of another form that reads no register other than rbp.
     #[inline(never)]
-    fn note_rule(&mut self, tables: &Tables, at: usize, outer: &Basis, stack: Stack) -> Option<Basis> {
-        let Frame { rip, rsp, rbp, files, rule, .. } = self.frames[at];
+    fn note_rule(&mut self, tables: &UnwindTables, at: usize, outer: &Basis, stack: Stack) -> Option<Basis> {
+        let WalkedFrame { rip, rsp, rbp, files, rule, .. } = self.frames[at];
         let rule = tables.known(rule)?.rule;
         let mut registers = Registers { rip, rsp, saved: [0; SAVED] };
         registers.saved[RBP] = rbp;
         let mut slots = room(outer)?;
         if let Cfa::IsAt(address) = rule.cfa(&registers) {
-            slots = self.note(slots, Slot { address, value: outer.rsp });
+            slots = self.note(slots, StackWord { address, value: outer.rsp });
         }
-        slots = self.note(slots, Slot { address: rule.slot(RIP, &registers, outer.rsp), value: outer.rip });
+        slots = self.note(slots, StackWord { address: rule.slot(RIP, &registers, outer.rsp), value: outer.rip });
         let keeps_rbp = rule.in_memory() & 1 << RBP != 0;
         if keeps_rbp && outer.needs_rbp {
             slots = self.note_word(slots, rule.slot(RBP, &registers, outer.rsp), stack)?;
@@ -548,11 +548,11 @@ impl Walker {
     /// Notes a word as it is.
     #[inline]
     fn note_word(&mut self, at: u16, address: u64, stack: Stack) -> Option<u16> {
-        Some(self.note(at, Slot { address, value: stack.word(address)? }))
+        Some(self.note(at, StackWord { address, value: stack.word(address)? }))
     }
 
     #[inline]
-    fn note(&mut self, at: u16, slot: Slot) -> u16 {
+    fn note(&mut self, at: u16, slot: StackWord) -> u16 {
         self.slots[usize::from(at)] = slot;
         at + 1
     }
@@ -564,7 +564,7 @@ fn place(key: u64) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - STEPS.ilog2())) as usize
 }
 
-impl Frame {
+impl WalkedFrame {
     /// Whether it is the same frame as a new one, as far as its callers follow from its registers.
     #[inline]
     fn is_as(&self, theirs: &Registers, is_interrupted: bool) -> bool {
@@ -576,8 +576,8 @@ impl Frame {
 }
 
 impl Basis {
-    fn of(frame: &Frame) -> Self {
-        let Frame { rip, rsp, needs_rbp, slots, files, .. } = *frame;
+    fn of(frame: &WalkedFrame) -> Self {
+        let WalkedFrame { rip, rsp, needs_rbp, slots, files, .. } = *frame;
         Basis { rip, rsp, needs_rbp, slots, files }
     }
 }

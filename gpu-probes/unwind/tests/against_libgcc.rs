@@ -6,7 +6,8 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use xputrace_unwind::{
-    Bounds, End, Key, MOST_FRAMES, Memory, Object, Pushed, Registers, Tables, Walker, push_registers,
+    Bounds, End, MOST_FRAMES, MappedObject, Pushed, Registers, StackMemory, StackMemoryKey, UnwindTables, Walker,
+    push_registers,
 };
 
 // Hands on to `on_call` with the registers that the caller relies on. libgcc unwinds through it.
@@ -31,7 +32,7 @@ unsafe extern "C" {
 }
 
 struct Thread {
-    tables: &'static Tables,
+    tables: &'static UnwindTables,
     bounds: Bounds,
     walker: Box<Walker>,
     remembering: Remembering,
@@ -43,7 +44,7 @@ struct Thread {
 /// A walker that is only asked for stacks that are not remembered.
 struct Remembering {
     walker: Box<Walker>,
-    memory: Box<Memory>,
+    memory: Box<StackMemory>,
     /// By the numbers that they are kept with.
     stacks: Vec<Vec<u64>>,
     recalled: u64,
@@ -51,7 +52,7 @@ struct Remembering {
 
 impl Remembering {
     fn new() -> Self {
-        let (walker, memory) = (Box::new(Walker::new()), Box::new(Memory::new()));
+        let (walker, memory) = (Box::new(Walker::new()), Box::new(StackMemory::new()));
         Remembering { walker, memory, stacks: Vec::new(), recalled: 0 }
     }
 
@@ -59,9 +60,9 @@ impl Remembering {
     ///
     /// # Safety
     /// As for [`Walker::walk`].
-    unsafe fn stack(&mut self, tables: &Tables, registers: Registers, bounds: Bounds) -> &[u64] {
+    unsafe fn stack(&mut self, tables: &UnwindTables, registers: Registers, bounds: Bounds) -> &[u64] {
         // Nothing tells stacks apart but what they are.
-        let key = Key::default();
+        let key = StackMemoryKey::default();
         // SAFETY: the caller promises the calling thread's registers and bounds; its stack is readable within them.
         if let Some(known) = unsafe { self.memory.recall(&mut self.walker, &key, &registers, bounds) } {
             self.recalled += 1;
@@ -159,15 +160,19 @@ fn without_repetition(mut keys: Vec<u64>) -> Vec<u64> {
 
 /// The files that the loader has at these addresses, or that calls before them are in.
 fn files_at(addresses: &[u64]) -> Vec<u64> {
-    without_repetition(addresses.iter().filter_map(|it| Object::at(it - 1)).map(|it| it.key()).collect())
+    without_repetition(addresses.iter().filter_map(|it| MappedObject::at(it - 1)).map(|it| it.key()).collect())
 }
 
 /// Compares the stacks of this thread while `run` runs.
-fn compared(tables: &'static Tables, run: impl FnOnce()) -> Compared {
+fn compared(tables: &'static UnwindTables, run: impl FnOnce()) -> Compared {
     compared_with(tables, Remembering::new(), run).0
 }
 
-fn compared_with(tables: &'static Tables, remembering: Remembering, run: impl FnOnce()) -> (Compared, Remembering) {
+fn compared_with(
+    tables: &'static UnwindTables,
+    remembering: Remembering,
+    run: impl FnOnce(),
+) -> (Compared, Remembering) {
     let before = remembering.recalled;
     let thread = Thread {
         tables,
@@ -185,8 +190,8 @@ fn compared_with(tables: &'static Tables, remembering: Remembering, run: impl Fn
     (Compared { calls, frames, recalled: remembering.recalled - before }, remembering)
 }
 
-fn tables() -> &'static Tables {
-    Box::leak(Box::new(Tables::new()))
+fn tables() -> &'static UnwindTables {
+    Box::leak(Box::new(UnwindTables::new()))
 }
 
 fn built(directory: &Path, source: &str, flags: &[&str]) -> PathBuf {

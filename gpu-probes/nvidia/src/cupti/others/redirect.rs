@@ -16,7 +16,7 @@ use std::ffi::{CStr, c_char};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use xputrace_unwind::{Loaded, find_loaded, for_each_loaded};
+use xputrace_unwind::{LoadedFile, find_loaded, for_each_loaded};
 
 /// What is redirected.
 pub(super) struct Redirected {
@@ -167,7 +167,7 @@ mod tag {
 const FILLS_WORD: [u32; 3] = [1, 6, 7];
 
 impl Image {
-    fn of(library: &Loaded<'_>) -> Option<Self> {
+    fn of(library: &LoadedFile<'_>) -> Option<Self> {
         let dynamic = library.dynamic()?;
         let entries = (0..).map(|n| dynamic + n * DYNAMIC_BYTES);
         // SAFETY: the file's own dynamic section, which ends with a zero tag.
