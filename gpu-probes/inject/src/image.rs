@@ -1,7 +1,7 @@
 //! The ELF files that a process has mapped: their functions and their unwind tables.
 
 use crate::functions::is_allocators;
-use crate::process::Mapping;
+use crate::process::ProcessMapping;
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, FrameDescriptionEntry, NativeEndian, ParsedEhFrameHdr,
     Register, RegisterRule, UnwindContext, UnwindSection, X86_64,
@@ -23,7 +23,7 @@ type Slice<'a> = EndianSlice<'a, NativeEndian>;
 
 /// A file with code.
 #[derive(Debug)]
-pub(crate) struct Image {
+pub(crate) struct CodeFile {
     pub(crate) path: PathBuf,
     /// Executable addresses in the process.
     code: Vec<Range<u64>>,
@@ -50,13 +50,13 @@ struct Unwind {
 #[derive(Debug)]
 struct Reopened {
     pid: u32,
-    mapping: Mapping,
-    identity: Identity,
+    mapping: ProcessMapping,
+    identity: FileIdentity,
     copy: OnceCell<Option<FileCopy>>,
 }
 
 /// What tells a file from another one, and from itself with other contents.
-type Identity = (u64, u64, u64, (i64, i64));
+type FileIdentity = (u64, u64, u64, (i64, i64));
 
 /// Most bytes of a file that are copied: tables of functions and of unwinding, of which large libraries have a hundred
 /// megabytes.
@@ -86,10 +86,10 @@ pub(crate) struct Rule {
 /// The registers that a function restores.
 pub(crate) const SAVED: [Register; 6] = [X86_64::RBX, X86_64::RBP, X86_64::R12, X86_64::R13, X86_64::R14, X86_64::R15];
 
-impl Image {
+impl CodeFile {
     /// Opens the files of the executable mappings; leaves out those that cannot be read.
-    pub(crate) fn all(pid: u32, mappings: &[Mapping]) -> Vec<Image> {
-        let mut all: Vec<Image> = Vec::new();
+    pub(crate) fn all(pid: u32, mappings: &[ProcessMapping]) -> Vec<CodeFile> {
+        let mut all: Vec<CodeFile> = Vec::new();
         let mut known: HashMap<&Path, Option<usize>> = HashMap::new();
         for mapping in mappings.iter().filter(|it| it.is_executable) {
             let Some(path) = &mapping.path else { continue };
@@ -99,14 +99,14 @@ impl Image {
                 image.into_iter().for_each(|it| it.code.push(mapping.start..mapping.end));
                 continue;
             }
-            let opened = Image::open(pid, mapping, path);
+            let opened = CodeFile::open(pid, mapping, path);
             known.insert(path, opened.as_ref().map(|_| all.len()));
             all.extend(opened);
         }
         all
     }
 
-    fn open(pid: u32, mapping: &Mapping, path: &Path) -> Option<Image> {
+    fn open(pid: u32, mapping: &ProcessMapping, path: &Path) -> Option<CodeFile> {
         let file = open(pid, mapping, path)?;
         let identity = identity(&file).ok()?;
         let copy = FileCopy::of(file, MOST_BYTES).ok()?;
@@ -115,7 +115,7 @@ impl Image {
         let bias = mapping.start.wrapping_sub(segment.address_of(mapping.file_offset));
         // A large library has hundreds of thousands; of those outside of libc, only allocators matter.
         let is_needed = |name: &str| is_of_libc(path) || is_allocators(name);
-        Some(Image {
+        Some(CodeFile {
             path: path.into(),
             code: std::iter::once(mapping.start..mapping.end).collect(),
             bias,
@@ -173,7 +173,7 @@ impl Image {
         let header: ParsedEhFrameHdr<_> = EhFrameHdr::from(header).parse(&bases, size_of::<u64>() as u8).ok()?;
         let in_file = address.wrapping_sub(self.bias);
         let at = header.table()?.lookup(in_file, &bases).ok()?.direct().ok()?;
-        let entry = Entry::read(file, &unwind.frames, at)?;
+        let entry = FrameEntry::read(file, &unwind.frames, at)?;
         let frames: EhFrame<Slice<'_>> = EhFrame::from(Slice::new(&entry.bytes, NativeEndian));
         let bases = bases.set_eh_frame(entry.address);
         let fde = frames.fde_from_offset(&bases, entry.offset.into(), EhFrame::cie_from_offset).ok()?;
@@ -225,13 +225,13 @@ impl Reopened {
     }
 }
 
-fn identity(file: &File) -> io::Result<Identity> {
+fn identity(file: &File) -> io::Result<FileIdentity> {
     let it = file.metadata()?;
     Ok((it.dev(), it.ino(), it.len(), (it.mtime(), it.mtime_nsec())))
 }
 
 /// Opens a mapped file: by its mapping if Linux lets us, else by its path in the process's root.
-fn open(pid: u32, mapping: &Mapping, path: &Path) -> Option<File> {
+fn open(pid: u32, mapping: &ProcessMapping, path: &Path) -> Option<File> {
     let by_mapping = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     let by_path = || {
         let inside = PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").ok()?);
@@ -243,7 +243,7 @@ fn open(pid: u32, mapping: &Mapping, path: &Path) -> Option<File> {
 
 /// An entry of a table of frames, and what it has in common with others, without the rest of the table: that of a large
 /// library has tens of megabytes, and a thread is held meanwhile.
-struct Entry {
+struct FrameEntry {
     /// The common part, then the entry.
     bytes: Vec<u8>,
     /// Where the entry is in them.
@@ -252,23 +252,23 @@ struct Entry {
     address: u64,
 }
 
-impl Entry {
+impl FrameEntry {
     /// Reads the entry that has an address, in a table of these bytes of a file and of this address.
     ///
     /// Source: Linux Standard Base, "Exception Frames": a length of 4 bytes, then of an entry the distance of this word
     /// from its common part.
-    fn read(file: &FileCopy, table: &(Range<u64>, u64), at: u64) -> Option<Entry> {
+    fn read(file: &FileCopy, table: &(Range<u64>, u64), at: u64) -> Option<FrameEntry> {
         const WORD: u64 = 4;
         let start = at.checked_sub(table.1)?;
-        let entry = Entry::part(file, &table.0, start)?;
+        let entry = FrameEntry::part(file, &table.0, start)?;
         let distance = entry.get(WORD as usize..2 * WORD as usize)?;
         let distance = u64::from(u32::from_ne_bytes(distance.try_into().ok()?));
-        let common = Entry::part(file, &table.0, (start + WORD).checked_sub(distance)?)?;
+        let common = FrameEntry::part(file, &table.0, (start + WORD).checked_sub(distance)?)?;
         let offset = common.len();
         let mut bytes = [common, entry].concat();
         let distance = u32::try_from(offset).ok()?.checked_add(WORD as u32)?;
         bytes.get_mut(offset + 4..offset + 8)?.copy_from_slice(&distance.to_ne_bytes());
-        Some(Entry { bytes, offset, address: at.wrapping_sub(offset as u64) })
+        Some(FrameEntry { bytes, offset, address: at.wrapping_sub(offset as u64) })
     }
 
     /// Returns the part at an offset in a table.
@@ -374,7 +374,7 @@ impl Segment {
 
     /// Returns the unused rest of its last page, in a process where the file has this bias; empty if it ends outside
     /// this mapping, or is followed by zeroed memory.
-    fn gap(&self, mapping: &Mapping, bias: u64) -> Range<u64> {
+    fn gap(&self, mapping: &ProcessMapping, bias: u64) -> Range<u64> {
         let end = bias.wrapping_add(self.address).wrapping_add(self.len);
         let is_last = end <= mapping.end && end > mapping.start && self.len == self.len_in_memory;
         if is_last { end..mapping.end.min(page(end.wrapping_add(PAGE - 1))) } else { 0..0 }
@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn an_entry_without_the_rest_of_its_table_tells_the_same() {
         let mappings = crate::process::mappings(std::process::id()).unwrap();
-        let images = Image::all(std::process::id(), &mappings);
+        let images = CodeFile::all(std::process::id(), &mappings);
         let mut n_rules = 0;
         for image in images.iter().filter(|it| it.path.is_file()) {
             let bytes = std::fs::read(&image.path).unwrap();

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 use stub::{Outcome, Stub};
 use thread::{Blocked, Stopped};
 
-pub use request::{Refusal, Request};
+pub use request::{InjectRefusal, Request};
 
 /// How long to look for a thread that can be used.
 const LOOK_WITHIN: Duration = Duration::from_millis(1500);
@@ -50,7 +50,7 @@ const DONE_WITHIN: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// What prevents it.
-pub fn examine(pid: u32) -> Result<(), Refusal> {
+pub fn examine(pid: u32) -> Result<(), InjectRefusal> {
     Process::inspect(pid).map(drop)
 }
 
@@ -58,7 +58,7 @@ pub fn examine(pid: u32) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// The process can't be made to, and why.
-pub fn inject(pid: u32, request: &Request) -> Result<i32, Refusal> {
+pub fn inject(pid: u32, request: &Request) -> Result<i32, InjectRefusal> {
     // ptrace holds threads for one thread of ours, and lets go of all of them when that ends.
     let attempt = || {
         let _alone = alone(pid)?;
@@ -68,28 +68,28 @@ pub fn inject(pid: u32, request: &Request) -> Result<i32, Refusal> {
         wait_for(&process, &stub, thread)
     };
     std::thread::scope(|scope| scope.spawn(attempt).join())
-        .unwrap_or_else(|_| Err(Refusal::new("xputrace failed; this is a bug in it")))
+        .unwrap_or_else(|_| Err(InjectRefusal::new("xputrace failed; this is a bug in it")))
 }
 
 /// Waits until no other tracer is loading something into the process; ends with what is returned, or with us.
-fn alone(pid: u32) -> Result<UnixListener, Refusal> {
+fn alone(pid: u32) -> Result<UnixListener, InjectRefusal> {
     let name = SocketAddr::from_abstract_name(format!("xputrace-loads-into-{pid}"))
-        .map_err(|it| Refusal::new(it.to_string()))?;
+        .map_err(|it| InjectRefusal::new(it.to_string()))?;
     let until = Instant::now() + LOOK_WITHIN;
     loop {
         match UnixListener::bind_addr(&name) {
             Ok(held) => return Ok(held),
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                return Err(Refusal::new(format!("cannot keep other tracers from attaching meanwhile: {error}")));
+                return Err(InjectRefusal::new(format!("cannot keep other tracers from attaching meanwhile: {error}")));
             }
-            Err(_) if Instant::now() >= until => return Err(Refusal::new("another xputrace is attaching to it")),
+            Err(_) if Instant::now() >= until => return Err(InjectRefusal::new("another xputrace is attaching to it")),
             Err(_) => std::thread::sleep(LOOK_AGAIN_AFTER),
         }
     }
 }
 
 /// Sends a thread through the stub; returns its id.
-fn start(process: &Process, stub: &Stub) -> Result<u32, Refusal> {
+fn start(process: &Process, stub: &Stub) -> Result<u32, InjectRefusal> {
     let began = Instant::now();
     let unsafe_code = UnsafeCode::of(process);
     let mut hindrance = String::from("none of them stops");
@@ -108,7 +108,9 @@ fn start(process: &Process, stub: &Stub) -> Result<u32, Refusal> {
         }
         if began.elapsed() >= LOOK_WITHIN {
             let millis = LOOK_WITHIN.as_millis();
-            return Err(Refusal::new(format!("none of its threads could be used within {millis} ms: {hindrance}")));
+            return Err(InjectRefusal::new(format!(
+                "none of its threads could be used within {millis} ms: {hindrance}"
+            )));
         }
         std::thread::sleep(LOOK_AGAIN_AFTER);
     }
@@ -123,7 +125,12 @@ enum Sending {
     Gone,
 }
 
-fn send_through(stub: &Stub, process: &Process, unsafe_code: &UnsafeCode<'_>, tid: u32) -> Result<Sending, Refusal> {
+fn send_through(
+    stub: &Stub,
+    process: &Process,
+    unsafe_code: &UnsafeCode<'_>,
+    tid: u32,
+) -> Result<Sending, InjectRefusal> {
     let Some(stopped) = Stopped::stop(process.pid, tid)? else { return Ok(Sending::Gone) };
     if let Some(why) = unsafe_code.hindrance(&stopped) {
         return Ok(Sending::Hindered(why));
@@ -136,30 +143,30 @@ fn send_through(stub: &Stub, process: &Process, unsafe_code: &UnsafeCode<'_>, ti
 }
 
 /// Refuses a thread that a seccomp filter of its own would kill.
-fn refuse_deadly_filters(process: &Process, tid: u32) -> Result<(), Refusal> {
+fn refuse_deadly_filters(process: &Process, tid: u32) -> Result<(), InjectRefusal> {
     if !process.has_filters(tid) {
         return Ok(());
     }
     match seccomp::deadly_call(tid) {
         Ok(None) => Ok(()),
         Ok(Some(call)) => {
-            Err(Refusal::new(format!("its seccomp filter would kill it for calling {call}, which loading takes")))
+            Err(InjectRefusal::new(format!("its seccomp filter would kill it for calling {call}, which loading takes")))
         }
-        Err(error) => Err(Refusal::new(format!("its seccomp filter cannot be examined: {error}"))),
+        Err(error) => Err(InjectRefusal::new(format!("its seccomp filter cannot be examined: {error}"))),
     }
 }
 
-fn wait_for(process: &Process, stub: &Stub, thread: u32) -> Result<i32, Refusal> {
+fn wait_for(process: &Process, stub: &Stub, thread: u32) -> Result<i32, InjectRefusal> {
     let until = Instant::now() + DONE_WITHIN;
     loop {
         match stub.outcome(process) {
-            Outcome::Pending if !process.exists() => return Err(Refusal::new("it ended meanwhile")),
+            Outcome::Pending if !process.exists() => return Err(InjectRefusal::new("it ended meanwhile")),
             Outcome::Pending if Instant::now() >= until => {
                 let seconds = DONE_WITHIN.as_secs();
-                return Err(Refusal::new(format!("thread {thread} did not load the library within {seconds} s")));
+                return Err(InjectRefusal::new(format!("thread {thread} did not load the library within {seconds} s")));
             }
             Outcome::Pending => std::thread::sleep(Duration::from_micros(500)),
-            Outcome::Failed(why) => return stub.clear(process).and(Err(Refusal::new(why))),
+            Outcome::Failed(why) => return stub.clear(process).and(Err(InjectRefusal::new(why))),
             Outcome::Answered(answer) => return stub.clear(process).map(|()| answer),
         }
     }

@@ -1,7 +1,7 @@
 //! A process as far as loading a library into it is concerned.
 
-use crate::image::Image;
-use crate::request::Refusal;
+use crate::image::CodeFile;
+use crate::request::InjectRefusal;
 use object::Endianness;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -21,9 +21,9 @@ use xputrace_wire::status::{field, innermost_id};
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    pub(crate) mappings: Vec<Mapping>,
+    pub(crate) mappings: Vec<ProcessMapping>,
     /// The files with code in it, in order of address.
-    pub(crate) images: Vec<Image>,
+    pub(crate) images: Vec<CodeFile>,
     /// Their code: the addresses, and which of the files it is. Sorted: each word of a stack is looked up.
     code: Vec<(Range<u64>, usize)>,
     memory: File,
@@ -31,7 +31,7 @@ pub(crate) struct Process {
 
 /// A mapping of a process.
 #[derive(Clone, Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct ProcessMapping {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) is_executable: bool,
@@ -44,16 +44,16 @@ pub(crate) struct Mapping {
 impl Process {
     /// # Errors
     /// Nothing can be loaded into it, and why.
-    pub(crate) fn inspect(pid: u32) -> Result<Self, Refusal> {
+    pub(crate) fn inspect(pid: u32) -> Result<Self, InjectRefusal> {
         let status = status(pid)?;
         if is_dead(&status) && runs_without_its_first_thread(pid) {
-            return Err(Refusal::new("its first thread has ended, so Linux does not show its memory"));
+            return Err(InjectRefusal::new("its first thread has ended, so Linux does not show its memory"));
         }
         refuse_by_status(&status)?;
         let mappings = mappings_once_started(pid)?;
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
         let memory = memory.map_err(|it| denied(pid, "open its memory", &it))?;
-        let images = Image::all(pid, &mappings);
+        let images = CodeFile::all(pid, &mappings);
         let code = images.iter().enumerate().flat_map(|(n, it)| it.code().iter().map(move |it| (it.clone(), n)));
         let mut code: Vec<_> = code.collect();
         code.sort_by_key(|it| it.0.start);
@@ -61,12 +61,12 @@ impl Process {
     }
 
     /// Returns the ids of its threads.
-    pub(crate) fn threads(&self) -> Result<Vec<u32>, Refusal> {
+    pub(crate) fn threads(&self) -> Result<Vec<u32>, InjectRefusal> {
         threads(self.pid)
     }
 
     /// Whether it has a thread with this id in its own pid namespace.
-    pub(crate) fn has_thread_known_as(&self, tid: u32) -> Result<bool, Refusal> {
+    pub(crate) fn has_thread_known_as(&self, tid: u32) -> Result<bool, InjectRefusal> {
         let own_id = |it: u32| {
             let status = status_of_thread(self.pid, it).unwrap_or_default();
             innermost_id(&status)
@@ -118,13 +118,13 @@ impl Process {
     }
 
     /// Returns the mapping at an address.
-    pub(crate) fn mapping(&self, address: u64) -> Option<&Mapping> {
+    pub(crate) fn mapping(&self, address: u64) -> Option<&ProcessMapping> {
         let after = self.mappings.partition_point(|it| it.start <= address);
         self.mappings.get(after.checked_sub(1)?).filter(|it| address < it.end)
     }
 
     /// Returns the file with the code at an address.
-    pub(crate) fn image(&self, address: u64) -> Option<&Image> {
+    pub(crate) fn image(&self, address: u64) -> Option<&CodeFile> {
         let after = self.code.partition_point(|it| it.0.start <= address);
         let (code, image) = self.code.get(after.checked_sub(1)?)?;
         if code.contains(&address) { self.images.get(*image) } else { None }
@@ -136,16 +136,18 @@ impl Process {
     }
 }
 
-pub(crate) fn ended() -> Refusal {
-    Refusal::new("it ended meanwhile")
+pub(crate) fn ended() -> InjectRefusal {
+    InjectRefusal::new("it ended meanwhile")
 }
 
 /// Explains a failed access to a process.
-pub(crate) fn denied(pid: u32, attempted: &str, error: &io::Error) -> Refusal {
+pub(crate) fn denied(pid: u32, attempted: &str, error: &io::Error) -> InjectRefusal {
     match error.raw_os_error() {
         Some(libc::ESRCH | libc::ENOENT) => ended(),
-        Some(libc::EPERM | libc::EACCES) => Refusal::new(format!("cannot {attempted} ({error}): {}", why_denied(pid))),
-        _ => Refusal::new(format!("cannot {attempted}: {error}")),
+        Some(libc::EPERM | libc::EACCES) => {
+            InjectRefusal::new(format!("cannot {attempted} ({error}): {}", why_denied(pid)))
+        }
+        _ => InjectRefusal::new(format!("cannot {attempted}: {error}")),
     }
 }
 
@@ -170,11 +172,11 @@ fn why_denied(pid: u32) -> String {
     }
 }
 
-fn status(pid: u32) -> Result<String, Refusal> {
+fn status(pid: u32) -> Result<String, InjectRefusal> {
     std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| ended())
 }
 
-fn threads(pid: u32) -> Result<Vec<u32>, Refusal> {
+fn threads(pid: u32) -> Result<Vec<u32>, InjectRefusal> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| ended())?;
     Ok(entries.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok()).collect())
 }
@@ -200,23 +202,23 @@ fn is_dead(status: &str) -> bool {
     field(status, "State").is_some_and(|it| it.starts_with(['Z', 'X']))
 }
 
-fn refuse_by_status(status: &str) -> Result<(), Refusal> {
+fn refuse_by_status(status: &str) -> Result<(), InjectRefusal> {
     if is_dead(status) {
         return Err(ended());
     }
     // proc_pid_status(5): only programs have memory.
     if field(status, "VmSize").is_none() {
-        return Err(Refusal::new("it is a thread of the Linux kernel, or is just ending"));
+        return Err(InjectRefusal::new("it is a thread of the Linux kernel, or is just ending"));
     }
     if let Some(tracer) = field(status, "TracerPid").filter(|it| *it != "0") {
         let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
-        return Err(Refusal::new(format!("process {tracer} ({}) traces it already, by ptrace", name.trim())));
+        return Err(InjectRefusal::new(format!("process {tracer} ({}) traces it already, by ptrace", name.trim())));
     }
     if field(status, "State").is_some_and(|it| it.starts_with(['T', 't'])) {
-        return Err(Refusal::new("it is stopped; continue it first (kill -CONT)"));
+        return Err(InjectRefusal::new("it is stopped; continue it first (kill -CONT)"));
     }
     if field(status, "Seccomp") == Some("1") {
-        return Err(Refusal::new("seccomp allows it to read and write only"));
+        return Err(InjectRefusal::new("seccomp allows it to read and write only"));
     }
     Ok(())
 }
@@ -225,7 +227,7 @@ fn refuse_by_status(status: &str) -> Result<(), Refusal> {
 const STARTED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Returns the mappings of a process, once its dynamic linker has done the first part of its work.
-fn mappings_once_started(pid: u32) -> Result<Vec<Mapping>, Refusal> {
+fn mappings_once_started(pid: u32) -> Result<Vec<ProcessMapping>, InjectRefusal> {
     let until = Instant::now() + STARTED_WITHIN;
     loop {
         // In this order: the file is there before anything of it is mapped.
@@ -233,15 +235,17 @@ fn mappings_once_started(pid: u32) -> Result<Vec<Mapping>, Refusal> {
         let mappings = mappings(pid)?;
         match c_library(&mappings) {
             Some(CLibrary::Glibc) => return Ok(mappings),
-            Some(CLibrary::Musl) => return Err(Refusal::new("its C library is musl; NVIDIA's libraries need glibc")),
+            Some(CLibrary::Musl) => {
+                return Err(InjectRefusal::new("its C library is musl; NVIDIA's libraries need glibc"));
+            }
             None if !has_linker && !has_file(&mappings, b"ld-linux") => {
                 let text = "it is statically linked: it has no dynamic linker that could load the collector";
-                return Err(Refusal::new(text));
+                return Err(InjectRefusal::new(text));
             }
             None if Instant::now() >= until => {
                 let seconds = STARTED_WITHIN.as_secs();
                 let text = format!("its dynamic linker has not loaded a C library within {seconds} s: is it starting?");
-                return Err(Refusal::new(text));
+                return Err(InjectRefusal::new(text));
             }
             None => std::thread::sleep(Duration::from_millis(1)),
         }
@@ -265,7 +269,7 @@ enum CLibrary {
 }
 
 /// Returns the C library that a process has mapped.
-fn c_library(mappings: &[Mapping]) -> Option<CLibrary> {
+fn c_library(mappings: &[ProcessMapping]) -> Option<CLibrary> {
     let has = |prefix: &[u8]| has_file(mappings, prefix);
     // Where musl is not the system's library, its file is `libc.so`. glibc's file of that name is a text for linkers.
     if mappings.iter().any(|it| it.name() == b"libc.so") || has(b"ld-musl-") || has(b"libc.musl-") {
@@ -274,16 +278,16 @@ fn c_library(mappings: &[Mapping]) -> Option<CLibrary> {
     (has(b"libc.so.6") || has(b"libc-2.")).then_some(CLibrary::Glibc)
 }
 
-pub(crate) fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
+pub(crate) fn mappings(pid: u32) -> Result<Vec<ProcessMapping>, InjectRefusal> {
     let text = std::fs::read(format!("/proc/{pid}/maps")).map_err(|it| denied(pid, "read its memory mappings", &it))?;
     let lines = text.split(|it| *it == b'\n').filter_map(MapsLine::parse);
-    let mappings: Vec<_> = lines.map(Mapping::from).collect();
+    let mappings: Vec<_> = lines.map(ProcessMapping::from).collect();
     if mappings.is_empty() { Err(ended()) } else { Ok(mappings) }
 }
 
-impl From<MapsLine<'_>> for Mapping {
+impl From<MapsLine<'_>> for ProcessMapping {
     fn from(line: MapsLine<'_>) -> Self {
-        Mapping {
+        ProcessMapping {
             start: line.start,
             end: line.end,
             is_executable: line.is_executable,
@@ -294,14 +298,14 @@ impl From<MapsLine<'_>> for Mapping {
     }
 }
 
-impl Mapping {
+impl ProcessMapping {
     fn name(&self) -> &[u8] {
         self.path.as_deref().and_then(Path::file_name).map_or(b"", OsStr::as_bytes)
     }
 }
 
 /// Whether it has mapped a file whose name begins so.
-fn has_file(mappings: &[Mapping], prefix: &[u8]) -> bool {
+fn has_file(mappings: &[ProcessMapping], prefix: &[u8]) -> bool {
     mappings.iter().any(|it| it.name().starts_with(prefix))
 }
 
@@ -311,7 +315,7 @@ mod tests {
 
     #[test]
     fn c_libraries_are_told_apart_by_their_files() {
-        let mapping = |path: &str| Mapping {
+        let mapping = |path: &str| ProcessMapping {
             start: 0,
             end: 1,
             is_executable: true,

@@ -15,10 +15,10 @@ pub struct Request {
 /// Why nothing was loaded. The process goes on as before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refusal(String);
+pub struct InjectRefusal(String);
 
-impl Refusal {
+impl InjectRefusal {
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        Refusal(text.into())
+        InjectRefusal(text.into())
     }
 }

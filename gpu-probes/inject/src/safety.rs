@@ -36,7 +36,7 @@ fn is_in_restartable_section(process: &Process, thread: &Stopped) -> bool {
 
 /// The registers by which a frame's caller is found.
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+struct FrameRegisters {
     rip: u64,
     rsp: u64,
     saved: [u64; SAVED.len()],
@@ -44,10 +44,15 @@ struct Frame {
     is_exact: bool,
 }
 
-impl Frame {
+impl FrameRegisters {
     fn of(registers: &libc::user_regs_struct) -> Self {
         let it = registers;
-        Frame { rip: it.rip, rsp: it.rsp, saved: [it.rbx, it.rbp, it.r12, it.r13, it.r14, it.r15], is_exact: true }
+        FrameRegisters {
+            rip: it.rip,
+            rsp: it.rsp,
+            saved: [it.rbx, it.rbp, it.r12, it.r13, it.r14, it.r15],
+            is_exact: true,
+        }
     }
 
     fn register(&self, register: Register) -> Option<u64> {
@@ -72,7 +77,7 @@ impl Frame {
         }
     }
 
-    fn caller(&self, process: &Process, row: &Row) -> Option<Frame> {
+    fn caller(&self, process: &Process, row: &Row) -> Option<FrameRegisters> {
         if row.is_signal_frame {
             return self.interrupted(process);
         }
@@ -85,18 +90,22 @@ impl Frame {
             }
         }
         let rip = process.word(cfa.wrapping_add_signed(rule.return_address))?;
-        (cfa > self.rsp).then_some(Frame { rip, rsp: cfa, saved, is_exact: false })
+        (cfa > self.rsp).then_some(FrameRegisters { rip, rsp: cfa, saved, is_exact: false })
     }
 
     /// Returns the frame that a signal interrupted. `self` is that of `__restore_rt`, whose stack
     /// pointer is at the handler's `ucontext_t`.
-    fn interrupted(&self, process: &Process) -> Option<Frame> {
+    fn interrupted(&self, process: &Process) -> Option<FrameRegisters> {
         /// Offset of `uc_mcontext.gregs`.
         const REGISTERS: u64 = std::mem::offset_of!(libc::ucontext_t, uc_mcontext) as u64;
         let register = |at: i32| process.word(self.rsp.wrapping_add(REGISTERS + 8 * at as u64));
         let saved = [libc::REG_RBX, libc::REG_RBP, libc::REG_R12, libc::REG_R13, libc::REG_R14, libc::REG_R15];
-        let mut frame =
-            Frame { rip: register(libc::REG_RIP)?, rsp: register(libc::REG_RSP)?, saved: self.saved, is_exact: true };
+        let mut frame = FrameRegisters {
+            rip: register(libc::REG_RIP)?,
+            rsp: register(libc::REG_RSP)?,
+            saved: self.saved,
+            is_exact: true,
+        };
         for (to, from) in frame.saved.iter_mut().zip(saved) {
             *to = register(from)?;
         }
@@ -107,7 +116,7 @@ impl Frame {
 /// What is further out on a stack than a frame.
 #[derive(Clone, Copy, Debug)]
 enum Outward {
-    Caller(Frame),
+    Caller(FrameRegisters),
     /// Nothing.
     Root,
     /// Frames that no unwind table leads to.
@@ -151,12 +160,12 @@ impl<'a> UnsafeCode<'a> {
         if is_in_restartable_section(self.process, thread) {
             return Some("is in a restartable sequence".into());
         }
-        self.in_stack(Frame::of(registers), stack.unwrap_or_default())
+        self.in_stack(FrameRegisters::of(registers), stack.unwrap_or_default())
     }
 
     /// Returns why a stack may hold a lock. A thread that runs nothing but libc is about to begin or to end, with libc's
     /// own locks.
-    fn in_stack(&self, mut frame: Frame, stack: Range<u64>) -> Option<String> {
+    fn in_stack(&self, mut frame: FrameRegisters, stack: Range<u64>) -> Option<String> {
         let (mut is_all_libc, mut outside_libc) = (true, 0);
         let mut outward = Outward::Unknown;
         for _ in 0..MOST_FRAMES {

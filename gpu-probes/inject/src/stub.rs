@@ -6,7 +6,7 @@
 //! and unmaps the block.
 
 use crate::process::Process;
-use crate::request::{Refusal, Request};
+use crate::request::{InjectRefusal, Request};
 use crate::thread::{Blocked, Stopped};
 use libc::user_regs_struct;
 use std::mem::offset_of;
@@ -18,7 +18,7 @@ use xputrace_wire::COLLECTORS_THREAD;
 
 /// The block that the stub maps; the rest, up to [`BLOCK_LEN`], is its stack.
 #[repr(C)]
-struct Block {
+struct StubBlock {
     /// 1 plus what `pthread_create` returned.
     created: u32,
     /// 1 once the thread that ran the stub no longer uses the block.
@@ -244,15 +244,15 @@ std::arch::global_asm!(
     flags = const offset_of!(user_regs_struct, eflags),
     rsp = const offset_of!(user_regs_struct, rsp),
     rip_ = const offset_of!(user_regs_struct, rip),
-    created = const offset_of!(Block, created),
-    left = const offset_of!(Block, left),
-    status = const offset_of!(Block, status),
-    read = const offset_of!(Block, read),
-    tid = const offset_of!(Block, tid),
-    error = const offset_of!(Block, error),
-    pthread = const offset_of!(Block, pthread),
-    signal_mask = const offset_of!(Block, signal_mask),
-    registers = const offset_of!(Block, registers),
+    created = const offset_of!(StubBlock, created),
+    left = const offset_of!(StubBlock, left),
+    status = const offset_of!(StubBlock, status),
+    read = const offset_of!(StubBlock, read),
+    tid = const offset_of!(StubBlock, tid),
+    error = const offset_of!(StubBlock, error),
+    pthread = const offset_of!(StubBlock, pthread),
+    signal_mask = const offset_of!(StubBlock, signal_mask),
+    registers = const offset_of!(StubBlock, registers),
     block_len = const BLOCK_LEN,
     map_flags = const MAP_FLAGS,
     answered = const ANSWERED,
@@ -306,21 +306,21 @@ impl Stub {
     ///
     /// # Errors
     /// The process has no room for it, or lacks a function.
-    pub(crate) fn new(process: &Process, request: &Request) -> Result<Self, Refusal> {
+    pub(crate) fn new(process: &Process, request: &Request) -> Result<Self, InjectRefusal> {
         if saved_len() > size_of::<SavedRegisters>() {
-            return Err(Refusal::new(format!("this processor's registers need {} bytes to save", saved_len())));
+            return Err(InjectRefusal::new(format!("this processor's registers need {} bytes to save", saved_len())));
         }
         let strings = strings(&request.library, &request.argument);
         let len = code().len() + size_of::<Constants>() + strings.len();
         let (gap, before) = gap(process, len)?;
         let function = |name: &str| {
             let found = process.libc_function(name);
-            found.ok_or_else(|| Refusal::new(format!("its libc has no function {name}")))
+            found.ok_or_else(|| InjectRefusal::new(format!("its libc has no function {name}")))
         };
         let data = gap.start + code().len() as u64;
         let library = data + size_of::<Constants>() as u64;
         let constants = Constants {
-            block: unmapped(process).ok_or_else(|| Refusal::new("its address space is full"))?,
+            block: unmapped(process).ok_or_else(|| InjectRefusal::new("its address space is full"))?,
             pthread_create: function("pthread_create")?,
             pthread_self: function("pthread_self")?,
             pthread_detach: function("pthread_detach")?,
@@ -347,14 +347,14 @@ impl Stub {
     }
 
     /// Writes it, for a thread to run.
-    pub(crate) fn write(&self, process: &Process, thread: &Stopped) -> Result<(), Refusal> {
+    pub(crate) fn write(&self, process: &Process, thread: &Stopped) -> Result<(), InjectRefusal> {
         let go_on = *thread.registers();
         let constants = Constants { go_on, safe_rsp: safe_stack_pointer(&go_on), ..self.constants };
         // SAFETY: a structure of integers without padding.
         let constants =
             unsafe { std::slice::from_raw_parts((&raw const constants).cast::<u8>(), size_of::<Constants>()) };
         let bytes = [code(), constants, &self.strings].concat();
-        process.write(self.at, &bytes).map_err(|it| Refusal::new(format!("cannot write its memory: {it}")))
+        process.write(self.at, &bytes).map_err(|it| InjectRefusal::new(format!("cannot write its memory: {it}")))
     }
 
     /// Reads what has become of it.
@@ -363,15 +363,15 @@ impl Stub {
             let bytes = process.read(self.constants.block + offset as u64, 4);
             bytes.first_chunk().map_or(0, |it| u32::from_ne_bytes(*it))
         };
-        if word(offset_of!(Block, left)) == 0 {
+        if word(offset_of!(StubBlock, left)) == 0 {
             return Outcome::Pending;
         }
-        let created = word(offset_of!(Block, created));
+        let created = word(offset_of!(StubBlock, created));
         if created != 1 {
             let error = std::io::Error::from_raw_os_error(created as i32 - 1);
             return Outcome::Failed(format!("it cannot start a thread: {error}"));
         }
-        match word(offset_of!(Block, status)) {
+        match word(offset_of!(StubBlock, status)) {
             0 => Outcome::Pending,
             FAILED => Outcome::Failed(self.error(process)),
             status => Outcome::Answered(status.wrapping_sub(ANSWERED) as i32),
@@ -379,7 +379,7 @@ impl Stub {
     }
 
     fn error(&self, process: &Process) -> String {
-        let text = process.word(self.constants.block + offset_of!(Block, error) as u64);
+        let text = process.word(self.constants.block + offset_of!(StubBlock, error) as u64);
         let text = text.filter(|it| *it != 0).map(|it| process.read(it, 512)).unwrap_or_default();
         let text = text.split(|it| *it == 0).next().unwrap_or_default();
         match text {
@@ -389,9 +389,9 @@ impl Stub {
     }
 
     /// Lets the stub's thread end, and puts back what was there before.
-    pub(crate) fn clear(&self, process: &Process) -> Result<(), Refusal> {
-        let tid = process.word(self.constants.block + offset_of!(Block, tid) as u64).unwrap_or(0);
-        let read = self.constants.block + offset_of!(Block, read) as u64;
+    pub(crate) fn clear(&self, process: &Process) -> Result<(), InjectRefusal> {
+        let tid = process.word(self.constants.block + offset_of!(StubBlock, tid) as u64).unwrap_or(0);
+        let read = self.constants.block + offset_of!(StubBlock, read) as u64;
         let _ = process.write(read, &1u32.to_ne_bytes());
         let until = Instant::now() + Duration::from_secs(2);
         while tid != 0 && process.has_thread_known_as(tid as u32)? {
@@ -418,13 +418,13 @@ fn padded<const N: usize>(text: &[u8]) -> [u8; N] {
 }
 
 /// Returns the largest free gap between a file's code and the end of its last page, and what belongs there.
-fn gap(process: &Process, len: usize) -> Result<(Range<u64>, Vec<u8>), Refusal> {
+fn gap(process: &Process, len: usize) -> Result<(Range<u64>, Vec<u8>), InjectRefusal> {
     let mut gaps: Vec<_> =
         process.images.iter().map(|it| (it.gap.start.next_multiple_of(16)..it.gap.end, it)).collect();
     gaps.retain(|(gap, _)| gap.start.checked_add(len as u64).is_some_and(|end| end <= gap.end));
     gaps.sort_by_key(|(gap, _)| gap.start.wrapping_sub(gap.end));
     if gaps.is_empty() {
-        return Err(Refusal::new(format!("none of its files has {len} unused bytes after its code")));
+        return Err(InjectRefusal::new(format!("none of its files has {len} unused bytes after its code")));
     }
     for (gap, image) in gaps {
         let Some(before) = image.gap_contents(gap.start, len) else { continue };
@@ -432,14 +432,14 @@ fn gap(process: &Process, len: usize) -> Result<(Range<u64>, Vec<u8>), Refusal> 
             return Ok((gap, before));
         }
     }
-    Err(Refusal::new(
+    Err(InjectRefusal::new(
         "tracers that were killed while they attached have left code in all of its files; try again in 5 s",
     ))
 }
 
 /// Whether the stub of a killed tracer is no longer run by any thread. Its block is unmapped by the thread that it
 /// started, which then only returns.
-fn is_abandoned(process: &Process, gap: &Range<u64>) -> Result<bool, Refusal> {
+fn is_abandoned(process: &Process, gap: &Range<u64>) -> Result<bool, InjectRefusal> {
     let block = process.word(gap.start + (code().len() + offset_of!(Constants, block)) as u64);
     if block.is_none_or(|it| !process.read(it, 1).is_empty()) {
         return Ok(false);

@@ -1,7 +1,7 @@
 //! A thread that ptrace holds.
 
 use crate::process::{denied, thread_has_ended, tracer_of};
-use crate::request::Refusal;
+use crate::request::InjectRefusal;
 use std::io;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ impl Stopped {
     ///
     /// # Errors
     /// Linux does not let us.
-    pub(crate) fn stop(pid: u32, tid: u32) -> Result<Option<Self>, Refusal> {
+    pub(crate) fn stop(pid: u32, tid: u32) -> Result<Option<Self>, InjectRefusal> {
         // What prevents it may be gone by the time it is looked at.
         let held = seize(pid, tid).or_else(|_| seize(pid, tid));
         if !held.map_err(|it| denied(pid, "stop it by ptrace", &it))? {
@@ -71,7 +71,7 @@ impl Stopped {
     }
 
     /// Lets it go on at another place.
-    pub(crate) fn send_to(mut self, entry: u64, stack_pointer: u64) -> Result<(), Refusal> {
+    pub(crate) fn send_to(mut self, entry: u64, stack_pointer: u64) -> Result<(), InjectRefusal> {
         let mut registers = self.registers;
         registers.rip = entry;
         registers.rsp = stack_pointer;
@@ -110,7 +110,7 @@ impl Stopped {
         }
     }
 
-    fn read_registers(&mut self) -> Result<(), Refusal> {
+    fn read_registers(&mut self) -> Result<(), InjectRefusal> {
         // SAFETY: a live structure of the size that Linux fills.
         let answer = unsafe {
             libc::ptrace(libc::PTRACE_GETREGS, self.tid as libc::pid_t, null_mut::<u8>(), &raw mut self.original)
