@@ -459,13 +459,13 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
         };
         let is_library = it.name.starts_with("cuLibrary");
         match it.call {
-            twins::Role::Load(_) if is_library => has(&[(0, "library"), (8, "code")]),
-            twins::Role::Load(_) if it.name.ends_with("FatBinary") => has(&[(0, "module"), (8, "fatCubin")]),
-            twins::Role::Load(_) => has(&[(0, "module"), (8, "image")]),
-            twins::Role::LoadFile(_) if is_library => has(&[(0, "library"), (8, "fileName")]),
-            twins::Role::LoadFile(_) => has(&[(0, "module"), (8, "fname")]),
-            twins::Role::Unload(_) => has(&[(0, if is_library { "library" } else { "hmod" })]),
-            twins::Role::Launch { .. } | twins::Role::Cooperative { .. } => has(&[
+            twins::TwinCallRole::Load(_) if is_library => has(&[(0, "library"), (8, "code")]),
+            twins::TwinCallRole::Load(_) if it.name.ends_with("FatBinary") => has(&[(0, "module"), (8, "fatCubin")]),
+            twins::TwinCallRole::Load(_) => has(&[(0, "module"), (8, "image")]),
+            twins::TwinCallRole::LoadFile(_) if is_library => has(&[(0, "library"), (8, "fileName")]),
+            twins::TwinCallRole::LoadFile(_) => has(&[(0, "module"), (8, "fname")]),
+            twins::TwinCallRole::Unload(_) => has(&[(0, if is_library { "library" } else { "hmod" })]),
+            twins::TwinCallRole::Launch { .. } | twins::TwinCallRole::Cooperative { .. } => has(&[
                 (place::launch::KERNEL, "f"),
                 (place::launch::GRID, "gridDimX"),
                 (place::launch::BLOCK, "blockDimX"),
@@ -473,21 +473,21 @@ fn code_launches_and_nodes_have_the_places_of_the_headers() {
                 (place::launch::STREAM, "hStream"),
                 (place::launch::VALUES, "kernelParams"),
             ]),
-            twins::Role::LaunchEx { .. } => has(&[
+            twins::TwinCallRole::LaunchEx { .. } => has(&[
                 (place::launch_ex::CONFIG, "config"),
                 (place::launch_ex::KERNEL, "f"),
                 (place::launch_ex::VALUES, "kernelParams"),
                 (place::launch_ex::EXTRA, "extra"),
             ]),
-            twins::Role::Node { at, changes: false, .. } => has(&[(at, "nodeParams")]),
-            twins::Role::Node { at, changes: true, .. } => has(&[(at - 8, "hNode"), (at, "nodeParams")]),
-            twins::Role::NodeAttributes if it.name.ends_with("CopyAttributes") => has(&[(0, "dst")]),
-            twins::Role::NodeAttributes => has(&[(0, "hNode")]),
-            twins::Role::GetNode(_) => has(&[(8, "nodeParams")]),
-            twins::Role::SetFunctionAttribute => has(&[(0, "hfunc"), (8, "attrib"), (12, "value")]),
-            twins::Role::SetKernelAttribute => has(&[(0, "attrib"), (4, "val"), (8, "kernel"), (16, "dev")]),
-            twins::Role::DestroyContext => has(&[(0, "ctx")]),
-            twins::Role::EndPrimary => has(&[(0, "dev")]),
+            twins::TwinCallRole::Node { at, changes: false, .. } => has(&[(at, "nodeParams")]),
+            twins::TwinCallRole::Node { at, changes: true, .. } => has(&[(at - 8, "hNode"), (at, "nodeParams")]),
+            twins::TwinCallRole::NodeAttributes if it.name.ends_with("CopyAttributes") => has(&[(0, "dst")]),
+            twins::TwinCallRole::NodeAttributes => has(&[(0, "hNode")]),
+            twins::TwinCallRole::GetNode(_) => has(&[(8, "nodeParams")]),
+            twins::TwinCallRole::SetFunctionAttribute => has(&[(0, "hfunc"), (8, "attrib"), (12, "value")]),
+            twins::TwinCallRole::SetKernelAttribute => has(&[(0, "attrib"), (4, "val"), (8, "kernel"), (16, "dev")]),
+            twins::TwinCallRole::DestroyContext => has(&[(0, "ctx")]),
+            twins::TwinCallRole::EndPrimary => has(&[(0, "dev")]),
         }
     }
     let any = place::any_node::KERNEL_NODE;

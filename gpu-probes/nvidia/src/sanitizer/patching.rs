@@ -12,7 +12,7 @@ use super::times::{Awaited, NodeId, Timing};
 use crate::cupti::Handle;
 use crate::cupti::driver::Driver;
 use crate::cupti::twins::choosing::{AskLaunch, KernelNumber, Kernels, Off, count_unprobed};
-use crate::cupti::twins::table::{Key, New, Table};
+use crate::cupti::twins::table::{New, TwinKey, TwinTable};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::ops::Range;
@@ -48,7 +48,7 @@ pub(super) struct Patching {
     pub(super) in_use: Mutex<()>,
     state: Mutex<State>,
     /// The kernels that were launched, by `CUfunction`: addresses of [`Kernel`]s, which are never freed.
-    launched: Table,
+    launched: TwinTable,
     /// What launches of kernels are counted in whose handlers have conditions.
     kernels: Kernels,
 }
@@ -370,7 +370,7 @@ impl Patching {
     /// # Errors
     /// There is no memory.
     pub(super) fn new() -> std::io::Result<Self> {
-        let (launched, kernels) = (Table::new()?, Kernels::new()?);
+        let (launched, kernels) = (TwinTable::new()?, Kernels::new()?);
         Ok(Patching {
             is_off: AtomicBool::new(false),
             has_new_clocks: AtomicBool::new(false),
@@ -455,7 +455,7 @@ impl Patching {
         }
         state.functions.retain(|function, of| {
             let is_kept = *of != module;
-            if let Some(key) = Key::new(*function as u64, 0).filter(|_| !is_kept) {
+            if let Some(key) = TwinKey::new(*function as u64, 0).filter(|_| !is_kept) {
                 self.launched.remove(key);
             }
             is_kept
@@ -792,7 +792,7 @@ impl Patching {
     /// As for [`Patching::launched`].
     #[inline]
     unsafe fn kernel_of(&self, functions: &Functions, launch: &LaunchData) -> Option<&'static Kernel> {
-        let key = Key::new(launch.function as u64, 0)?;
+        let key = TwinKey::new(launch.function as u64, 0)?;
         match self.launched.find(key) {
             // SAFETY: what `learn` has put there, which is never freed.
             Some((known, _)) => Some(unsafe { &*(known as *const Kernel) }),
@@ -806,7 +806,7 @@ impl Patching {
     /// # Safety
     /// As for [`Patching::launched`].
     #[cold]
-    unsafe fn learn(&self, functions: &Functions, launch: &LaunchData, key: Key) -> &'static Kernel {
+    unsafe fn learn(&self, functions: &Functions, launch: &LaunchData, key: TwinKey) -> &'static Kernel {
         let name = Some(launch.function_name).filter(|it| !it.is_null());
         // SAFETY: the caller's promise: a C string.
         let name = name.map_or(c"", |it| unsafe { CStr::from_ptr(it) });

@@ -2,7 +2,7 @@
 
 use super::super::calls::read;
 use super::super::domain;
-use super::calls::{Role, TWIN_IDS, offset, role_of};
+use super::calls::{TWIN_IDS, TwinCallRole, offset, role_of};
 use std::ffi::c_void;
 
 /// What names an entry of `extra` (`cuda.h`).
@@ -22,11 +22,11 @@ pub fn launches() -> impl Iterator<Item = u32> {
 }
 
 /// Returns where a call has `kernelParams`, and `extra` if it has that.
-fn places(role: Role) -> Option<(usize, Option<usize>)> {
+fn places(role: TwinCallRole) -> Option<(usize, Option<usize>)> {
     Some(match role {
-        Role::Launch { .. } => (offset::launch::VALUES, Some(offset::launch::EXTRA)),
-        Role::Cooperative { .. } => (offset::launch::VALUES, None),
-        Role::LaunchEx { .. } => (offset::launch_ex::VALUES, Some(offset::launch_ex::EXTRA)),
+        TwinCallRole::Launch { .. } => (offset::launch::VALUES, Some(offset::launch::EXTRA)),
+        TwinCallRole::Cooperative { .. } => (offset::launch::VALUES, None),
+        TwinCallRole::LaunchEx { .. } => (offset::launch_ex::VALUES, Some(offset::launch_ex::EXTRA)),
         _ => return None,
     })
 }

@@ -1,12 +1,12 @@
 //! What happens in the program's calls: which of them load and unload code, and which launch what has a twin.
 
-use super::calls::{self, Extents, Kernel, Role, role_of};
+use super::calls::{self, Extents, Kernel, TwinCallRole, role_of};
 use super::choosing::{CHOICES, count_unprobed};
-use super::code::Answer;
-use super::loaded::Loaded;
+use super::code::DriverResult;
+use super::loaded::LoadedCode;
 use super::state::Twins;
 use super::streams::Launching;
-use super::table::{Entry, Key};
+use super::table::{TwinEntry, TwinKey};
 use crate::cupti::calls::read;
 use crate::cupti::driver::function_attribute;
 use crate::cupti::functions::{
@@ -20,9 +20,9 @@ use xputrace_agent::{Context, untraced};
 use xputrace_wire::device::{Choice, Control, Extent, MOST_CONTEXTS, Unprobed};
 
 /// A kernel's twin, in the context in which a launch runs.
-pub(super) struct Found<'a> {
+pub(super) struct FoundTwin<'a> {
     pub(super) twin: u64,
-    pub(super) entry: &'a Entry,
+    pub(super) entry: &'a TwinEntry,
     pub(super) slot: usize,
     /// Whether that context is the calling thread's.
     pub(super) is_current: bool,
@@ -60,7 +60,7 @@ impl Run {
     /// # Safety
     /// `data` is CUPTI's for a call with this role.
     #[inline]
-    unsafe fn on_twin_enter(&self, twins: &'static Twins, role: Role, data: &CallbackData) {
+    unsafe fn on_twin_enter(&self, twins: &'static Twins, role: TwinCallRole, data: &CallbackData) {
         let params = data.function_params.cast::<u8>();
         if params.is_null() {
             return;
@@ -69,19 +69,19 @@ impl Run {
         // here, have these fields at the offsets of its layout.
         unsafe {
             match role {
-                Role::Launch { .. } | Role::LaunchEx { .. } | Role::Cooperative { .. } => {
+                TwinCallRole::Launch { .. } | TwinCallRole::LaunchEx { .. } | TwinCallRole::Cooperative { .. } => {
                     let kernel = calls::launch(role, data.function_params);
                     if let Some(twin) = kernel.and_then(|it| self.twin_of(twins, context(data), &it)) {
                         params.add(calls::place_of_kernel(role)).cast_mut().cast::<u64>().write_unaligned(twin);
                     }
                 }
-                Role::Node { at, layout, changes } => self.on_node(twins, data, at, layout, changes),
-                Role::Unload(origin) => twins.forget_code(self.agent, origin, read(params, 0)),
-                Role::DestroyContext => {
+                TwinCallRole::Node { at, layout, changes } => self.on_node(twins, data, at, layout, changes),
+                TwinCallRole::Unload(origin) => twins.forget_code(self.agent, origin, read(params, 0)),
+                TwinCallRole::DestroyContext => {
                     let handle: usize = read(params, 0);
                     self.copy_before_end(twins, |slot| twins.contexts.find_handle(handle as Handle) == Some(slot));
                 }
-                Role::EndPrimary => {
+                TwinCallRole::EndPrimary => {
                     let device: u32 = read(params, 0);
                     let is_on = |slot: usize| twins.contexts.state(slot).device.load(Ordering::Acquire) == device;
                     self.copy_before_end(twins, is_on);
@@ -94,7 +94,7 @@ impl Run {
     /// # Safety
     /// `data` is CUPTI's for a call with this role, which has succeeded.
     #[cold]
-    unsafe fn on_twin_exit(&self, twins: &'static Twins, role: Role, data: &CallbackData) {
+    unsafe fn on_twin_exit(&self, twins: &'static Twins, role: TwinCallRole, data: &CallbackData) {
         let params = data.function_params.cast::<u8>();
         if params.is_null() {
             return;
@@ -103,22 +103,22 @@ impl Run {
         // parameters, not null here, have these fields at the offsets of its layout.
         unsafe {
             match role {
-                Role::Load(origin) | Role::LoadFile(origin) => {
+                TwinCallRole::Load(origin) | TwinCallRole::LoadFile(origin) => {
                     let code: *const usize = read(params, 0);
                     if let Some(code) = code.as_ref().copied().filter(|it| *it != 0) {
                         let at = read(params, 8);
-                        let from = if let Role::Load(_) = role { CodeAt::Memory(at) } else { CodeAt::Path(at) };
-                        self.on_load(twins, Loaded { origin, code, context: context(data), kernel: None }, from);
+                        let from = if let TwinCallRole::Load(_) = role { CodeAt::Memory(at) } else { CodeAt::Path(at) };
+                        self.on_load(twins, LoadedCode { origin, code, context: context(data), kernel: None }, from);
                     }
                 }
-                Role::NodeAttributes => self.on_node_attributes(twins, data, read(params, 0)),
-                Role::GetNode(layout) => twins.show_original(read(params, 8), layout),
-                Role::SetFunctionAttribute => {
+                TwinCallRole::NodeAttributes => self.on_node_attributes(twins, data, read(params, 0)),
+                TwinCallRole::GetNode(layout) => twins.show_original(read(params, 8), layout),
+                TwinCallRole::SetFunctionAttribute => {
                     let slot = context(data).and_then(|it| twins.contexts.find(it.id));
                     let (handle, attribute, value) = (read(params, 0), read(params, 8), read(params, 12));
                     slot.iter().for_each(|slot| self.follow_attribute(twins, *slot, handle, attribute, value));
                 }
-                Role::SetKernelAttribute => {
+                TwinCallRole::SetKernelAttribute => {
                     let (attribute, value, handle) = (read(params, 0), read(params, 4), read(params, 8));
                     let device: u32 = read(params, 16);
                     for slot in 0..MOST_CONTEXTS {
@@ -157,7 +157,7 @@ impl Run {
                 }
             },
         };
-        let key = Key::new(kernel.handle, slot)?;
+        let key = TwinKey::new(kernel.handle, slot)?;
         let Some((plain, entry)) = twins.twins.find(key) else {
             if twins.has_unprepared.load(Ordering::Acquire) {
                 self.count_if_known(twins, &launching, Unprobed::NotReady);
@@ -180,7 +180,7 @@ impl Run {
         if twin == 0 {
             return None;
         }
-        let found = Found { twin, entry, slot, is_current: context == current };
+        let found = FoundTwin { twin, entry, slot, is_current: context == current };
         if let Err(why) = self.check(twins, &found, kernel) {
             why.into_iter().for_each(|it| self.count_unprobed(control, choice, it));
             return None;
@@ -191,7 +191,7 @@ impl Run {
 
     /// Whether a twin can run as its original would. Else why not, or nothing where CUDA refuses to launch the original.
     #[inline]
-    pub(super) fn check(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> Result<(), Option<Unprobed>> {
+    pub(super) fn check(&self, twins: &Twins, found: &FoundTwin<'_>, kernel: &Kernel) -> Result<(), Option<Unprobed>> {
         let entry = found.entry;
         if entry.is_refused.load(Ordering::Relaxed) != 0 {
             return Err(Some(Unprobed::AttributeRefused));
@@ -212,7 +212,7 @@ impl Run {
     /// Whether a twin that takes more than its original fits on the GPU where that fits as a whole: blocks may wait for each
     /// other then, and would for ever.
     #[inline(never)]
-    fn fits(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> bool {
+    fn fits(&self, twins: &Twins, found: &FoundTwin<'_>, kernel: &Kernel) -> bool {
         let Some((of_twin, of_original)) = self.blocks_at_once(twins, found, kernel) else { return false };
         let blocks = kernel.grid.volume();
         of_twin >= of_original || of_twin != 0 && (blocks <= of_twin || blocks > of_original)
@@ -220,10 +220,10 @@ impl Run {
 
     /// Returns how many blocks of a twin and of its original the GPU runs at once, or others as it runs no fewer of the twin;
     /// `None` if the driver does not tell.
-    fn blocks_at_once(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> Option<(u64, u64)> {
+    fn blocks_at_once(&self, twins: &Twins, found: &FoundTwin<'_>, kernel: &Kernel) -> Option<(u64, u64)> {
         // Elsewhere, the driver would answer for another GPU.
         let (code, handles) = (&self.backend.driver.code, found.is_current.then_some([found.twin, kernel.handle])?);
-        let ask = |one: &dyn Fn(u64) -> Answer<u64>| {
+        let ask = |one: &dyn Fn(u64) -> DriverResult<u64>| {
             let [twin, original] = untraced(|| handles.map(one));
             Some((twin.ok()?, original.ok()?))
         };
@@ -244,7 +244,7 @@ impl Run {
     }
 
     /// Returns how a kernel itself groups its blocks into clusters, by its code or its attributes.
-    fn cluster_of_kernel(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> Option<Extents> {
+    fn cluster_of_kernel(&self, twins: &Twins, found: &FoundTwin<'_>, kernel: &Kernel) -> Option<Extents> {
         let handle = twins.kernel_handle(found.slot, kernel.handle, found.entry);
         let [x, y, z] = function_attribute::CLUSTER.map(|attribute| {
             // SAFETY: the handle of the launch, of the same kind as its twin's.
@@ -256,9 +256,9 @@ impl Run {
 
     /// Lets a twin have more dynamic shared memory, where its original may have so much.
     #[cold]
-    fn grow(&self, twins: &Twins, found: &Found<'_>, kernel: &Kernel) -> Result<(), Option<Unprobed>> {
+    fn grow(&self, twins: &Twins, found: &FoundTwin<'_>, kernel: &Kernel) -> Result<(), Option<Unprobed>> {
         const MOST: u32 = function_attribute::MOST_DYNAMIC_SHARED;
-        let Found { twin, entry, slot, .. } = *found;
+        let FoundTwin { twin, entry, slot, .. } = *found;
         let Ok(bytes) = i32::try_from(kernel.shared) else { return Err(None) };
         let code = &self.backend.driver.code;
         let [original, twin] = [kernel.handle, twin].map(|it| twins.kernel_handle(slot, it, entry));
@@ -275,7 +275,7 @@ impl Run {
     /// Sets an attribute of a kernel's twin as the program has set that of the kernel. Its dynamic shared memory grows
     /// with launches, which ask where it isn't known to be enough.
     fn follow_attribute(&self, twins: &Twins, slot: usize, handle: u64, attribute: u32, value: i32) {
-        let Some(key) = Key::new(handle, slot) else { return };
+        let Some(key) = TwinKey::new(handle, slot) else { return };
         let found = (0..CHOICES).filter_map(|it| twins.twins.find(key.holding(it)));
         for (twin, entry) in found.filter(|it| it.0 != 0) {
             if attribute == function_attribute::MOST_DYNAMIC_SHARED {
@@ -293,7 +293,7 @@ impl Run {
     /// Counts a launch if its kernel has a twin anywhere that is for it.
     #[cold]
     fn count_if_known(&self, twins: &Twins, launching: &Launching<'_>, why: Unprobed) {
-        let found = Key::anywhere(launching.kernel.handle).and_then(|it| twins.twins.find(it));
+        let found = TwinKey::anywhere(launching.kernel.handle).and_then(|it| twins.twins.find(it));
         let (Some((plain, entry)), Some(region)) = (found, self.agent.device_region()) else { return };
         let choice = twins.choose(region.control(), entry, launching);
         if plain != 0 || choice.holding != 0 {

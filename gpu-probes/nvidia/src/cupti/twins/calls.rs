@@ -30,7 +30,7 @@ pub enum NodeLayout {
 
 /// What a call means for twins. Places are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum TwinCallRole {
     /// Stores a handle where its first parameter points to; the second is the image.
     Load(Origin),
     /// Likewise from a file; the second is its path.
@@ -59,31 +59,31 @@ pub enum Role {
     EndPrimary,
 }
 
-const fn new_node(at: usize, layout: NodeLayout) -> Role {
-    Role::Node { at, layout, changes: false }
+const fn new_node(at: usize, layout: NodeLayout) -> TwinCallRole {
+    TwinCallRole::Node { at, layout, changes: false }
 }
 
-const fn node(at: usize, layout: NodeLayout) -> Role {
-    Role::Node { at, layout, changes: true }
+const fn node(at: usize, layout: NodeLayout) -> TwinCallRole {
+    TwinCallRole::Node { at, layout, changes: true }
 }
 
 /// The calls with a role.
 #[rustfmt::skip]
-pub const TWIN_IDS: &[Id<Role>] = &[
-    driver(18, "cuModuleLoad", Role::LoadFile(Origin::Module)),
-    driver(19, "cuModuleLoadData", Role::Load(Origin::Module)),
-    driver(20, "cuModuleLoadDataEx", Role::Load(Origin::Module)),
-    driver(21, "cuModuleLoadFatBinary", Role::Load(Origin::Module)),
-    driver(678, "cuLibraryLoadData", Role::Load(Origin::Library)),
-    driver(679, "cuLibraryLoadFromFile", Role::LoadFile(Origin::Library)),
-    driver(22, "cuModuleUnload", Role::Unload(Origin::Module)),
-    driver(680, "cuLibraryUnload", Role::Unload(Origin::Library)),
-    driver(307, "cuLaunchKernel", Role::Launch { per_thread: false }),
-    driver(442, "cuLaunchKernel_ptsz", Role::Launch { per_thread: true }),
-    driver(652, "cuLaunchKernelEx", Role::LaunchEx { per_thread: false }),
-    driver(653, "cuLaunchKernelEx_ptsz", Role::LaunchEx { per_thread: true }),
-    driver(477, "cuLaunchCooperativeKernel", Role::Cooperative { per_thread: false }),
-    driver(478, "cuLaunchCooperativeKernel_ptsz", Role::Cooperative { per_thread: true }),
+pub const TWIN_IDS: &[Id<TwinCallRole>] = &[
+    driver(18, "cuModuleLoad", TwinCallRole::LoadFile(Origin::Module)),
+    driver(19, "cuModuleLoadData", TwinCallRole::Load(Origin::Module)),
+    driver(20, "cuModuleLoadDataEx", TwinCallRole::Load(Origin::Module)),
+    driver(21, "cuModuleLoadFatBinary", TwinCallRole::Load(Origin::Module)),
+    driver(678, "cuLibraryLoadData", TwinCallRole::Load(Origin::Library)),
+    driver(679, "cuLibraryLoadFromFile", TwinCallRole::LoadFile(Origin::Library)),
+    driver(22, "cuModuleUnload", TwinCallRole::Unload(Origin::Module)),
+    driver(680, "cuLibraryUnload", TwinCallRole::Unload(Origin::Library)),
+    driver(307, "cuLaunchKernel", TwinCallRole::Launch { per_thread: false }),
+    driver(442, "cuLaunchKernel_ptsz", TwinCallRole::Launch { per_thread: true }),
+    driver(652, "cuLaunchKernelEx", TwinCallRole::LaunchEx { per_thread: false }),
+    driver(653, "cuLaunchKernelEx_ptsz", TwinCallRole::LaunchEx { per_thread: true }),
+    driver(477, "cuLaunchCooperativeKernel", TwinCallRole::Cooperative { per_thread: false }),
+    driver(478, "cuLaunchCooperativeKernel_ptsz", TwinCallRole::Cooperative { per_thread: true }),
     driver(502, "cuGraphAddKernelNode", new_node(32, NodeLayout::Function)),
     driver(689, "cuGraphAddKernelNode_v2", new_node(32, NodeLayout::Kernel)),
     driver(521, "cuGraphKernelNodeSetParams", node(8, NodeLayout::Function)),
@@ -94,23 +94,23 @@ pub const TWIN_IDS: &[Id<Role>] = &[
     driver(723, "cuGraphAddNode_v2", new_node(40, NodeLayout::Any)),
     driver(713, "cuGraphNodeSetParams", node(8, NodeLayout::Any)),
     driver(714, "cuGraphExecNodeSetParams", node(16, NodeLayout::Any)),
-    driver(571, "cuGraphKernelNodeSetAttribute", Role::NodeAttributes),
-    driver(569, "cuGraphKernelNodeCopyAttributes", Role::NodeAttributes),
-    driver(503, "cuGraphKernelNodeGetParams", Role::GetNode(NodeLayout::Function)),
-    driver(690, "cuGraphKernelNodeGetParams_v2", Role::GetNode(NodeLayout::Kernel)),
-    driver(481, "cuFuncSetAttribute", Role::SetFunctionAttribute),
-    driver(687, "cuKernelSetAttribute", Role::SetKernelAttribute),
-    driver(11, "cuCtxDestroy", Role::DestroyContext),
-    driver(322, "cuCtxDestroy_v2", Role::DestroyContext),
-    driver(387, "cuDevicePrimaryCtxRelease", Role::EndPrimary),
-    driver(544, "cuDevicePrimaryCtxRelease_v2", Role::EndPrimary),
-    driver(389, "cuDevicePrimaryCtxReset", Role::EndPrimary),
-    driver(545, "cuDevicePrimaryCtxReset_v2", Role::EndPrimary),
+    driver(571, "cuGraphKernelNodeSetAttribute", TwinCallRole::NodeAttributes),
+    driver(569, "cuGraphKernelNodeCopyAttributes", TwinCallRole::NodeAttributes),
+    driver(503, "cuGraphKernelNodeGetParams", TwinCallRole::GetNode(NodeLayout::Function)),
+    driver(690, "cuGraphKernelNodeGetParams_v2", TwinCallRole::GetNode(NodeLayout::Kernel)),
+    driver(481, "cuFuncSetAttribute", TwinCallRole::SetFunctionAttribute),
+    driver(687, "cuKernelSetAttribute", TwinCallRole::SetKernelAttribute),
+    driver(11, "cuCtxDestroy", TwinCallRole::DestroyContext),
+    driver(322, "cuCtxDestroy_v2", TwinCallRole::DestroyContext),
+    driver(387, "cuDevicePrimaryCtxRelease", TwinCallRole::EndPrimary),
+    driver(544, "cuDevicePrimaryCtxRelease_v2", TwinCallRole::EndPrimary),
+    driver(389, "cuDevicePrimaryCtxReset", TwinCallRole::EndPrimary),
+    driver(545, "cuDevicePrimaryCtxReset_v2", TwinCallRole::EndPrimary),
 ];
 
 /// Returns the role of a callback id, if it has one.
 #[inline]
-pub(super) fn role_of(domain: u32, id: u32) -> Option<Role> {
+pub(super) fn role_of(domain: u32, id: u32) -> Option<TwinCallRole> {
     static INDEX: Index = Index::of(TWIN_IDS);
     INDEX.get(domain, id).map(|at| TWIN_IDS[at].call)
 }
@@ -277,7 +277,7 @@ impl Kernel {
 ///
 /// # Safety
 /// `params` is null or points at the parameters of a call with this role, a launch.
-pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel> {
+pub(super) unsafe fn launch(role: TwinCallRole, params: *const c_void) -> Option<Kernel> {
     let at = params.cast::<u8>();
     if at.is_null() {
         return None;
@@ -286,18 +286,18 @@ pub(super) unsafe fn launch(role: Role, params: *const c_void) -> Option<Kernel>
     // role, which have these fields at the offsets of its layout.
     unsafe {
         match role {
-            Role::Launch { per_thread } | Role::Cooperative { per_thread } => Some(Kernel {
+            TwinCallRole::Launch { per_thread } | TwinCallRole::Cooperative { per_thread } => Some(Kernel {
                 handle: read(at, offset::launch::KERNEL),
                 grid: Extents::read(at, offset::launch::GRID),
                 block: Extents::read(at, offset::launch::BLOCK),
                 shared: read(at, offset::launch::SHARED),
-                is_cooperative: matches!(role, Role::Cooperative { .. }),
+                is_cooperative: matches!(role, TwinCallRole::Cooperative { .. }),
                 cluster: None,
                 stream: Some(Stream { handle: read(at, offset::launch::STREAM), per_thread }),
                 context: 0,
                 node: 0,
             }),
-            Role::LaunchEx { per_thread } => {
+            TwinCallRole::LaunchEx { per_thread } => {
                 let config: *const u8 = read(at, offset::launch_ex::CONFIG);
                 (!config.is_null()).then(|| Kernel {
                     handle: read(at, offset::launch_ex::KERNEL),
@@ -336,8 +336,8 @@ unsafe fn attribute(config: *const u8, id: u32) -> Option<*const u8> {
 }
 
 /// Returns where a launch has its kernel.
-pub(super) fn place_of_kernel(role: Role) -> usize {
-    if let Role::LaunchEx { .. } = role { offset::launch_ex::KERNEL } else { offset::launch::KERNEL }
+pub(super) fn place_of_kernel(role: TwinCallRole) -> usize {
+    if let TwinCallRole::LaunchEx { .. } = role { offset::launch_ex::KERNEL } else { offset::launch::KERNEL }
 }
 
 /// The largest of the structures that describe a node: `CUgraphNodeParams`.

@@ -1,6 +1,6 @@
 //! The GPU's timer in each context: measured where that is prepared, and as its block is copied.
 
-use super::code::{Answer, INVALID};
+use super::code::{DriverResult, INVALID};
 use super::lease::Lease;
 use super::state::Twins;
 use super::timer::Calls;
@@ -10,7 +10,7 @@ use xputrace_agent::Agent;
 use xputrace_wire::record::UNKNOWN;
 
 impl Calls for Lease<'_> {
-    fn call<T>(&self, call: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    fn call<T>(&self, call: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
         Lease::call(self, call)
     }
 }

@@ -15,7 +15,7 @@ pub(super) const GONE: Failure = 709;
 
 /// `CUDA_ERROR_INVALID_VALUE`: what the tracer sent does not fit together.
 pub(super) const INVALID: Failure = 1;
-pub(super) type Answer<T> = Result<T, Failure>;
+pub(super) type DriverResult<T> = Result<T, Failure>;
 
 const SUCCESS: u32 = 0;
 /// `CUDA_ERROR_NOT_FOUND`.
@@ -77,7 +77,7 @@ const MOST_PARAMETERS: usize = 32_764;
 /// `kernel` is alive: a `CUkernel` or a `CUfunction`, of the origin that is given, whose code stays loaded meanwhile.
 impl Handles {
     /// Returns which code a kernel is of, a `CUkernel` or a `CUfunction`.
-    pub(super) unsafe fn code_of(&self, kernel: u64) -> Answer<KernelCode> {
+    pub(super) unsafe fn code_of(&self, kernel: u64) -> DriverResult<KernelCode> {
         let (kernel, mut code, mut name) = (kernel as Handle, null_mut(), null());
         // SAFETY: the caller promises that the kernel is alive; live pointers. A function has no library, which the
         // driver says.
@@ -100,7 +100,7 @@ impl Handles {
     }
 
     /// Returns offsets and sizes of the parameters of a `CUkernel` or, of a module, a `CUfunction`.
-    pub(super) unsafe fn parameters(&self, origin: Origin, kernel: u64) -> Answer<Vec<(usize, usize)>> {
+    pub(super) unsafe fn parameters(&self, origin: Origin, kernel: u64) -> DriverResult<Vec<(usize, usize)>> {
         let ask = of(match origin {
             Origin::Library => self.kernel_parameter,
             Origin::Module => self.function_parameter,
@@ -119,11 +119,11 @@ impl Handles {
     }
 }
 
-fn checked(answer: u32) -> Answer<()> {
+fn checked(answer: u32) -> DriverResult<()> {
     if answer == SUCCESS { Ok(()) } else { Err(answer) }
 }
 
-fn of<F>(function: Option<F>) -> Answer<F> {
+fn of<F>(function: Option<F>) -> DriverResult<F> {
     function.ok_or(NOT_FOUND)
 }
 
@@ -133,7 +133,7 @@ fn of<F>(function: Option<F>) -> Answer<F> {
 /// has. Code is what the driver can load: text ends with a 0.
 impl Code {
     /// Makes a context current on this thread, whose calls disturb no capture.
-    pub(crate) unsafe fn enter(&self, context: Handle) -> Answer<()> {
+    pub(crate) unsafe fn enter(&self, context: Handle) -> DriverResult<()> {
         let mut mode = CAPTURE_MODE_RELAXED;
         // SAFETY: the caller promises that the context is alive; a live integer.
         unsafe {
@@ -147,7 +147,7 @@ impl Code {
         self.set_context.inspect(|it| _ = unsafe { it(null_mut()) });
     }
 
-    pub(super) unsafe fn device(&self) -> Answer<i32> {
+    pub(super) unsafe fn device(&self) -> DriverResult<i32> {
         let mut device = 0;
         // SAFETY: a live integer.
         checked(unsafe { of(self.context_device)?(&mut device) })?;
@@ -155,7 +155,7 @@ impl Code {
     }
 
     /// Returns the context of a stream. Of a green context's, the driver does not tell it.
-    pub(super) unsafe fn context_of_stream(&self, stream: Handle) -> Answer<Handle> {
+    pub(super) unsafe fn context_of_stream(&self, stream: Handle) -> DriverResult<Handle> {
         let mut context = null_mut();
         // SAFETY: the caller promises that the stream is alive; a live pointer.
         checked(unsafe { of(self.stream_context)?(stream, &mut context) })?;
@@ -163,7 +163,7 @@ impl Code {
     }
 
     /// Loads code; text ends with a 0.
-    pub(super) unsafe fn load(&self, code: &[u8]) -> Answer<Handle> {
+    pub(super) unsafe fn load(&self, code: &[u8]) -> DriverResult<Handle> {
         let mut library = null_mut();
         // SAFETY: the caller promises code that the driver can load: text ends with a 0; no options.
         let answer =
@@ -173,7 +173,7 @@ impl Code {
     }
 
     /// Returns a library's kernel.
-    pub(super) unsafe fn kernel(&self, library: Handle, name: &CStr) -> Answer<u64> {
+    pub(super) unsafe fn kernel(&self, library: Handle, name: &CStr) -> DriverResult<u64> {
         let mut kernel = null_mut();
         // SAFETY: the caller promises that the library is alive; a live pointer, and a C string.
         checked(unsafe { of(self.library_kernel)?(&mut kernel, library, name.as_ptr()) })?;
@@ -181,7 +181,7 @@ impl Code {
     }
 
     /// Returns a module's function.
-    pub(super) unsafe fn module_kernel(&self, module: Handle, name: &CStr) -> Answer<u64> {
+    pub(super) unsafe fn module_kernel(&self, module: Handle, name: &CStr) -> DriverResult<u64> {
         let mut function = null_mut();
         // SAFETY: the caller promises that the module is alive; a live pointer, and a C string.
         checked(unsafe { of(self.module_function)?(&mut function, module, name.as_ptr()) })?;
@@ -189,7 +189,7 @@ impl Code {
     }
 
     /// Returns a kernel's function in the current context.
-    pub(super) unsafe fn function(&self, kernel: u64) -> Answer<u64> {
+    pub(super) unsafe fn function(&self, kernel: u64) -> DriverResult<u64> {
         let mut function = null_mut();
         // SAFETY: the caller promises that the kernel is alive; a live pointer.
         checked(unsafe { of(self.kernel_function)?(&mut function, kernel as Handle) })?;
@@ -197,7 +197,7 @@ impl Code {
     }
 
     /// Returns address and size of a variable in the current context.
-    pub(super) unsafe fn variable(&self, origin: Origin, code: Handle, name: &CStr) -> Answer<(u64, usize)> {
+    pub(super) unsafe fn variable(&self, origin: Origin, code: Handle, name: &CStr) -> DriverResult<(u64, usize)> {
         let (mut address, mut bytes) = (0, 0);
         // SAFETY: the caller promises that the module or library is alive; live integers, and a C string.
         unsafe {
@@ -214,7 +214,7 @@ impl Code {
         Ok((address, bytes))
     }
 
-    pub(super) unsafe fn attribute(&self, kernel: KernelHandle, attribute: u32) -> Answer<i32> {
+    pub(super) unsafe fn attribute(&self, kernel: KernelHandle, attribute: u32) -> DriverResult<i32> {
         let mut value = 0;
         // SAFETY: the caller promises that the kernel is alive; a live integer.
         let answer = unsafe {
@@ -231,7 +231,7 @@ impl Code {
 
     /// Returns how many blocks of so many threads and bytes of dynamic shared memory a multiprocessor runs at once, as
     /// the current context's GPU has them.
-    pub(super) unsafe fn blocks_per_sm(&self, kernel: u64, threads: u64, shared: u32) -> Answer<u64> {
+    pub(super) unsafe fn blocks_per_sm(&self, kernel: u64, threads: u64, shared: u32) -> DriverResult<u64> {
         let mut blocks = 0;
         let threads = i32::try_from(threads).unwrap_or(i32::MAX);
         // SAFETY: the caller promises that the kernel is alive; a live integer. The driver takes a `CUkernel` for the
@@ -241,7 +241,7 @@ impl Code {
     }
 
     /// Returns how many clusters of such a launch the current context's GPU runs at once.
-    pub(super) unsafe fn clusters_at_once(&self, kernel: u64, launch: &Kernel) -> Answer<u64> {
+    pub(super) unsafe fn clusters_at_once(&self, kernel: u64, launch: &Kernel) -> DriverResult<u64> {
         let mut clusters = 0;
         let ask = of(self.active_clusters)?;
         // SAFETY: the caller promises that the kernel is alive; a live integer. The driver takes a `CUkernel` for the
@@ -251,7 +251,7 @@ impl Code {
     }
 
     /// Returns how a node groups its blocks, if it does.
-    pub(super) unsafe fn cluster_of_node(&self, node: u64) -> Answer<Option<Extents>> {
+    pub(super) unsafe fn cluster_of_node(&self, node: u64) -> DriverResult<Option<Extents>> {
         let mut value = [0u32; (offset::attribute::BYTES - offset::attribute::VALUE) / 4];
         // SAFETY: the caller promises that the node is alive; room for an attribute's value.
         checked(unsafe { of(self.node_attribute)?(node as Handle, ATTRIBUTE_CLUSTER, value.as_mut_ptr().cast()) })?;
@@ -259,20 +259,20 @@ impl Code {
     }
 
     /// Returns what a kernel node is made of, as [`NodeLayout::Kernel`] describes it.
-    pub(super) unsafe fn node(&self, node: u64) -> Answer<[u64; NodeLayout::Kernel.size() / 8]> {
+    pub(super) unsafe fn node(&self, node: u64) -> DriverResult<[u64; NodeLayout::Kernel.size() / 8]> {
         let mut params = [0; NodeLayout::Kernel.size() / 8];
         // SAFETY: the caller promises that the node is alive; room for the structure.
         checked(unsafe { of(self.node_params)?(node as Handle, params.as_mut_ptr().cast()) })?;
         Ok(params)
     }
 
-    pub(super) unsafe fn set_node(&self, node: u64, params: &[u64; NodeLayout::Kernel.size() / 8]) -> Answer<()> {
+    pub(super) unsafe fn set_node(&self, node: u64, params: &[u64; NodeLayout::Kernel.size() / 8]) -> DriverResult<()> {
         // SAFETY: the caller promises that the node and what the structure names are alive; the structure has this
         // layout.
         checked(unsafe { of(self.set_node_params)?(node as Handle, params.as_ptr().cast()) })
     }
 
-    pub(super) unsafe fn set_attribute(&self, kernel: KernelHandle, attribute: u32, value: i32) -> Answer<()> {
+    pub(super) unsafe fn set_attribute(&self, kernel: KernelHandle, attribute: u32, value: i32) -> DriverResult<()> {
         // SAFETY: the caller promises that the kernel is alive.
         let answer = unsafe {
             match kernel {
@@ -285,7 +285,7 @@ impl Code {
         checked(answer)
     }
 
-    pub(super) unsafe fn allocate(&self, bytes: usize) -> Answer<u64> {
+    pub(super) unsafe fn allocate(&self, bytes: usize) -> DriverResult<u64> {
         let mut address = 0;
         // SAFETY: a live integer.
         checked(unsafe { of(self.alloc)?(&mut address, bytes) })?;
@@ -293,7 +293,7 @@ impl Code {
     }
 
     /// Returns a stream that waits for no other.
-    pub(crate) unsafe fn stream(&self) -> Answer<Handle> {
+    pub(crate) unsafe fn stream(&self) -> DriverResult<Handle> {
         let mut stream = null_mut();
         // SAFETY: a live pointer.
         checked(unsafe { of(self.create_stream)?(&mut stream, STREAM_NON_BLOCKING) })?;
@@ -301,7 +301,7 @@ impl Code {
     }
 
     /// Returns one whose kernels go before others that wait for a place on the GPU.
-    pub(crate) unsafe fn urgent_stream(&self) -> Answer<Handle> {
+    pub(crate) unsafe fn urgent_stream(&self) -> DriverResult<Handle> {
         let mut stream = null_mut();
         // SAFETY: a live pointer.
         checked(unsafe { of(self.create_urgent_stream)?(&mut stream, STREAM_NON_BLOCKING, MOST_URGENT) })?;
@@ -309,7 +309,7 @@ impl Code {
     }
 
     /// Launches a kernel that has one parameter of 8 bytes, in one thread.
-    pub(super) unsafe fn launch_thread(&self, function: u64, mut parameter: u64, stream: Handle) -> Answer<()> {
+    pub(super) unsafe fn launch_thread(&self, function: u64, mut parameter: u64, stream: Handle) -> DriverResult<()> {
         let thread = GridShape { grid: [1; 3], block: [1; 3] };
         let mut parameters = [(&raw mut parameter).cast::<c_void>()];
         // SAFETY: the caller promises that function and stream are alive, and that the kernel has one such parameter;
@@ -324,7 +324,7 @@ impl Code {
         GridShape { grid: [x, y, z], block: [bx, by, bz] }: GridShape,
         parameters: &mut [*mut c_void],
         stream: Handle,
-    ) -> Answer<()> {
+    ) -> DriverResult<()> {
         let parameters = if parameters.is_empty() { null_mut() } else { parameters.as_mut_ptr() };
         // SAFETY: the caller promises that function and stream are alive, and as many parameters as the kernel has,
         // each of its size.
@@ -335,7 +335,7 @@ impl Code {
     }
 
     /// Whether all that was begun in a stream has ended.
-    pub(super) unsafe fn is_done(&self, stream: Handle) -> Answer<bool> {
+    pub(super) unsafe fn is_done(&self, stream: Handle) -> DriverResult<bool> {
         // SAFETY: the caller promises that the stream is alive.
         match unsafe { of(self.query_stream)?(stream) } {
             NOT_READY => Ok(false),
@@ -344,14 +344,14 @@ impl Code {
     }
 
     /// Begins to copy to the GPU.
-    pub(super) unsafe fn write(&self, to: u64, from: *const u8, bytes: usize, stream: Handle) -> Answer<()> {
+    pub(super) unsafe fn write(&self, to: u64, from: *const u8, bytes: usize, stream: Handle) -> DriverResult<()> {
         // SAFETY: the caller promises that the stream and `bytes` of device memory are alive, and that as many
         // are readable at `from` until the copy is done.
         checked(unsafe { of(self.copy_to_device)?(to, from.cast::<c_void>(), bytes, stream) })
     }
 
     /// Lets the GPU use memory of the process, in all contexts, and returns where the current one has it.
-    pub(super) unsafe fn register(&self, memory: *mut u8, bytes: usize) -> Answer<u64> {
+    pub(super) unsafe fn register(&self, memory: *mut u8, bytes: usize) -> DriverResult<u64> {
         let mut address = 0;
         // SAFETY: the caller promises that `bytes` stay mapped there, which the GPU may use; a live integer.
         unsafe {
@@ -365,14 +365,14 @@ impl Code {
     }
 
     /// Begins to copy from the GPU.
-    pub(super) unsafe fn read(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> Answer<()> {
+    pub(super) unsafe fn read(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> DriverResult<()> {
         // SAFETY: the caller promises that the stream and that many bytes of device memory are alive, and that as many
         // bytes are writable at `to` until the copy is done.
         checked(unsafe { of(self.copy_to_host)?(to.cast::<c_void>(), from, bytes, stream) })
     }
 
     /// Waits for what was begun in a stream.
-    pub(crate) unsafe fn wait_for(&self, stream: Handle) -> Answer<()> {
+    pub(crate) unsafe fn wait_for(&self, stream: Handle) -> DriverResult<()> {
         // SAFETY: the caller promises that the stream is alive.
         checked(unsafe { of(self.wait_for_stream)?(stream) })
     }

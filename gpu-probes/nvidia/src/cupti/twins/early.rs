@@ -10,9 +10,9 @@
 use super::calls::{Kernel, Origin};
 use super::code::KernelCode;
 use super::early_table::{ASKED, Early, EarlyKernel, Launches, NEEDS_NONE, reason};
-use super::loaded::{Images, Loaded};
+use super::loaded::{Images, LoadedCode};
 use super::state::Twins;
-use super::table::Key;
+use super::table::TwinKey;
 use super::work::Work;
 use crate::cupti::run::Run;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Run {
 
     #[inline(never)]
     fn look(&self, twins: &'static Twins, early: &'static Early, context: Option<Context>, kernel: &Kernel) {
-        let Some(key) = Key::anywhere(kernel.handle) else { return };
+        let Some(key) = TwinKey::anywhere(kernel.handle) else { return };
         // Code that we know, in a context where it can't run.
         if twins.twins.find(key).is_some() {
             return;
@@ -61,7 +61,7 @@ impl Run {
         &self,
         twins: &'static Twins,
         early: &'static Early,
-        key: Key,
+        key: TwinKey,
         Launched { kernel, context }: Launched,
     ) -> Option<&'static Launches> {
         // SAFETY: the kernel of the launch that is being made.
@@ -84,7 +84,7 @@ impl Run {
         // So that it is prepared, too.
         twins.contexts.claim(context.id, context.handle);
         drop(images);
-        let loaded = Loaded { origin, code, context: Some(context), kernel: Some(kernel) };
+        let loaded = LoadedCode { origin, code, context: Some(context), kernel: Some(kernel) };
         let work = Work { backend: self.backend, agent: self.agent, loaded };
         self.agent.ask_for_kernel(symbol, move |answer| twins.answered(work, early, number, answer, &is_gone));
         Some(launches)

@@ -1,7 +1,7 @@
 //! The kernels of code that was loaded before we came, by their handles, and how often each was launched.
 
 use super::calls::Origin;
-use super::table::{Key, New, Table};
+use super::table::{New, TwinKey, TwinTable};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -38,7 +38,7 @@ unsafe impl ZeroIsValid for Launches {}
 /// The kernels that were launched, by handle.
 #[derive(Debug)]
 pub(super) struct Early {
-    pub(super) numbers: Table,
+    pub(super) numbers: TwinTable,
     pub(super) launches: Zeroed<Launches>,
     /// Numbers that were given so far.
     pub(super) n: AtomicU32,
@@ -49,7 +49,7 @@ pub(super) struct Early {
 /// A kernel that was launched, and until when its handle is that.
 #[derive(Debug)]
 pub(super) struct EarlyKernel {
-    pub(super) key: Key,
+    pub(super) key: TwinKey,
     pub(super) number: u32,
     pub(super) origin: Origin,
     /// 0 if the driver does not tell it.
@@ -63,7 +63,7 @@ pub(super) struct EarlyKernel {
 impl Early {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Early {
-            numbers: Table::new()?,
+            numbers: TwinTable::new()?,
             launches: Zeroed::new(MOST_KERNELS)?,
             n: AtomicU32::new(0),
             is_full: AtomicBool::new(false),
@@ -71,13 +71,13 @@ impl Early {
     }
 
     /// Returns what is counted of a kernel that was launched before.
-    pub(super) fn find(&self, key: Key) -> Option<&Launches> {
+    pub(super) fn find(&self, key: TwinKey) -> Option<&Launches> {
         let (_, entry) = self.numbers.find(key)?;
         self.launches.get(entry.kernel.load(Ordering::Relaxed) as usize)
     }
 
     /// Adds a kernel, with one of the free numbers if there are any; `None` if there is no room. One thread at a time.
-    pub(super) fn add(&self, key: Key, standing: u32, free: &mut Vec<u32>) -> Option<u32> {
+    pub(super) fn add(&self, key: TwinKey, standing: u32, free: &mut Vec<u32>) -> Option<u32> {
         let number = free.pop().or_else(|| self.new_number());
         let added = number.filter(|it| {
             self.launches[*it as usize].standing.store(standing, Ordering::Release);

@@ -8,7 +8,7 @@
 //! ```
 //! So no call begins with what is gone; one that is stuck with it may return later, and its result is dropped.
 
-use super::code::{Answer, GONE};
+use super::code::{DriverResult, GONE};
 use super::loaded::{Images, InUse};
 use super::state::Twins;
 use crate::cupti::functions::Handle;
@@ -54,7 +54,7 @@ impl<'a> Lease<'a> {
     }
 
     /// Makes one call of the driver, if what it needs is alive, and returns what it says if that still is afterwards.
-    pub(super) fn call<T>(&self, call: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    pub(super) fn call<T>(&self, call: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
         {
             let mut images = self.twins.images();
             self.check(&images)?;
@@ -69,7 +69,7 @@ impl<'a> Lease<'a> {
     }
 
     /// Runs something with the context current.
-    pub(super) fn run<T>(&self, backend: &CuptiBackend, run: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    pub(super) fn run<T>(&self, backend: &CuptiBackend, run: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
         let code = &backend.driver.code;
         let context = self.context().ok_or(GONE)?;
         // SAFETY: a context that is alive.
@@ -84,7 +84,7 @@ impl<'a> Lease<'a> {
         self.twins.contexts.state(self.slot?).handle()
     }
 
-    fn check(&self, images: &Images) -> Answer<()> {
+    fn check(&self, images: &Images) -> DriverResult<()> {
         let has_context = self.slot.is_none() || self.context().is_some();
         let has_code = self.code.is_none_or(|it| match it.1 {
             Stays::WhileLoading(is_given_up) => !is_given_up.load(Ordering::Acquire),

@@ -3,7 +3,7 @@
 use super::calls::Origin;
 use super::choosing::{KernelNumber, Wanted};
 use super::early_table::EarlyKernel;
-use super::table::Key;
+use super::table::TwinKey;
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,7 +14,7 @@ use xputrace_wire::device::{Choice, MOST_CONTEXTS, Twin};
 
 /// Code that the program has loaded.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedCode {
     pub(super) origin: Origin,
     /// `CUmodule` or `CUlibrary`.
     pub(super) code: usize,
@@ -25,11 +25,11 @@ pub(super) struct Loaded {
 }
 
 // SAFETY: the context's handle is a name, which the driver checks.
-unsafe impl Send for Loaded {}
+unsafe impl Send for LoadedCode {}
 
 /// Code that has a twin.
 #[derive(Debug)]
-pub(super) struct Image {
+pub(super) struct TwinnedCode {
     pub(super) number: u32,
     pub(super) origin: Origin,
     pub(super) code: usize,
@@ -43,17 +43,17 @@ pub(super) struct Image {
     pub(super) entries: Vec<ImageEntry>,
 }
 
-// SAFETY: as for `Loaded`.
-unsafe impl Send for Image {}
+// SAFETY: as for `LoadedCode`.
+unsafe impl Send for TwinnedCode {}
 
 /// Where an image's kernel is in the tables.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ImageEntry {
     pub(super) slot: usize,
     /// From the original to its twin.
-    pub(super) key: Key,
+    pub(super) key: TwinKey,
     /// From the twin to its original, where the twin is of this context alone.
-    pub(super) back: Option<Key>,
+    pub(super) back: Option<TwinKey>,
 }
 
 /// Twins, and the only kernel that runs them, of code that was loaded before we came. Twins have the addresses of its code's
@@ -68,7 +68,7 @@ pub(super) struct Fingerprint {
 
 impl Fingerprint {
     /// `None` of code that was loaded since we came.
-    pub(super) fn of(loaded: Loaded, twins: &[Twin]) -> Option<Self> {
+    pub(super) fn of(loaded: LoadedCode, twins: &[Twin]) -> Option<Self> {
         let hash = |salt: u64| {
             let mut hasher = DefaultHasher::new();
             salt.hash(&mut hasher);
@@ -132,7 +132,7 @@ pub(super) struct InUse {
 /// The code that the program has loaded, and what became of it.
 #[derive(Debug, Default)]
 pub(super) struct Images {
-    pub(super) all: Vec<Image>,
+    pub(super) all: Vec<TwinnedCode>,
     /// The switches of all twins that contexts have, also of images that are forgotten: graphs may have them.
     pub(super) switches: Vec<Switch>,
     /// Kernels of code that was loaded before we came, as far as they were launched.

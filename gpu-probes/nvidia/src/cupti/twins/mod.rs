@@ -31,7 +31,7 @@ pub(crate) mod table;
 mod timer;
 mod work;
 
-pub use calls::{NodeLayout, Origin, Role, TWIN_IDS, offset};
+pub use calls::{NodeLayout, Origin, TWIN_IDS, TwinCallRole, offset};
 pub(crate) use image::find_code;
 pub(super) use state::Twins;
 pub(crate) use timer::{Calls, GpuTimer, guess};

@@ -2,11 +2,11 @@
 //!
 //! A node may get its clusters after its kernel. So where its attributes change, a twin that does not fit any more goes again.
 
-use super::callbacks::Found;
+use super::callbacks::FoundTwin;
 use super::calls::{self, Extents, Kernel, MOST_NODE_BYTES, NodeLayout};
 use super::choosing::CHOICES;
 use super::state::Twins;
-use super::table::Key;
+use super::table::TwinKey;
 use crate::cupti::functions::{CallbackData, context};
 use crate::cupti::run::Run;
 use std::cell::UnsafeCell;
@@ -69,18 +69,20 @@ impl Run {
         let at = params.as_mut_ptr().cast::<u8>();
         // SAFETY: a structure of this layout, which the driver has written.
         let Some((made_of, place)) = (unsafe { calls::node_kernel(NodeLayout::Kernel, at) }) else { return };
-        let Some((original, _)) = Key::anywhere(made_of.handle).and_then(|it| twins.originals.find(it)) else { return };
+        let Some((original, _)) = TwinKey::anywhere(made_of.handle).and_then(|it| twins.originals.find(it)) else {
+            return;
+        };
         let current = context(data);
         let slot = match made_of.context {
             0 => current.and_then(|it| twins.contexts.find(it.id)),
             named => twins.contexts.find_handle(named as _),
         };
         let Some(slot) = slot else { return };
-        let with_holding = |it: u8| Some((it, twins.twins.find(Key::new(original, slot)?.holding(it))?));
+        let with_holding = |it: u8| Some((it, twins.twins.find(TwinKey::new(original, slot)?.holding(it))?));
         let found = (0..CHOICES).filter_map(with_holding).find(|it| it.1.0 == made_of.handle);
         let Some((holding, (twin, entry))) = found else { return };
         let is_current = current.is_some_and(|it| twins.contexts.find(it.id) == Some(slot));
-        let found = Found { twin, entry, slot, is_current };
+        let found = FoundTwin { twin, entry, slot, is_current };
         let Err(why) = self.check(twins, &found, &Kernel { handle: original, node, ..made_of }) else { return };
         // SAFETY: where the structure has its handle.
         unsafe { at.add(place).cast::<u64>().write_unaligned(original) };
@@ -92,7 +94,7 @@ impl Run {
     }
 
     /// Counts a node that is made of the original again: it counted as one of the twin, for which these conditions held.
-    fn count_original_again(&self, twins: &Twins, found: &Found<'_>, holding: u8, why: Option<Unprobed>) {
+    fn count_original_again(&self, twins: &Twins, found: &FoundTwin<'_>, holding: u8, why: Option<Unprobed>) {
         let Some(region) = self.agent.device_region() else { return };
         let (control, kernel) = (region.control(), found.entry.kernel.load(Ordering::Relaxed));
         // A clone of a node was not counted.
@@ -124,7 +126,7 @@ impl Twins {
             let place = unsafe { node.byte_add(*place).cast::<u64>() };
             // SAFETY: as above.
             let handle = unsafe { place.read_unaligned() };
-            if let Some((original, _)) = Key::anywhere(handle).and_then(|it| self.originals.find(it)) {
+            if let Some((original, _)) = TwinKey::anywhere(handle).and_then(|it| self.originals.find(it)) {
                 // SAFETY: as above.
                 unsafe { place.write_unaligned(original) };
             }

@@ -10,7 +10,7 @@
 //! Nobody waits for them but the end of the context and of the program, for a while, and who asks for it
 //! ([`Agent::wait_for_programs`]).
 
-use super::code::{Answer, GONE, GridShape, INVALID};
+use super::code::{DriverResult, GONE, GridShape, INVALID};
 use super::lease::Lease;
 use super::own::{Ending, Launched, Phase};
 use super::state::Twins;
@@ -111,7 +111,7 @@ impl Twins {
         agent: &Agent,
         slot: usize,
         programs: &Programs,
-    ) -> Answer<Launched> {
+    ) -> DriverResult<Launched> {
         let lease = Lease::new(self).in_context(slot);
         let load = || self.load_programs(backend, lease, slot, programs);
         let (stream, functions) = lease.run(backend, load)?;
@@ -145,7 +145,7 @@ impl Twins {
         lease: Lease<'_>,
         slot: usize,
         programs: &Programs,
-    ) -> Answer<(Handle, Vec<u64>)> {
+    ) -> DriverResult<(Handle, Vec<u64>)> {
         let code = &backend.driver.code;
         // PTX ends with a 0; behind a cubin it does no harm.
         let text = [&programs.code[..], &[0]].concat();
@@ -159,7 +159,7 @@ impl Twins {
             // SAFETY: as above, in the context.
             lease.call(|| unsafe { code.function(kernel) })
         };
-        let functions = programs.launches.iter().map(function).collect::<Answer<Vec<u64>>>()?;
+        let functions = programs.launches.iter().map(function).collect::<DriverResult<Vec<u64>>>()?;
         // SAFETY: in the context.
         let (stream, id) = self.stream_with_id(backend, slot, lease, || unsafe { code.stream() })?;
         // Without its id, what runs there would be taken for the program's.

@@ -5,9 +5,9 @@ use super::choosing::{AskLaunch, Kernels, SharedOff};
 use super::code::KernelHandle;
 use super::contexts::Contexts;
 use super::early_table::Early;
-use super::loaded::{Image, ImageEntry, Images, InUse};
+use super::loaded::{ImageEntry, Images, InUse, TwinnedCode};
 use super::own::{OwnModules, OwnPrograms};
-use super::table::{Entry, Table};
+use super::table::{TwinEntry, TwinTable};
 use crate::cupti::functions::Handle;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -33,8 +33,8 @@ pub(in crate::cupti) struct Twins {
     /// Whether some twin could not be loaded.
     pub(super) has_unloaded: AtomicBool,
     /// From originals to twins, and from twins to originals.
-    pub(super) twins: Table,
-    pub(super) originals: Table,
+    pub(super) twins: TwinTable,
+    pub(super) originals: TwinTable,
     pub(super) contexts: Contexts,
     pub(super) modules: OwnModules,
     pub(super) programs: OwnPrograms,
@@ -57,8 +57,8 @@ impl Twins {
             n_loaded: AtomicU32::new(0),
             has_unprepared: AtomicBool::new(false),
             has_unloaded: AtomicBool::new(false),
-            twins: Table::new()?,
-            originals: Table::new()?,
+            twins: TwinTable::new()?,
+            originals: TwinTable::new()?,
             contexts: Contexts::new(),
             modules: OwnModules::default(),
             programs: OwnPrograms::default(),
@@ -72,7 +72,7 @@ impl Twins {
 
     /// Decides which conditions of a kernel hold for the launch that the calling thread is making.
     #[inline]
-    pub(super) fn choose(&self, control: &Control, entry: &Entry, launch: &impl AskLaunch) -> Choice {
+    pub(super) fn choose(&self, control: &Control, entry: &TwinEntry, launch: &impl AskLaunch) -> Choice {
         self.kernels.choose(entry.kernel.load(Ordering::Relaxed), control, self.off.get(), launch)
     }
 
@@ -81,7 +81,7 @@ impl Twins {
         state.block.load(Ordering::Acquire) != 0 && state.handle().is_some()
     }
 
-    pub(super) fn kernel_handle(&self, slot: usize, handle: u64, entry: &Entry) -> KernelHandle {
+    pub(super) fn kernel_handle(&self, slot: usize, handle: u64, entry: &TwinEntry) -> KernelHandle {
         match entry.is_kernel.load(Ordering::Relaxed) {
             0 => KernelHandle::Function(handle),
             _ => KernelHandle::Kernel(handle, self.contexts.state(slot).device.load(Ordering::Acquire) as i32),
@@ -160,7 +160,7 @@ impl Twins {
     }
 
     /// Removes the entries of an image in these slots; those of any context are beyond the slots.
-    pub(super) fn forget(&self, image: &Image, mut is_in: impl FnMut(usize) -> bool) {
+    pub(super) fn forget(&self, image: &TwinnedCode, mut is_in: impl FnMut(usize) -> bool) {
         for ImageEntry { key, back, .. } in image.entries.iter().filter(|it| is_in(it.slot)) {
             self.twins.remove(*key);
             back.iter().for_each(|it| self.originals.remove(*it));

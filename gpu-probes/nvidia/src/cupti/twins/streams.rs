@@ -14,7 +14,7 @@ const SLOTS: usize = 16;
 
 /// The context that a stream was created in.
 #[derive(Clone, Copy)]
-struct Known {
+struct StreamContext {
     /// [`Agent::stream_epoch`] at that time: a handle may be another stream's after it.
     epoch: u64,
     /// The run that it is known in, never freed.
@@ -23,10 +23,11 @@ struct Known {
     context: Context,
 }
 
-const NOTHING: Known = Known { epoch: 0, agent: null(), stream: 0, context: Context { id: 0, handle: null_mut() } };
+const NOTHING: StreamContext =
+    StreamContext { epoch: 0, agent: null(), stream: 0, context: Context { id: 0, handle: null_mut() } };
 
 thread_local! {
-    static KNOWN: [Cell<Known>; SLOTS] = const { [const { Cell::new(NOTHING) }; SLOTS] };
+    static KNOWN: [Cell<StreamContext>; SLOTS] = const { [const { Cell::new(NOTHING) }; SLOTS] };
 }
 
 impl Run {
@@ -50,7 +51,7 @@ impl Run {
         // SAFETY: the stream of the launch that is being made.
         let handle = untraced(|| unsafe { self.backend.driver.code.context_of_stream(stream as Handle) }).ok()?;
         let context = self.context_by_handle(twins, current, handle)?;
-        KNOWN.with(|it| it[slot].set(Known { epoch, agent, stream, context }));
+        KNOWN.with(|it| it[slot].set(StreamContext { epoch, agent, stream, context }));
         Some(context)
     }
 

@@ -18,26 +18,26 @@ const REMOVED: u64 = 1;
 
 /// A handle in a context, by the number of its slot, for launches at which some conditions hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key(u64);
+pub(crate) struct TwinKey(u64);
 
-impl Key {
+impl TwinKey {
     /// For launches at which no condition holds; `None` if it is no handle.
     #[inline]
     pub(crate) fn new(handle: u64, slot: usize) -> Option<Self> {
         let is_handle = handle > REMOVED && handle >> HANDLE_BITS == 0;
-        is_handle.then_some(Key((slot as u64 + 1) << CONTEXT_SHIFT | handle))
+        is_handle.then_some(TwinKey((slot as u64 + 1) << CONTEXT_SHIFT | handle))
     }
 
     /// For launches at which these conditions of the kernel hold, and no other.
     #[inline]
     pub(crate) fn holding(self, holding: u8) -> Self {
-        Key(self.0 | u64::from(holding) << HANDLE_BITS)
+        TwinKey(self.0 | u64::from(holding) << HANDLE_BITS)
     }
 
     /// In whatever context.
     #[inline]
     pub(crate) fn anywhere(handle: u64) -> Option<Self> {
-        Key::new(handle, 0xfe)
+        TwinKey::new(handle, 0xfe)
     }
 
     fn first(self) -> usize {
@@ -48,7 +48,7 @@ impl Key {
 /// What is known of a handle. All of it may be asked for at any time; a handle's entry is gone when it says 0.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Entry {
+pub(crate) struct TwinEntry {
     key: AtomicU64,
     /// The handle in its place; 0 if its own is launched.
     other: AtomicU64,
@@ -67,7 +67,7 @@ pub(crate) struct Entry {
 }
 
 // SAFETY: atomics.
-unsafe impl ZeroIsValid for Entry {}
+unsafe impl ZeroIsValid for TwinEntry {}
 
 /// What an entry begins with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,19 +83,19 @@ pub(crate) struct New {
 
 /// Entries by key.
 #[derive(Debug)]
-pub(crate) struct Table(Zeroed<Entry>);
+pub(crate) struct TwinTable(Zeroed<TwinEntry>);
 
-impl Table {
+impl TwinTable {
     pub(crate) fn new() -> io::Result<Self> {
-        Zeroed::new(ENTRIES).map(Table)
+        Zeroed::new(ENTRIES).map(TwinTable)
     }
 
-    fn probes(&self, key: Key) -> impl Iterator<Item = &Entry> {
+    fn probes(&self, key: TwinKey) -> impl Iterator<Item = &TwinEntry> {
         let first = key.first();
         (0..PROBES).map(move |it| &self.0[(first + it) % ENTRIES])
     }
 
-    fn entry(&self, key: Key) -> Option<&Entry> {
+    fn entry(&self, key: TwinKey) -> Option<&TwinEntry> {
         for entry in self.probes(key) {
             match entry.key.load(Ordering::Acquire) {
                 0 => return None,
@@ -108,7 +108,7 @@ impl Table {
 
     /// Returns the handle in place of another, and what is known of it.
     #[inline]
-    pub(crate) fn find(&self, key: Key) -> Option<(u64, &Entry)> {
+    pub(crate) fn find(&self, key: TwinKey) -> Option<(u64, &TwinEntry)> {
         let entry = self.entry(key)?;
         let other = entry.other.load(Ordering::Acquire);
         fence(Ordering::Acquire);
@@ -116,7 +116,7 @@ impl Table {
     }
 
     /// Adds an entry, or changes that of the key; returns false if there is no room. One thread at a time.
-    pub(crate) fn insert(&self, key: Key, new: New) -> bool {
+    pub(crate) fn insert(&self, key: TwinKey, new: New) -> bool {
         let free = || self.probes(key).find(|it| it.key.load(Ordering::Acquire) <= REMOVED);
         let Some(entry) = self.entry(key).or_else(free) else { return false };
         entry.key.store(REMOVED, Ordering::Release);
@@ -133,7 +133,7 @@ impl Table {
     }
 
     /// Removes an entry. One thread at a time.
-    pub(crate) fn remove(&self, key: Key) {
+    pub(crate) fn remove(&self, key: TwinKey) {
         if let Some(entry) = self.entry(key) {
             entry.key.store(REMOVED, Ordering::Release);
         }
@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn a_handle_is_known_in_its_context_until_it_is_removed() {
-        let table = Table::new().unwrap();
-        let key = |slot| Key::new(0x7f00_1234_5678, slot).unwrap();
+        let table = TwinTable::new().unwrap();
+        let key = |slot| TwinKey::new(0x7f00_1234_5678, slot).unwrap();
         assert!(table.insert(key(0), to(0x10)) && table.insert(key(1), to(0x20)));
         let found = |slot| table.find(key(slot)).map(|it| it.0);
         assert_eq!([found(0), found(1), found(2)], [Some(0x10), Some(0x20), None]);
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn a_handle_has_an_entry_for_each_choice() {
-        let table = Table::new().unwrap();
-        let key = Key::new(0x7f00_1234_5678, 3).unwrap();
+        let table = TwinTable::new().unwrap();
+        let key = TwinKey::new(0x7f00_1234_5678, 3).unwrap();
         (0..8).for_each(|it| assert!(table.insert(key.holding(it), to(0x10 + u64::from(it)))));
         table.remove(key.holding(3));
         let found = |it| table.find(key.holding(it)).map(|it| it.0);
@@ -174,15 +174,15 @@ mod tests {
     #[test]
     fn what_is_no_handle_has_no_entry() {
         for handle in [0, 1, 1 << 48, u64::MAX] {
-            assert_eq!(Key::new(handle, 0), None, "{handle:#x}");
+            assert_eq!(TwinKey::new(handle, 0), None, "{handle:#x}");
         }
-        assert_ne!(Key::new(2, 15), Key::anywhere(2));
+        assert_ne!(TwinKey::new(2, 15), TwinKey::anywhere(2));
     }
 
     #[test]
     fn a_full_table_refuses_and_keeps_what_it_has() {
-        let table = Table::new().unwrap();
-        let keys: Vec<Key> = (1..=2 * ENTRIES as u64).map(|it| Key::new(it << 4, 0).unwrap()).collect();
+        let table = TwinTable::new().unwrap();
+        let keys: Vec<TwinKey> = (1..=2 * ENTRIES as u64).map(|it| TwinKey::new(it << 4, 0).unwrap()).collect();
         let kept: Vec<bool> = keys.iter().map(|it| table.insert(*it, to(it.0))).collect();
         assert!(kept.iter().filter(|it| **it).count() <= ENTRIES && kept[..100].iter().all(|it| *it));
         for (key, kept) in keys.iter().zip(kept) {
@@ -193,8 +193,8 @@ mod tests {
     /// Readers see a handle's own entry, or none.
     #[test]
     fn entries_that_come_and_go_are_never_mixed() {
-        let table = Table::new().unwrap();
-        let key = |it: u64| Key::new(it << 4 | 1 << 20, 0).unwrap();
+        let table = TwinTable::new().unwrap();
+        let key = |it: u64| TwinKey::new(it << 4 | 1 << 20, 0).unwrap();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -11,7 +11,7 @@
 
 use super::super::Handle;
 use super::super::driver::Code;
-use super::code::Answer;
+use super::code::DriverResult;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use xputrace_agent::clock::{now, realtime_now};
@@ -50,7 +50,7 @@ const TELLS_DRIFT_NANOS: u64 = 50_000_000;
 /// Makes calls of the driver in a context.
 pub(crate) trait Calls {
     /// Makes one, if the context is there still.
-    fn call<T>(&self, call: impl FnOnce() -> Answer<T>) -> Answer<T>;
+    fn call<T>(&self, call: impl FnOnce() -> DriverResult<T>) -> DriverResult<T>;
 }
 
 /// One reading of the GPU's timer.
@@ -185,7 +185,7 @@ impl GpuTimer {
     }
 
     /// Loads its kernel into the current context, for a stream that is used for nothing else. Tries it once.
-    pub(crate) fn load(&mut self, code: &Code, calls: &impl Calls, stream: impl FnOnce() -> Answer<Handle>) {
+    pub(crate) fn load(&mut self, code: &Code, calls: &impl Calls, stream: impl FnOnce() -> DriverResult<Handle>) {
         if !std::mem::replace(&mut self.was_tried, true) {
             self.kernel = stream().and_then(|it| TimerKernel::load(code, calls, it)).ok();
         }
@@ -197,7 +197,7 @@ impl GpuTimer {
     }
 
     /// Measures it in the current context. `was_read` says whether handlers may have read it already.
-    pub(crate) fn measure(&mut self, code: &Code, calls: &impl Calls, was_read: bool) -> Answer<()> {
+    pub(crate) fn measure(&mut self, code: &Code, calls: &impl Calls, was_read: bool) -> DriverResult<()> {
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
         self.tried_at = now();
         if let Some(best) = kernel.best_of(SAMPLES, code, calls)? {
@@ -253,7 +253,7 @@ struct TimerKernel {
 unsafe impl Send for TimerKernel {}
 
 impl TimerKernel {
-    fn load(code: &Code, calls: &impl Calls, stream: Handle) -> Answer<Self> {
+    fn load(code: &Code, calls: &impl Calls, stream: Handle) -> DriverResult<Self> {
         const OUT_OF_MEMORY: u32 = 2;
         // A page of its own: what registers it may end before other contexts do.
         let page: &'static Zeroed<AtomicU64> =
@@ -274,7 +274,7 @@ impl TimerKernel {
     }
 
     /// Returns the shortest of some samples; `None` if the GPU does not answer.
-    fn best_of(&mut self, n: usize, code: &Code, calls: &impl Calls) -> Answer<Option<Sample>> {
+    fn best_of(&mut self, n: usize, code: &Code, calls: &impl Calls) -> DriverResult<Option<Sample>> {
         let mut best: Option<Sample> = None;
         for _ in 0..n {
             let Some(sample) = self.sample(code, calls)? else { break };
@@ -283,7 +283,7 @@ impl TimerKernel {
         Ok(best)
     }
 
-    fn sample(&mut self, code: &Code, calls: &impl Calls) -> Answer<Option<Sample>> {
+    fn sample(&mut self, code: &Code, calls: &impl Calls) -> DriverResult<Option<Sample>> {
         if self.is_waiting && self.word.load(Ordering::Acquire) == 0 {
             return Ok(None);
         }

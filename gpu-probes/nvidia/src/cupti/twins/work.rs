@@ -3,12 +3,12 @@
 
 use super::calls::{Origin, watched};
 use super::choosing::{KernelNumber, Off};
-use super::code::{Answer, Failure, GONE, INVALID, KernelHandle};
+use super::code::{DriverResult, Failure, GONE, INVALID, KernelHandle};
 use super::contexts::ContextState;
 use super::lease::Lease;
-use super::loaded::{Contents, EarlyTwins, Fingerprint, Image, ImageEntry, Loaded, Pair, Switch};
+use super::loaded::{Contents, EarlyTwins, Fingerprint, ImageEntry, LoadedCode, Pair, Switch, TwinnedCode};
 use super::state::Twins;
-use super::table::{Key, New};
+use super::table::{New, TwinKey};
 use crate::cupti::driver::function_attribute as attribute;
 use crate::cupti::functions::{Handle, RESOURCE_CONTEXT_CREATED, SUCCESS, domain};
 use crate::cupti::others::{OTHER, OURS, TWINS};
@@ -61,7 +61,7 @@ fn with_originals(mut swaps: Vec<Swap>) -> Vec<Swap> {
 impl Run {
     /// Handles code that the program has loaded from there: asks for its twin, and waits until that can run.
     #[cold]
-    pub(super) fn on_load(&self, twins: &'static Twins, loaded: Loaded, from: CodeAt) {
+    pub(super) fn on_load(&self, twins: &'static Twins, loaded: LoadedCode, from: CodeAt) {
         if twins.early.is_some() {
             twins.images().loaded.insert((loaded.origin, loaded.code));
         }
@@ -72,7 +72,7 @@ impl Run {
         self.agent.count_image(outcome);
     }
 
-    fn load_twin(&self, twins: &'static Twins, loaded: Loaded, from: CodeAt) -> Result<(), ImageOutcome> {
+    fn load_twin(&self, twins: &'static Twins, loaded: LoadedCode, from: CodeAt) -> Result<(), ImageOutcome> {
         let (backend, agent) = (self.backend, self.agent);
         let until = Instant::now() + TWIN_WITHIN;
         let made = agent.ask_for_twins(from, until)?;
@@ -93,7 +93,7 @@ const MOST_TWINS: u32 = 4096;
 pub(super) struct Work {
     pub(super) backend: &'static CuptiBackend,
     pub(super) agent: &'static Agent,
-    pub(super) loaded: Loaded,
+    pub(super) loaded: LoadedCode,
 }
 
 impl Twins {
@@ -111,7 +111,7 @@ impl Twins {
             Swap { original: it.original, holding: it.choice.holding, new }
         };
         let swaps = with_originals(contents.iter().flat_map(|it| &it.kernels).map(swap).collect());
-        let mut image = Image {
+        let mut image = TwinnedCode {
             number,
             origin: loaded.origin,
             code: loaded.code,
@@ -128,7 +128,7 @@ impl Twins {
             }
             // Whether a launch has a twin at all is known by the entry for no condition.
             for Swap { original, new, .. } in swaps.into_iter().filter(|it| it.holding == 0) {
-                let key = Key::anywhere(original).ok_or(ImageOutcome::NotLoaded)?;
+                let key = TwinKey::anywhere(original).ok_or(ImageOutcome::NotLoaded)?;
                 if !self.twins.insert(key, new) {
                     image.entries.iter().for_each(|it| self.twins.remove(it.key));
                     return Err(ImageOutcome::TableFull);
@@ -153,7 +153,7 @@ impl Twins {
             return Err(ImageOutcome::TableFull);
         }
         let contents =
-            twins.iter().map(|it| self.load_contents(work, it, is_given_up)).collect::<Answer<Vec<Contents>>>();
+            twins.iter().map(|it| self.load_contents(work, it, is_given_up)).collect::<DriverResult<Vec<Contents>>>();
         let contents = contents.map_err(|it| self.not_loaded(work.agent, it))?;
         self.numbered(contents).map(Arc::from).ok_or(ImageOutcome::TableFull)
     }
@@ -187,7 +187,7 @@ impl Twins {
     }
 
     /// Checks that twins are like their kernel still: its handle may be another's.
-    fn check_again(&self, work: Work, contents: &[Contents], is_given_up: &AtomicBool) -> Answer<()> {
+    fn check_again(&self, work: Work, contents: &[Contents], is_given_up: &AtomicBool) -> DriverResult<()> {
         let mut pairs = contents.iter().flat_map(|it| &it.kernels);
         self.with_kernels(work, is_given_up, |lease| {
             pairs.try_for_each(|it| self.early_kernel(work, lease, it.original, it.twin).map(drop))
@@ -195,7 +195,7 @@ impl Twins {
     }
 
     /// Returns a kernel that was loaded before we came, if it is like its twin.
-    fn early_kernel(&self, work: Work, lease: Lease<'_>, kernel: u64, twin: u64) -> Answer<u64> {
+    fn early_kernel(&self, work: Work, lease: Lease<'_>, kernel: u64, twin: u64) -> DriverResult<u64> {
         // SAFETY: a kernel of the lease's code, and our own.
         lease.call(|| unsafe { alike(work.backend, work.loaded.origin, kernel, twin) })
     }
@@ -205,8 +205,8 @@ impl Twins {
         &self,
         Work { backend, loaded, .. }: Work,
         is_given_up: &AtomicBool,
-        run: impl FnOnce(Lease<'_>) -> Answer<T>,
-    ) -> Answer<T> {
+        run: impl FnOnce(Lease<'_>) -> DriverResult<T>,
+    ) -> DriverResult<T> {
         let lease = Lease::new(self).of_loading(loaded.code, is_given_up);
         // The driver may have to load a kernel before it tells its parameters.
         match (loaded.origin, loaded.kernel) {
@@ -230,7 +230,7 @@ impl Twins {
     }
 
     /// Loads a twin and finds its kernels and their originals.
-    fn load_contents(&self, work: Work, twin: &Twin, is_given_up: &AtomicBool) -> Answer<Contents> {
+    fn load_contents(&self, work: Work, twin: &Twin, is_given_up: &AtomicBool) -> DriverResult<Contents> {
         let Work { backend, loaded, .. } = work;
         let code = &backend.driver.code;
         let name = |it: &str| CString::new(it).map_err(|_| INVALID);
@@ -241,7 +241,7 @@ impl Twins {
         let text = [&twin.code[..], &[0]].concat();
         // SAFETY: the code lives during the call.
         let library = unsafe { code.load(&text)? };
-        let variables = twin.variables.iter().map(|it| name(it)).collect::<Answer<Vec<CString>>>()?;
+        let variables = twin.variables.iter().map(|it| name(it)).collect::<DriverResult<Vec<CString>>>()?;
         let kernels = self.with_kernels(work, is_given_up, |lease| {
             let mut kernels = Vec::new();
             for (symbol, choice) in twin.kernels.iter().zip(&twin.choices) {
@@ -304,7 +304,7 @@ impl Twins {
     }
 
     /// Gives the current context its stream and its block, once.
-    fn give_block(&self, backend: &CuptiBackend, agent: &Agent, slot: usize) -> Answer<()> {
+    fn give_block(&self, backend: &CuptiBackend, agent: &Agent, slot: usize) -> DriverResult<()> {
         let (code, state) = (&backend.driver.code, self.contexts.state(slot));
         if state.block.load(Ordering::Acquire) != 0 {
             return Ok(());
@@ -357,7 +357,7 @@ impl Twins {
     }
 
     /// Returns the current context's stream, which is made once.
-    fn own_stream(&self, backend: &CuptiBackend, slot: usize, lease: Lease<'_>) -> Answer<Handle> {
+    fn own_stream(&self, backend: &CuptiBackend, slot: usize, lease: Lease<'_>) -> DriverResult<Handle> {
         let state = self.contexts.state(slot);
         let made = state.stream.load(Ordering::Acquire);
         if !made.is_null() {
@@ -376,8 +376,8 @@ impl Twins {
         backend: &CuptiBackend,
         slot: usize,
         lease: Lease<'_>,
-        make: impl FnOnce() -> Answer<Handle>,
-    ) -> Answer<(Handle, u32)> {
+        make: impl FnOnce() -> DriverResult<Handle>,
+    ) -> DriverResult<(Handle, u32)> {
         let stream = lease.call(make)?;
         let context = Context { id: self.contexts.id(slot), handle: self.contexts.state(slot).handle().ok_or(GONE)? };
         let id =
@@ -386,7 +386,7 @@ impl Twins {
     }
 
     /// Makes an image's twins run in the current context, if its kernels can.
-    fn prepare_image(&self, backend: &CuptiBackend, slot: usize, number: u32) -> Answer<()> {
+    fn prepare_image(&self, backend: &CuptiBackend, slot: usize, number: u32) -> DriverResult<()> {
         let woven = {
             let images = self.images();
             let Some(image) = images.all.iter().find(|it| it.number == number) else { return Ok(()) };
@@ -401,17 +401,17 @@ impl Twins {
             // SAFETY: in the context.
             unsafe { self.swaps(backend, lease, slot, &woven, it) }
         });
-        let swaps = of_twins.collect::<Answer<Vec<Vec<Swap>>>>().map(|it| with_originals(it.concat()));
+        let swaps = of_twins.collect::<DriverResult<Vec<Vec<Swap>>>>().map(|it| with_originals(it.concat()));
         let mut images = self.images();
         // It may have been unloaded, or the context ended, where the program did not wait.
         let image = images.all.iter_mut().find(|it| it.number == number);
         let Some(image) = image.filter(|_| self.contexts.state(slot).handle().is_some()) else { return Ok(()) };
         for Swap { original, holding, new } in swaps? {
-            let Some(key) = Key::new(original, slot).map(|it| it.holding(holding)) else { continue };
+            let Some(key) = TwinKey::new(original, slot).map(|it| it.holding(holding)) else { continue };
             if !self.twins.insert(key, new) {
                 return Err(TABLE_FULL);
             }
-            let back = Key::anywhere(new.other);
+            let back = TwinKey::anywhere(new.other);
             image.entries.push(ImageEntry { slot, key, back: back.filter(|_| !new.is_kernel) });
             // Only for the program's questions: without room, it gets the twin.
             back.iter().for_each(|it| _ = self.originals.insert(*it, New { other: original, ..New::default() }));
@@ -430,19 +430,22 @@ impl Twins {
         slot: usize,
         of: &Woven,
         contents: &Contents,
-    ) -> Answer<Vec<Swap>> {
+    ) -> DriverResult<Vec<Swap>> {
         let (code, state) = (&backend.driver.code, self.contexts.state(slot));
         let (library, stream) = (contents.library as Handle, state.stream.load(Ordering::Acquire));
         let device = state.device.load(Ordering::Acquire) as i32;
         // First what is asked of the program's code: our own may take longer to load.
         // SAFETY: the lease's code.
         let address = |it: &CString| lease.call(|| unsafe { code.variable(of.origin, of.code as Handle, it) });
-        let addresses = contents.variables.iter().map(|it| address(it).map(|it| it.0)).collect::<Answer<Vec<u64>>>()?;
+        let addresses =
+            contents.variables.iter().map(|it| address(it).map(|it| it.0)).collect::<DriverResult<Vec<u64>>>()?;
         // SAFETY: a kernel of the lease's code, or our own.
         let function = |kernel| lease.call(|| unsafe { code.function(kernel) }).map(KernelHandle::Function);
         let originals = match of.origin {
             Origin::Module => contents.kernels.iter().map(|it| Ok(KernelHandle::Function(it.original))).collect(),
-            Origin::Library => contents.kernels.iter().map(|it| function(it.original)).collect::<Answer<Vec<_>>>(),
+            Origin::Library => {
+                contents.kernels.iter().map(|it| function(it.original)).collect::<DriverResult<Vec<_>>>()
+            }
         };
         let set = |name: &str, values: &[u64]| {
             let name = CString::new(name).map_err(|_| INVALID)?;
@@ -487,7 +490,7 @@ impl Twins {
         lease: Lease<'_>,
         slot: usize,
         library: Handle,
-    ) -> Answer<()> {
+    ) -> DriverResult<()> {
         let name = CString::new(BLOCK_VARIABLE).map_err(|_| INVALID)?;
         // SAFETY: our library.
         let variable = || unsafe { backend.driver.code.variable(Origin::Library, library, &name) };
@@ -502,7 +505,13 @@ impl Twins {
     ///
     /// # Errors
     /// The driver could not, or the context is gone.
-    pub(super) fn copy_block(&self, backend: &CuptiBackend, agent: &Agent, slot: usize, extent: Extent) -> Answer<()> {
+    pub(super) fn copy_block(
+        &self,
+        backend: &CuptiBackend,
+        agent: &Agent,
+        slot: usize,
+        extent: Extent,
+    ) -> DriverResult<()> {
         let (code, state) = (&backend.driver.code, self.contexts.state(slot));
         let (block, stream) = (state.block.load(Ordering::Acquire), state.stream.load(Ordering::Acquire));
         let region = agent.device_region().filter(|_| self.has_block(slot)).ok_or(INVALID)?;
@@ -578,7 +587,7 @@ impl Twins {
 
 impl Switch {
     /// Sets it, in its context, which is current.
-    fn set(&self, backend: &CuptiBackend, lease: Lease<'_>, state: &ContextState, off: Off) -> Answer<()> {
+    fn set(&self, backend: &CuptiBackend, lease: Lease<'_>, state: &ContextState, off: Off) -> DriverResult<()> {
         let (code, stream) = (&backend.driver.code, state.stream.load(Ordering::Acquire));
         let words = off.words(state.block.load(Ordering::Acquire));
         let bytes = self.bytes.min(size_of_val(&words));
@@ -594,7 +603,7 @@ impl Switch {
 ///
 /// # Safety
 /// Both kernels are alive, the first one of this origin, the twin a `CUkernel`.
-unsafe fn alike(backend: &CuptiBackend, origin: Origin, kernel: u64, twin: u64) -> Answer<u64> {
+unsafe fn alike(backend: &CuptiBackend, origin: Origin, kernel: u64, twin: u64) -> DriverResult<u64> {
     let handles = &backend.driver.handles;
     // SAFETY: the caller promises that both kernels are alive, the twin as a `CUkernel`.
     let (kernels, twins) = unsafe { (handles.parameters(origin, kernel)?, handles.parameters(Origin::Library, twin)?) };
