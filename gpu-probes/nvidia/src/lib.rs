@@ -12,7 +12,7 @@ mod nvtx;
 pub mod sanitizer;
 
 use cupti::CuptiBackend;
-use cupti::locate::{self, Found};
+use cupti::locate::{self, LoadedCupti};
 use nvtx::NvtxRanges;
 use sanitizer::SanitizerBackend;
 use std::ffi::c_int;
@@ -35,7 +35,7 @@ impl Vendor for Nvidia {
         let is_late = came == Came::Later;
         let chained = if let Came::AtInit { chained } = came { chained } else { None };
         let (backend, library): (Option<Box<dyn Backend>>, String) = match locate::find() {
-            Ok(Found { cupti, path, was_loaded }) => {
+            Ok(LoadedCupti { cupti, path, was_loaded }) => {
                 let backend = CuptiBackend::new(cupti, cupti::driver::find_driver(), chained.is_some());
                 let backend = if is_late { backend.may_be_used(was_loaded) } else { backend.is_first() };
                 (Some(Box::new(backend)), path)

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::mem::offset_of;
 use xputrace_agent::Stream;
 use xputrace_agent::launch::Records;
-use xputrace_nvidia::cupti::calls::{Call, IDS, copies, index_of, params};
+use xputrace_nvidia::cupti::calls::{CallRole, IDS, copies, index_of, params};
 use xputrace_nvidia::cupti::driver::{attribute, function_attribute};
-use xputrace_nvidia::cupti::host_calls::{HOST_IDS, Role};
+use xputrace_nvidia::cupti::host_calls::{HOST_IDS, HostCallRole};
 use xputrace_nvidia::cupti::records::{
-    self, Extent, Record, context_switch_offset, memcpy_offset, memcpy_peer_offset, memset_offset, offset,
+    self, CuptiRecord, RecordExtent, context_switch_offset, memcpy_offset, memcpy_peer_offset, memset_offset, offset,
     overhead_offset, unified_offset,
 };
 use xputrace_nvidia::cupti::twins::arguments::{self, Arguments};
@@ -396,7 +396,7 @@ fn a_record_of_unified_memory_is_read_by_its_kind() {
         put(unified_offset::FLAGS, &flags.to_ne_bytes());
         // SAFETY: a complete record.
         let read = unsafe { records::read(record.as_ptr(), extent()) };
-        let Record::Event(HostEventRecord::Migration(it), None) = read else { panic!("{counter}") };
+        let CuptiRecord::Event(HostEventRecord::Migration(it), None) = read else { panic!("{counter}") };
         assert_eq!((it.address, it.start, it.tid), (0x7000, 100, 0));
         let only = |has: u32, it: u32| (has != 0).then_some(it);
         let (src, dst) = (only(it.has_src_device, it.src_device), only(it.has_dst_device, it.dst_device));
@@ -566,36 +566,36 @@ fn waits_allocations_and_frees_have_the_names_and_parameters_of_the_headers() {
             stream.into_iter().for_each(|it| in_stream(it.at()));
         };
         match it.call {
-            Role::Wait { stream, .. } => stream_of(stream),
-            Role::Alloc { stream, .. } => {
+            HostCallRole::Wait { stream, .. } => stream_of(stream),
+            HostCallRole::Alloc { stream, .. } => {
                 stores(0);
                 size(8);
                 stream_of(stream);
             }
-            Role::AllocPitch => _ = (stores(0), stores(8), size(16), size(24)),
-            Role::AllocPitched => {
+            HostCallRole::AllocPitch => _ = (stores(0), stores(8), size(16), size(24)),
+            HostCallRole::AllocPitched => {
                 stores(0);
                 has(8, ParameterKind::Structure, &["extent"]);
             }
-            Role::Claim { .. } => {
+            HostCallRole::Claim { .. } => {
                 let first = function.parameters[0];
                 let is_address = matches!(first.kind, ParameterKind::Pointer | ParameterKind::Unsigned(8));
                 assert!(first.offset == 0 && is_address, "{first:?}");
                 size(8);
             }
-            Role::CreateStream { flags, priority } => {
+            HostCallRole::CreateStream { flags, priority } => {
                 has(0, ParameterKind::Pointer, &["Stream"]);
                 flags.into_iter().for_each(|it| has(it, ParameterKind::Unsigned(4), &["flags", "Flags"]));
                 priority.into_iter().for_each(|it| has(it, ParameterKind::Signed(4), &["priority"]));
             }
-            Role::DestroyStream => has(0, ParameterKind::Pointer, &["tream"]),
-            Role::Record { event, stream, flags } => {
+            HostCallRole::DestroyStream => has(0, ParameterKind::Pointer, &["tream"]),
+            HostCallRole::Record { event, stream, flags } => {
                 has(event, ParameterKind::Pointer, &["event", "Event"]);
                 flags.into_iter().for_each(|it| has(it, ParameterKind::Unsigned(4), &["flags"]));
                 assert_eq!(flags.is_some(), function.name().contains("WithFlags"), "{}", function.name());
                 stream_of(stream);
             }
-            Role::Free { stream, .. } => {
+            HostCallRole::Free { stream, .. } => {
                 let first = function.parameters[0];
                 let is_address = matches!(first.kind, ParameterKind::Pointer | ParameterKind::Unsigned(8));
                 assert!(first.offset == 0 && is_address, "{first:?}");
@@ -626,7 +626,7 @@ fn every_memset_of_the_headers_is_listened_to() {
         if name.contains("emset") && !name.contains("Node") {
             let domain = if domain == "driver" { cupti::domain::DRIVER } else { cupti::domain::RUNTIME };
             let call = index_of(domain, id).map(|index| IDS[index].call);
-            assert_eq!(call.and_then(Call::submits), Some(events::Call::Memset), "{name} {id}");
+            assert_eq!(call.and_then(CallRole::submits), Some(events::Call::Memset), "{name} {id}");
             sets += 1;
         }
     }
@@ -641,7 +641,7 @@ fn every_copy_of_the_headers_is_listened_to() {
         if name.contains("emcpy") && !name.contains("Node") {
             let domain = if domain == "driver" { cupti::domain::DRIVER } else { cupti::domain::RUNTIME };
             let call = index_of(domain, id).map(|index| IDS[index].call);
-            assert_eq!(call.and_then(Call::submits), Some(events::Call::Memcpy), "{name} {id}");
+            assert_eq!(call.and_then(CallRole::submits), Some(events::Call::Memcpy), "{name} {id}");
             copies += 1;
         }
     }
@@ -677,9 +677,9 @@ fn parameters_are_read_where_the_headers_have_them() {
     };
     let mut config = vec![0u8; facts["CUlaunchConfig"]];
     for (call, structure) in [
-        (Call::DriverLaunch, "cuLaunchKernel_params"),
-        (Call::DriverLaunchPtsz, "cuLaunchCooperativeKernel_params"),
-        (Call::DriverLaunchEx, "CUlaunchConfig"),
+        (CallRole::DriverLaunch, "cuLaunchKernel_params"),
+        (CallRole::DriverLaunchPtsz, "cuLaunchCooperativeKernel_params"),
+        (CallRole::DriverLaunchEx, "CUlaunchConfig"),
     ] {
         let mut bytes = vec![0u8; facts[structure]];
         put(&mut bytes, &format!("{structure}.gridDimX"), &[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
@@ -687,7 +687,7 @@ fn parameters_are_read_where_the_headers_have_them() {
         put(&mut bytes, &format!("{structure}.sharedMemBytes"), &7u32.to_le_bytes());
         put(&mut bytes, &format!("{structure}.hStream"), &8u64.to_le_bytes());
         let mut outer = vec![0u8; facts["cuLaunchKernelEx_params"]];
-        if call == Call::DriverLaunchEx {
+        if call == CallRole::DriverLaunchEx {
             config = bytes;
             put(&mut outer, "cuLaunchKernelEx_params.config", &(config.as_ptr() as u64).to_le_bytes());
             bytes = outer;
@@ -695,16 +695,16 @@ fn parameters_are_read_where_the_headers_have_them() {
         // SAFETY: structures laid out as in the headers.
         let read = unsafe { params(call, bytes.as_ptr().cast()) }.unwrap();
         assert_eq!((read.grid, read.block), ([1, 2, 3], [4, 5, 6]), "{structure}");
-        let stream = Stream { handle: 8, per_thread: call == Call::DriverLaunchPtsz };
+        let stream = Stream { handle: 8, per_thread: call == CallRole::DriverLaunchPtsz };
         assert_eq!((read.dynamic_shared_bytes, read.stream), (7, stream), "{structure}");
     }
     drop(config);
     let mut graph = vec![0u8; facts["cuGraphLaunch_params"]];
     put(&mut graph, "cuGraphLaunch_params.hStream", &8u64.to_le_bytes());
     // SAFETY: as above.
-    assert_eq!(unsafe { params(Call::DriverGraph, graph.as_ptr().cast()) }.unwrap().stream.handle, 8);
+    assert_eq!(unsafe { params(CallRole::DriverGraph, graph.as_ptr().cast()) }.unwrap().stream.handle, 8);
     // SAFETY: null is allowed.
-    assert_eq!(unsafe { params(Call::DriverLaunch, std::ptr::null()) }, None);
+    assert_eq!(unsafe { params(CallRole::DriverLaunch, std::ptr::null()) }, None);
 }
 
 #[test]
@@ -747,18 +747,18 @@ fn the_values_of_a_kernels_parameters_are_where_the_headers_have_them() {
 fn the_stream_of_a_memset_is_where_the_headers_have_it() {
     let facts = facts();
     for (call, structure) in [
-        (Call::DriverMemsetAsync, "cuMemsetD8Async_params"),
-        (Call::DriverMemsetAsyncPtsz, "cuMemsetD16Async_params"),
-        (Call::DriverMemsetAsync, "cuMemsetD32Async_params"),
-        (Call::DriverMemset2DAsync, "cuMemsetD2D8Async_params"),
-        (Call::DriverMemset2DAsyncPtsz, "cuMemsetD2D32Async_params"),
+        (CallRole::DriverMemsetAsync, "cuMemsetD8Async_params"),
+        (CallRole::DriverMemsetAsyncPtsz, "cuMemsetD16Async_params"),
+        (CallRole::DriverMemsetAsync, "cuMemsetD32Async_params"),
+        (CallRole::DriverMemset2DAsync, "cuMemsetD2D8Async_params"),
+        (CallRole::DriverMemset2DAsyncPtsz, "cuMemsetD2D32Async_params"),
     ] {
         let mut bytes = vec![0u8; facts[structure]];
         let at = facts[&*format!("{structure}.hStream")];
         bytes[at..at + 8].copy_from_slice(&8u64.to_le_bytes());
         // SAFETY: structures laid out as in the headers.
         let read = unsafe { params(call, bytes.as_ptr().cast()) }.unwrap();
-        let per_thread = matches!(call, Call::DriverMemsetAsyncPtsz | Call::DriverMemset2DAsyncPtsz);
+        let per_thread = matches!(call, CallRole::DriverMemsetAsyncPtsz | CallRole::DriverMemset2DAsyncPtsz);
         assert_eq!(read.stream, Stream { handle: 8, per_thread }, "{structure}");
     }
 }
@@ -805,7 +805,7 @@ impl CopyParams {
         }
     }
 
-    fn read(&mut self, call: Call) -> (Stream, Records) {
+    fn read(&mut self, call: CallRole) -> (Stream, Records) {
         if self.has("pCopy") {
             self.put("pCopy", self.rows.as_ptr() as u64);
         }
@@ -818,7 +818,7 @@ impl CopyParams {
 /// Of every copy whose parameters are read: the stream, and whether a record will come.
 #[test]
 fn the_parameters_of_copies_are_where_the_headers_have_them() {
-    let copies = IDS.iter().filter(|it| matches!(it.call, Call::DriverCopy(_)));
+    let copies = IDS.iter().filter(|it| matches!(it.call, CallRole::DriverCopy(_)));
     let mut n = 0;
     for it in copies {
         let (name, call) = (it.name, it.call);
@@ -887,7 +887,7 @@ fn a_record_of_a_graph_is_read_field_by_field() {
     ];
     let bytes = bytes_of("GraphTrace", &fields);
     // SAFETY: a complete record.
-    let Record::Graph(it) = (unsafe { records::read(bytes.as_ptr(), extent()) }) else { panic!("no graph") };
+    let CuptiRecord::Graph(it) = (unsafe { records::read(bytes.as_ptr(), extent()) }) else { panic!("no graph") };
     assert_eq!((it.start.0, it.end.0, it.correlation, it.graph), (1 << 60 | 100, 1 << 60 | 200, 7, 9));
     assert_eq!((it.device, it.context, it.stream, it.graph_node, it.nodes, it.is_derived), (4, 5, 6, 0, 0, 0));
     assert_eq!(bytes.len(), records::GRAPH_RECORD_BYTES);
@@ -917,7 +917,7 @@ fn records_of_copies_are_read_field_by_field() {
         // SAFETY: a complete record.
         records::read(bytes.as_ptr(), extent)
     } {
-        Record::Memcpy(it) => it,
+        CuptiRecord::Memcpy(it) => it,
         other => panic!("{other:?}"),
     };
     let copy = bytes_of("Memcpy", &with(&[("kind", 1), ("copyCount", 3)]));
@@ -926,7 +926,7 @@ fn records_of_copies_are_read_field_by_field() {
     assert_eq!((it.start.0, it.end.0, it.device, it.context, it.stream), (100, 200, 4, 5, 6));
     assert_eq!((it.correlation, it.graph_node, it.graph, it.copies, it.is_peer), (7, 8, 9, 3, 0));
     // Before CUDA 12.8 the record ends there.
-    assert_eq!(read(&copy[..memcpy_offset::COPIES], Extent::of(24)).copies, 0);
+    assert_eq!(read(&copy[..memcpy_offset::COPIES], RecordExtent::of(24)).copies, 0);
     let peer = bytes_of("MemcpyPtoP", &with(&[("kind", 22), ("srcDeviceId", 11), ("dstDeviceId", 12)]));
     let it = read(&peer, extent());
     assert_eq!((it.direction, it.src, it.dst, it.is_async, it.bytes), (10, 2, 3, 1, 1 << 40));
@@ -937,9 +937,9 @@ fn records_of_copies_are_read_field_by_field() {
 }
 
 /// What the records of this dump hold.
-fn extent() -> Extent {
+fn extent() -> RecordExtent {
     let version = LAYOUTS.lines().find_map(|it| it.strip_prefix("cupti ")).unwrap();
-    Extent::of(version.parse().unwrap())
+    RecordExtent::of(version.parse().unwrap())
 }
 
 /// A raw buffer from a real machine decodes to what the headers gave there. (Names are pointers
@@ -964,7 +964,7 @@ fn decoded(bytes: &[u8]) -> (String, usize) {
     let (kind, record) = unsafe { (records::kind(bytes.as_ptr()), records::read(bytes.as_ptr(), extent())) };
     let three = |it: [u32; 3]| format!("{} {} {}", it[0], it[1], it[2]);
     match record {
-        Record::Kernel(k, name) => {
+        CuptiRecord::Kernel(k, name) => {
             assert!(records::is_kernel(kind) && !name.is_null());
             assert!(facts["Kernel"] <= records::MOST_KERNEL_RECORD_BYTES);
             let text = format!(
@@ -986,7 +986,7 @@ fn decoded(bytes: &[u8]) -> (String, usize) {
             );
             (text, facts["Kernel"])
         }
-        Record::Memset(m) => {
+        CuptiRecord::Memset(m) => {
             let text = format!(
                 "kind {kind} start {} end {} device {} context {} stream {} bytes {} value {} memory {} correlation {} graph {} node {}",
                 m.start.0,
@@ -1004,7 +1004,7 @@ fn decoded(bytes: &[u8]) -> (String, usize) {
             assert_eq!(m.known, u32::from(m.graph_node == 0));
             (text, facts["Memset"])
         }
-        Record::Memcpy(_) | Record::Graph(_) | Record::Event(..) | Record::Other(_) => {
+        CuptiRecord::Memcpy(_) | CuptiRecord::Graph(_) | CuptiRecord::Event(..) | CuptiRecord::Other(_) => {
             panic!("kind {kind}")
         }
     }

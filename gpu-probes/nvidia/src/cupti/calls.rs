@@ -13,7 +13,7 @@ use xputrace_wire::events;
 
 /// The role of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum CallRole {
     /// A runtime launch, whose parameters are those of the driver call inside it.
     RuntimeLaunch,
     RuntimeGraph,
@@ -57,40 +57,46 @@ pub enum Call {
     StopProfiler,
 }
 
-impl Call {
+impl CallRole {
     /// Returns what the call submits; `None` for calls about captures, graphs or the profiler.
     #[inline]
     pub const fn submits(self) -> Option<events::Call> {
         Some(match self {
-            Call::RuntimeLaunch
-            | Call::DriverLaunch
-            | Call::DriverLaunchPtsz
-            | Call::DriverLaunchEx
-            | Call::DriverLaunchExPtsz
-            | Call::DriverLaunchOther => events::Call::Kernel,
-            Call::RuntimeGraph | Call::DriverGraph | Call::DriverGraphPtsz => events::Call::Graph,
-            Call::RuntimeMemset
-            | Call::DriverMemset
-            | Call::DriverMemsetPtds
-            | Call::DriverMemsetAsync
-            | Call::DriverMemsetAsyncPtsz
-            | Call::DriverMemset2DAsync
-            | Call::DriverMemset2DAsyncPtsz
-            | Call::DriverMemsetOther => events::Call::Memset,
-            Call::RuntimeCopy | Call::DriverCopy(_) | Call::DriverCopyOther => events::Call::Memcpy,
-            Call::BeginCapture | Call::EndCapture | Call::InstantiateGraph | Call::DestroyGraph | Call::SwitchNode => {
+            CallRole::RuntimeLaunch
+            | CallRole::DriverLaunch
+            | CallRole::DriverLaunchPtsz
+            | CallRole::DriverLaunchEx
+            | CallRole::DriverLaunchExPtsz
+            | CallRole::DriverLaunchOther => events::Call::Kernel,
+            CallRole::RuntimeGraph | CallRole::DriverGraph | CallRole::DriverGraphPtsz => events::Call::Graph,
+            CallRole::RuntimeMemset
+            | CallRole::DriverMemset
+            | CallRole::DriverMemsetPtds
+            | CallRole::DriverMemsetAsync
+            | CallRole::DriverMemsetAsyncPtsz
+            | CallRole::DriverMemset2DAsync
+            | CallRole::DriverMemset2DAsyncPtsz
+            | CallRole::DriverMemsetOther => events::Call::Memset,
+            CallRole::RuntimeCopy | CallRole::DriverCopy(_) | CallRole::DriverCopyOther => events::Call::Memcpy,
+            CallRole::BeginCapture
+            | CallRole::EndCapture
+            | CallRole::InstantiateGraph
+            | CallRole::DestroyGraph
+            | CallRole::SwitchNode => {
                 return None;
             }
-            Call::StartProfiler | Call::StopProfiler => return None,
+            CallRole::StartProfiler | CallRole::StopProfiler => return None,
         })
     }
 
     /// Whether the call submits work or prepares it, for these calls. Captures affect all of them.
     fn is_among(self, calls: events::Calls) -> bool {
         match self {
-            Call::InstantiateGraph | Call::DestroyGraph | Call::SwitchNode => calls.contains(events::Call::Graph),
-            Call::BeginCapture | Call::EndCapture => !calls.is_empty(),
-            Call::StartProfiler | Call::StopProfiler => false,
+            CallRole::InstantiateGraph | CallRole::DestroyGraph | CallRole::SwitchNode => {
+                calls.contains(events::Call::Graph)
+            }
+            CallRole::BeginCapture | CallRole::EndCapture => !calls.is_empty(),
+            CallRole::StartProfiler | CallRole::StopProfiler => false,
             _ => self.submits().is_some_and(|it| calls.contains(it)),
         }
     }
@@ -99,19 +105,19 @@ impl Call {
     const fn is_per_thread(self) -> bool {
         matches!(
             self,
-            Call::DriverLaunchPtsz
-                | Call::DriverLaunchExPtsz
-                | Call::DriverGraphPtsz
-                | Call::DriverMemsetPtds
-                | Call::DriverMemsetAsyncPtsz
-                | Call::DriverMemset2DAsyncPtsz
+            CallRole::DriverLaunchPtsz
+                | CallRole::DriverLaunchExPtsz
+                | CallRole::DriverGraphPtsz
+                | CallRole::DriverMemsetPtds
+                | CallRole::DriverMemsetAsyncPtsz
+                | CallRole::DriverMemset2DAsyncPtsz
         )
     }
 }
 
 /// A callback id that is enabled while such calls are recorded.
 #[derive(Clone, Copy, Debug)]
-pub struct Id<C = Call> {
+pub struct Id<C = CallRole> {
     pub domain: u32,
     pub id: u32,
     /// The name in `layouts.txt`.
@@ -128,7 +134,7 @@ impl Id {
     /// Whether it is enabled for the whole run if these calls are recorded at times: what is captured and what graphs
     /// contain must be known by then.
     pub fn prepares_for(&self, calls: events::Calls, profiler: bool) -> bool {
-        let switches = matches!(self.call, Call::StartProfiler | Call::StopProfiler);
+        let switches = matches!(self.call, CallRole::StartProfiler | CallRole::StopProfiler);
         self.call.submits().is_none() && (self.call.is_among(calls) || switches && profiler)
     }
 }
@@ -162,102 +168,102 @@ const fn joined<const N: usize>(lists: &[&[Id]]) -> [Id; N] {
 /// Ids of all calls but copies. Captures and graph instantiation are watched only in the driver, which the runtime's
 /// calls reach too.
 const OTHERS: &[Id] = &[
-    driver(115, "cuLaunch", Call::DriverLaunchOther),
-    driver(116, "cuLaunchGrid", Call::DriverLaunchOther),
-    driver(117, "cuLaunchGridAsync", Call::DriverLaunchOther),
-    driver(307, "cuLaunchKernel", Call::DriverLaunch),
-    driver(442, "cuLaunchKernel_ptsz", Call::DriverLaunchPtsz),
-    driver(477, "cuLaunchCooperativeKernel", Call::DriverLaunch),
-    driver(478, "cuLaunchCooperativeKernel_ptsz", Call::DriverLaunchPtsz),
-    driver(480, "cuLaunchCooperativeKernelMultiDevice", Call::DriverLaunchOther),
-    driver(652, "cuLaunchKernelEx", Call::DriverLaunchEx),
-    driver(653, "cuLaunchKernelEx_ptsz", Call::DriverLaunchExPtsz),
-    driver(514, "cuGraphLaunch", Call::DriverGraph),
-    driver(515, "cuGraphLaunch_ptsz", Call::DriverGraphPtsz),
-    driver(495, "cuStreamBeginCapture", Call::BeginCapture),
-    driver(496, "cuStreamBeginCapture_ptsz", Call::BeginCapture),
-    driver(539, "cuStreamBeginCapture_v2", Call::BeginCapture),
-    driver(540, "cuStreamBeginCapture_v2_ptsz", Call::BeginCapture),
-    driver(720, "cuStreamBeginCaptureToGraph", Call::BeginCapture),
-    driver(721, "cuStreamBeginCaptureToGraph_ptsz", Call::BeginCapture),
-    driver(497, "cuStreamEndCapture", Call::EndCapture),
-    driver(498, "cuStreamEndCapture_ptsz", Call::EndCapture),
-    driver(513, "cuGraphInstantiate", Call::InstantiateGraph),
-    driver(578, "cuGraphInstantiate_v2", Call::InstantiateGraph),
-    driver(643, "cuGraphInstantiateWithFlags", Call::InstantiateGraph),
-    driver(656, "cuGraphInstantiateWithParams", Call::InstantiateGraph),
-    driver(657, "cuGraphInstantiateWithParams_ptsz", Call::InstantiateGraph),
-    driver(516, "cuGraphExecDestroy", Call::DestroyGraph),
-    driver(650, "cuGraphNodeSetEnabled", Call::SwitchNode),
-    driver(308, "cuProfilerStart", Call::StartProfiler),
-    driver(309, "cuProfilerStop", Call::StopProfiler),
-    runtime(13, "cudaLaunch_v3020", Call::RuntimeLaunch),
-    runtime(211, "cudaLaunchKernel_v7000", Call::RuntimeLaunch),
-    runtime(213, "cudaLaunch_ptsz_v7000", Call::RuntimeLaunch),
-    runtime(214, "cudaLaunchKernel_ptsz_v7000", Call::RuntimeLaunch),
-    runtime(269, "cudaLaunchCooperativeKernel_v9000", Call::RuntimeLaunch),
-    runtime(270, "cudaLaunchCooperativeKernel_ptsz_v9000", Call::RuntimeLaunch),
-    runtime(272, "cudaLaunchCooperativeKernelMultiDevice_v9000", Call::RuntimeLaunch),
-    runtime(430, "cudaLaunchKernelExC_v11060", Call::RuntimeLaunch),
-    runtime(431, "cudaLaunchKernelExC_ptsz_v11060", Call::RuntimeLaunch),
-    runtime(505, "__cudaLaunchKernel_v13000", Call::RuntimeLaunch),
-    runtime(506, "__cudaLaunchKernel_ptsz_v13000", Call::RuntimeLaunch),
-    runtime(311, "cudaGraphLaunch_v10000", Call::RuntimeGraph),
-    runtime(312, "cudaGraphLaunch_ptsz_v10000", Call::RuntimeGraph),
-    driver(71, "cuMemsetD8", Call::DriverMemsetOther),
-    driver(72, "cu64MemsetD8", Call::DriverMemsetOther),
-    driver(73, "cuMemsetD16", Call::DriverMemsetOther),
-    driver(74, "cu64MemsetD16", Call::DriverMemsetOther),
-    driver(75, "cuMemsetD32", Call::DriverMemsetOther),
-    driver(76, "cu64MemsetD32", Call::DriverMemsetOther),
-    driver(77, "cuMemsetD2D8", Call::DriverMemsetOther),
-    driver(78, "cu64MemsetD2D8", Call::DriverMemsetOther),
-    driver(79, "cuMemsetD2D16", Call::DriverMemsetOther),
-    driver(80, "cu64MemsetD2D16", Call::DriverMemsetOther),
-    driver(81, "cuMemsetD2D32", Call::DriverMemsetOther),
-    driver(82, "cu64MemsetD2D32", Call::DriverMemsetOther),
-    driver(216, "cuMemsetD8Async", Call::DriverMemsetAsync),
-    driver(217, "cu64MemsetD8Async", Call::DriverMemsetOther),
-    driver(218, "cuMemsetD16Async", Call::DriverMemsetAsync),
-    driver(219, "cu64MemsetD16Async", Call::DriverMemsetOther),
-    driver(220, "cuMemsetD32Async", Call::DriverMemsetAsync),
-    driver(221, "cu64MemsetD32Async", Call::DriverMemsetOther),
-    driver(222, "cuMemsetD2D8Async", Call::DriverMemset2DAsync),
-    driver(223, "cu64MemsetD2D8Async", Call::DriverMemsetOther),
-    driver(224, "cuMemsetD2D16Async", Call::DriverMemset2DAsync),
-    driver(225, "cu64MemsetD2D16Async", Call::DriverMemsetOther),
-    driver(226, "cuMemsetD2D32Async", Call::DriverMemset2DAsync),
-    driver(227, "cu64MemsetD2D32Async", Call::DriverMemsetOther),
-    driver(249, "cuMemsetD8_v2", Call::DriverMemset),
-    driver(250, "cuMemsetD16_v2", Call::DriverMemset),
-    driver(251, "cuMemsetD32_v2", Call::DriverMemset),
-    driver(252, "cuMemsetD2D8_v2", Call::DriverMemset),
-    driver(253, "cuMemsetD2D16_v2", Call::DriverMemset),
-    driver(254, "cuMemsetD2D32_v2", Call::DriverMemset),
-    driver(411, "cuMemsetD8_v2_ptds", Call::DriverMemsetPtds),
-    driver(412, "cuMemsetD16_v2_ptds", Call::DriverMemsetPtds),
-    driver(413, "cuMemsetD32_v2_ptds", Call::DriverMemsetPtds),
-    driver(414, "cuMemsetD2D8_v2_ptds", Call::DriverMemsetPtds),
-    driver(415, "cuMemsetD2D16_v2_ptds", Call::DriverMemsetPtds),
-    driver(416, "cuMemsetD2D32_v2_ptds", Call::DriverMemsetPtds),
-    driver(428, "cuMemsetD8Async_ptsz", Call::DriverMemsetAsyncPtsz),
-    driver(429, "cuMemsetD16Async_ptsz", Call::DriverMemsetAsyncPtsz),
-    driver(430, "cuMemsetD32Async_ptsz", Call::DriverMemsetAsyncPtsz),
-    driver(431, "cuMemsetD2D8Async_ptsz", Call::DriverMemset2DAsyncPtsz),
-    driver(432, "cuMemsetD2D16Async_ptsz", Call::DriverMemset2DAsyncPtsz),
-    driver(433, "cuMemsetD2D32Async_ptsz", Call::DriverMemset2DAsyncPtsz),
-    runtime(49, "cudaMemset_v3020", Call::RuntimeMemset),
-    runtime(50, "cudaMemset2D_v3020", Call::RuntimeMemset),
-    runtime(51, "cudaMemsetAsync_v3020", Call::RuntimeMemset),
-    runtime(52, "cudaMemset2DAsync_v3020", Call::RuntimeMemset),
-    runtime(142, "cudaMemset3D_v3020", Call::RuntimeMemset),
-    runtime(143, "cudaMemset3DAsync_v3020", Call::RuntimeMemset),
-    runtime(233, "cudaMemset_ptds_v7000", Call::RuntimeMemset),
-    runtime(234, "cudaMemset2D_ptds_v7000", Call::RuntimeMemset),
-    runtime(235, "cudaMemsetAsync_ptsz_v7000", Call::RuntimeMemset),
-    runtime(236, "cudaMemset2DAsync_ptsz_v7000", Call::RuntimeMemset),
-    runtime(243, "cudaMemset3D_ptds_v7000", Call::RuntimeMemset),
-    runtime(244, "cudaMemset3DAsync_ptsz_v7000", Call::RuntimeMemset),
+    driver(115, "cuLaunch", CallRole::DriverLaunchOther),
+    driver(116, "cuLaunchGrid", CallRole::DriverLaunchOther),
+    driver(117, "cuLaunchGridAsync", CallRole::DriverLaunchOther),
+    driver(307, "cuLaunchKernel", CallRole::DriverLaunch),
+    driver(442, "cuLaunchKernel_ptsz", CallRole::DriverLaunchPtsz),
+    driver(477, "cuLaunchCooperativeKernel", CallRole::DriverLaunch),
+    driver(478, "cuLaunchCooperativeKernel_ptsz", CallRole::DriverLaunchPtsz),
+    driver(480, "cuLaunchCooperativeKernelMultiDevice", CallRole::DriverLaunchOther),
+    driver(652, "cuLaunchKernelEx", CallRole::DriverLaunchEx),
+    driver(653, "cuLaunchKernelEx_ptsz", CallRole::DriverLaunchExPtsz),
+    driver(514, "cuGraphLaunch", CallRole::DriverGraph),
+    driver(515, "cuGraphLaunch_ptsz", CallRole::DriverGraphPtsz),
+    driver(495, "cuStreamBeginCapture", CallRole::BeginCapture),
+    driver(496, "cuStreamBeginCapture_ptsz", CallRole::BeginCapture),
+    driver(539, "cuStreamBeginCapture_v2", CallRole::BeginCapture),
+    driver(540, "cuStreamBeginCapture_v2_ptsz", CallRole::BeginCapture),
+    driver(720, "cuStreamBeginCaptureToGraph", CallRole::BeginCapture),
+    driver(721, "cuStreamBeginCaptureToGraph_ptsz", CallRole::BeginCapture),
+    driver(497, "cuStreamEndCapture", CallRole::EndCapture),
+    driver(498, "cuStreamEndCapture_ptsz", CallRole::EndCapture),
+    driver(513, "cuGraphInstantiate", CallRole::InstantiateGraph),
+    driver(578, "cuGraphInstantiate_v2", CallRole::InstantiateGraph),
+    driver(643, "cuGraphInstantiateWithFlags", CallRole::InstantiateGraph),
+    driver(656, "cuGraphInstantiateWithParams", CallRole::InstantiateGraph),
+    driver(657, "cuGraphInstantiateWithParams_ptsz", CallRole::InstantiateGraph),
+    driver(516, "cuGraphExecDestroy", CallRole::DestroyGraph),
+    driver(650, "cuGraphNodeSetEnabled", CallRole::SwitchNode),
+    driver(308, "cuProfilerStart", CallRole::StartProfiler),
+    driver(309, "cuProfilerStop", CallRole::StopProfiler),
+    runtime(13, "cudaLaunch_v3020", CallRole::RuntimeLaunch),
+    runtime(211, "cudaLaunchKernel_v7000", CallRole::RuntimeLaunch),
+    runtime(213, "cudaLaunch_ptsz_v7000", CallRole::RuntimeLaunch),
+    runtime(214, "cudaLaunchKernel_ptsz_v7000", CallRole::RuntimeLaunch),
+    runtime(269, "cudaLaunchCooperativeKernel_v9000", CallRole::RuntimeLaunch),
+    runtime(270, "cudaLaunchCooperativeKernel_ptsz_v9000", CallRole::RuntimeLaunch),
+    runtime(272, "cudaLaunchCooperativeKernelMultiDevice_v9000", CallRole::RuntimeLaunch),
+    runtime(430, "cudaLaunchKernelExC_v11060", CallRole::RuntimeLaunch),
+    runtime(431, "cudaLaunchKernelExC_ptsz_v11060", CallRole::RuntimeLaunch),
+    runtime(505, "__cudaLaunchKernel_v13000", CallRole::RuntimeLaunch),
+    runtime(506, "__cudaLaunchKernel_ptsz_v13000", CallRole::RuntimeLaunch),
+    runtime(311, "cudaGraphLaunch_v10000", CallRole::RuntimeGraph),
+    runtime(312, "cudaGraphLaunch_ptsz_v10000", CallRole::RuntimeGraph),
+    driver(71, "cuMemsetD8", CallRole::DriverMemsetOther),
+    driver(72, "cu64MemsetD8", CallRole::DriverMemsetOther),
+    driver(73, "cuMemsetD16", CallRole::DriverMemsetOther),
+    driver(74, "cu64MemsetD16", CallRole::DriverMemsetOther),
+    driver(75, "cuMemsetD32", CallRole::DriverMemsetOther),
+    driver(76, "cu64MemsetD32", CallRole::DriverMemsetOther),
+    driver(77, "cuMemsetD2D8", CallRole::DriverMemsetOther),
+    driver(78, "cu64MemsetD2D8", CallRole::DriverMemsetOther),
+    driver(79, "cuMemsetD2D16", CallRole::DriverMemsetOther),
+    driver(80, "cu64MemsetD2D16", CallRole::DriverMemsetOther),
+    driver(81, "cuMemsetD2D32", CallRole::DriverMemsetOther),
+    driver(82, "cu64MemsetD2D32", CallRole::DriverMemsetOther),
+    driver(216, "cuMemsetD8Async", CallRole::DriverMemsetAsync),
+    driver(217, "cu64MemsetD8Async", CallRole::DriverMemsetOther),
+    driver(218, "cuMemsetD16Async", CallRole::DriverMemsetAsync),
+    driver(219, "cu64MemsetD16Async", CallRole::DriverMemsetOther),
+    driver(220, "cuMemsetD32Async", CallRole::DriverMemsetAsync),
+    driver(221, "cu64MemsetD32Async", CallRole::DriverMemsetOther),
+    driver(222, "cuMemsetD2D8Async", CallRole::DriverMemset2DAsync),
+    driver(223, "cu64MemsetD2D8Async", CallRole::DriverMemsetOther),
+    driver(224, "cuMemsetD2D16Async", CallRole::DriverMemset2DAsync),
+    driver(225, "cu64MemsetD2D16Async", CallRole::DriverMemsetOther),
+    driver(226, "cuMemsetD2D32Async", CallRole::DriverMemset2DAsync),
+    driver(227, "cu64MemsetD2D32Async", CallRole::DriverMemsetOther),
+    driver(249, "cuMemsetD8_v2", CallRole::DriverMemset),
+    driver(250, "cuMemsetD16_v2", CallRole::DriverMemset),
+    driver(251, "cuMemsetD32_v2", CallRole::DriverMemset),
+    driver(252, "cuMemsetD2D8_v2", CallRole::DriverMemset),
+    driver(253, "cuMemsetD2D16_v2", CallRole::DriverMemset),
+    driver(254, "cuMemsetD2D32_v2", CallRole::DriverMemset),
+    driver(411, "cuMemsetD8_v2_ptds", CallRole::DriverMemsetPtds),
+    driver(412, "cuMemsetD16_v2_ptds", CallRole::DriverMemsetPtds),
+    driver(413, "cuMemsetD32_v2_ptds", CallRole::DriverMemsetPtds),
+    driver(414, "cuMemsetD2D8_v2_ptds", CallRole::DriverMemsetPtds),
+    driver(415, "cuMemsetD2D16_v2_ptds", CallRole::DriverMemsetPtds),
+    driver(416, "cuMemsetD2D32_v2_ptds", CallRole::DriverMemsetPtds),
+    driver(428, "cuMemsetD8Async_ptsz", CallRole::DriverMemsetAsyncPtsz),
+    driver(429, "cuMemsetD16Async_ptsz", CallRole::DriverMemsetAsyncPtsz),
+    driver(430, "cuMemsetD32Async_ptsz", CallRole::DriverMemsetAsyncPtsz),
+    driver(431, "cuMemsetD2D8Async_ptsz", CallRole::DriverMemset2DAsyncPtsz),
+    driver(432, "cuMemsetD2D16Async_ptsz", CallRole::DriverMemset2DAsyncPtsz),
+    driver(433, "cuMemsetD2D32Async_ptsz", CallRole::DriverMemset2DAsyncPtsz),
+    runtime(49, "cudaMemset_v3020", CallRole::RuntimeMemset),
+    runtime(50, "cudaMemset2D_v3020", CallRole::RuntimeMemset),
+    runtime(51, "cudaMemsetAsync_v3020", CallRole::RuntimeMemset),
+    runtime(52, "cudaMemset2DAsync_v3020", CallRole::RuntimeMemset),
+    runtime(142, "cudaMemset3D_v3020", CallRole::RuntimeMemset),
+    runtime(143, "cudaMemset3DAsync_v3020", CallRole::RuntimeMemset),
+    runtime(233, "cudaMemset_ptds_v7000", CallRole::RuntimeMemset),
+    runtime(234, "cudaMemset2D_ptds_v7000", CallRole::RuntimeMemset),
+    runtime(235, "cudaMemsetAsync_ptsz_v7000", CallRole::RuntimeMemset),
+    runtime(236, "cudaMemset2DAsync_ptsz_v7000", CallRole::RuntimeMemset),
+    runtime(243, "cudaMemset3D_ptds_v7000", CallRole::RuntimeMemset),
+    runtime(244, "cudaMemset3DAsync_ptsz_v7000", CallRole::RuntimeMemset),
 ];
 
 /// Ids without which launches would be missed; a CUPTI may lack any of the others.
@@ -294,7 +300,7 @@ pub fn index_of(domain: u32, id: u32) -> Option<usize> {
     INDEX.get(domain, id)
 }
 
-/// Returns what the call at this index of [`IDS`] submits. A table, because [`Call::submits`] branches.
+/// Returns what the call at this index of [`IDS`] submits. A table, because [`CallRole::submits`] branches.
 #[inline]
 pub fn submits(index: usize) -> Option<events::Call> {
     static SUBMITS: [Option<events::Call>; IDS.len()] = {
@@ -327,7 +333,7 @@ pub struct Params {
 /// # Safety
 /// `params` is null or points at the parameter structure of `call`.
 #[inline]
-pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
+pub unsafe fn params(call: CallRole, params: *const c_void) -> Option<Params> {
     let at = params.cast::<u8>();
     if at.is_null() {
         return None;
@@ -337,7 +343,7 @@ pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
     // which has these fields at the offsets of `layouts.txt`.
     unsafe {
         // By far the most frequent ones.
-        if matches!(call, Call::DriverLaunch | Call::DriverLaunchPtsz) {
+        if matches!(call, CallRole::DriverLaunch | CallRole::DriverLaunchPtsz) {
             return Some(Params {
                 grid: read(at, 8),
                 block: read(at, 20),
@@ -347,7 +353,7 @@ pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
             });
         }
         Some(match call {
-            Call::DriverLaunchEx | Call::DriverLaunchExPtsz => {
+            CallRole::DriverLaunchEx | CallRole::DriverLaunchExPtsz => {
                 let config: *const u8 = read(at, 0);
                 if config.is_null() {
                     return None;
@@ -360,13 +366,13 @@ pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
                     ..Params::default()
                 }
             }
-            Call::DriverGraph | Call::DriverGraphPtsz => {
+            CallRole::DriverGraph | CallRole::DriverGraphPtsz => {
                 Params { graph: read(at, 0), ..of_stream(in_stream(read(at, 8))) }
             }
-            Call::DriverMemset | Call::DriverMemsetPtds => of_stream(in_stream(0)),
-            Call::DriverMemsetAsync | Call::DriverMemsetAsyncPtsz => of_stream(in_stream(read(at, 24))),
-            Call::DriverMemset2DAsync | Call::DriverMemset2DAsyncPtsz => of_stream(in_stream(read(at, 40))),
-            Call::DriverCopy(copy) => copies::params(copy, at),
+            CallRole::DriverMemset | CallRole::DriverMemsetPtds => of_stream(in_stream(0)),
+            CallRole::DriverMemsetAsync | CallRole::DriverMemsetAsyncPtsz => of_stream(in_stream(read(at, 24))),
+            CallRole::DriverMemset2DAsync | CallRole::DriverMemset2DAsyncPtsz => of_stream(in_stream(read(at, 40))),
+            CallRole::DriverCopy(copy) => copies::params(copy, at),
             _ => return None,
         })
     }
@@ -376,7 +382,7 @@ fn of_stream(stream: Stream) -> Params {
     Params { stream, ..Params::default() }
 }
 
-/// Returns the executable graph created by a [`Call::InstantiateGraph`], and its graph (`CUgraph`).
+/// Returns the executable graph created by a [`CallRole::InstantiateGraph`], and its graph (`CUgraph`).
 /// All such calls start with these two; ask at EXIT of one that succeeded.
 ///
 /// # Safety
@@ -393,7 +399,7 @@ pub unsafe fn instantiated(params: *const c_void) -> Option<(usize, *mut c_void)
     }
 }
 
-/// Returns the graph (`CUgraphExec`) of a [`Call::DestroyGraph`] or [`Call::SwitchNode`]: its first
+/// Returns the graph (`CUgraphExec`) of a [`CallRole::DestroyGraph`] or [`CallRole::SwitchNode`]: its first
 /// parameter.
 ///
 /// # Safety

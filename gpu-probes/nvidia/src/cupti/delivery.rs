@@ -3,7 +3,7 @@
 use super::others::OTHER;
 use super::others::clock::{CLOCK, Scale};
 use super::pool::{BUFFER_BYTES, Origin, Pool};
-use super::records::{self, Extent, Record, Recorded};
+use super::records::{self, CuptiRecord, RecordExtent, Recorded};
 use super::run::{CuptiBackend, POOL, Run};
 use super::twins::Twins;
 use super::{FLUSH_FORCED, SUCCESS};
@@ -44,7 +44,7 @@ impl Run {
             Origin::Pool(n) => {
                 let _completing = Completing::new(backend, pool, n);
                 let scale = CLOCK.scale();
-                let extent = Extent::of(backend.cupti.version());
+                let extent = RecordExtent::of(backend.cupti.version());
                 let twins = backend.twins();
                 agent.deliver(valid as u32, BUFFER_BYTES as u32, |delivery| {
                     // SAFETY: the caller promises that CUPTI filled `valid` bytes at `buffer` and no longer uses them.
@@ -64,7 +64,7 @@ impl Run {
 /// `record` is one that CUPTI stepped to, of this extent, in a buffer that it no longer uses.
 unsafe fn deliver_record(
     record: *const u8,
-    extent: Extent,
+    extent: RecordExtent,
     scale: Option<Scale>,
     twins: Option<&Twins>,
     delivery: &mut Delivery<'_>,
@@ -76,32 +76,32 @@ unsafe fn deliver_record(
     unsafe {
         match records::read(record, extent) {
             // Of a block, and of the GPU's timer.
-            Record::Memcpy(it) if is_ours(it.context, it.stream) => {}
-            Record::Kernel(it, _) if is_ours(it.context, it.stream) => {}
-            Record::Kernel(mut it, name) => {
+            CuptiRecord::Memcpy(it) if is_ours(it.context, it.stream) => {}
+            CuptiRecord::Kernel(it, _) if is_ours(it.context, it.stream) => {}
+            CuptiRecord::Kernel(mut it, name) => {
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 (it.queued, it.submitted) = (convert(it.queued), convert(it.submitted));
                 delivery.kernel(it, name);
             }
-            Record::Memset(mut it) => {
+            CuptiRecord::Memset(mut it) => {
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 delivery.activity(it);
             }
-            Record::Memcpy(mut it) => {
+            CuptiRecord::Memcpy(mut it) => {
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 delivery.activity(it);
             }
-            Record::Graph(mut it) => {
+            CuptiRecord::Graph(mut it) => {
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 delivery.activity(it);
             }
-            Record::Event(mut it, thread) => {
+            CuptiRecord::Event(mut it, thread) => {
                 it.retime(|time| convert(Realtime(time)).0);
                 delivery.event(it, thread);
             }
             // Of calls that were under way when another tool disabled its kinds.
-            Record::Other(_) if OTHER.was_seen() => {}
-            Record::Other(_) => delivery.unexpected(),
+            CuptiRecord::Other(_) if OTHER.was_seen() => {}
+            CuptiRecord::Other(_) => delivery.unexpected(),
         }
     }
 }

@@ -12,7 +12,7 @@ use xputrace_wire::message::demand;
 
 /// What a call does, and where its parameters are, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub enum Role {
+pub enum HostCallRole {
     /// Waits; its only parameter is the stream, if it has one.
     Wait { kind: WaitKind, stream: Option<InStream> },
     /// Stores an address where its first parameter points to; the second is the size.
@@ -49,73 +49,76 @@ impl InStream {
     }
 }
 
-impl Role {
+impl HostCallRole {
     /// Returns the event that such a call is.
     pub const fn event(self) -> HostEvent {
         match self {
-            Role::Wait { .. } => HostEvent::Wait,
-            Role::Alloc { .. } | Role::AllocPitch | Role::AllocPitched | Role::Claim { .. } => HostEvent::Alloc,
-            Role::Free { .. } => HostEvent::Free,
-            Role::Record { .. } => HostEvent::EventRecord,
-            Role::CreateStream { .. } | Role::DestroyStream => HostEvent::StreamChange,
+            HostCallRole::Wait { .. } => HostEvent::Wait,
+            HostCallRole::Alloc { .. }
+            | HostCallRole::AllocPitch
+            | HostCallRole::AllocPitched
+            | HostCallRole::Claim { .. } => HostEvent::Alloc,
+            HostCallRole::Free { .. } => HostEvent::Free,
+            HostCallRole::Record { .. } => HostEvent::EventRecord,
+            HostCallRole::CreateStream { .. } | HostCallRole::DestroyStream => HostEvent::StreamChange,
         }
     }
 }
 
-const fn wait(kind: WaitKind) -> Role {
-    Role::Wait { kind, stream: None }
+const fn wait(kind: WaitKind) -> HostCallRole {
+    HostCallRole::Wait { kind, stream: None }
 }
 
-const fn wait_in(per_thread: bool) -> Role {
-    Role::Wait { kind: WaitKind::Stream, stream: Some(InStream { at: 0, per_thread }) }
+const fn wait_in(per_thread: bool) -> HostCallRole {
+    HostCallRole::Wait { kind: WaitKind::Stream, stream: Some(InStream { at: 0, per_thread }) }
 }
 
-const fn record_in(per_thread: bool) -> Role {
-    Role::Record { event: 0, stream: Some(InStream { at: 8, per_thread }), flags: None }
+const fn record_in(per_thread: bool) -> HostCallRole {
+    HostCallRole::Record { event: 0, stream: Some(InStream { at: 8, per_thread }), flags: None }
 }
 
-const fn record_with_flags_in(per_thread: bool) -> Role {
-    Role::Record { event: 0, stream: Some(InStream { at: 8, per_thread }), flags: Some(16) }
+const fn record_with_flags_in(per_thread: bool) -> HostCallRole {
+    HostCallRole::Record { event: 0, stream: Some(InStream { at: 8, per_thread }), flags: Some(16) }
 }
 
-const fn record_elsewhere(event: usize) -> Role {
-    Role::Record { event, stream: None, flags: None }
+const fn record_elsewhere(event: usize) -> HostCallRole {
+    HostCallRole::Record { event, stream: None, flags: None }
 }
 
 /// `CU_EVENT_RECORD_EXTERNAL`: in a capture, the event becomes a node of the graph, which records it at each launch.
 pub const EVENT_RECORD_EXTERNAL: u32 = 1;
 
-const fn create_stream(flags: Option<usize>, priority: Option<usize>) -> Role {
-    Role::CreateStream { flags, priority }
+const fn create_stream(flags: Option<usize>, priority: Option<usize>) -> HostCallRole {
+    HostCallRole::CreateStream { flags, priority }
 }
 
 /// `CU_STREAM_NON_BLOCKING`, `cudaStreamNonBlocking`.
 pub const STREAM_NON_BLOCKING: u32 = 1;
 
-const fn alloc(kind: AllocKind) -> Role {
-    Role::Alloc { kind, stream: None }
+const fn alloc(kind: AllocKind) -> HostCallRole {
+    HostCallRole::Alloc { kind, stream: None }
 }
 
-const fn alloc_in(at: usize, per_thread: bool) -> Role {
-    Role::Alloc { kind: AllocKind::Pool, stream: Some(InStream { at, per_thread }) }
+const fn alloc_in(at: usize, per_thread: bool) -> HostCallRole {
+    HostCallRole::Alloc { kind: AllocKind::Pool, stream: Some(InStream { at, per_thread }) }
 }
 
-const fn claim(kind: AllocKind) -> Role {
-    Role::Claim { kind }
+const fn claim(kind: AllocKind) -> HostCallRole {
+    HostCallRole::Claim { kind }
 }
 
-const fn free(kind: AllocKind) -> Role {
-    Role::Free { kind, stream: None }
+const fn free(kind: AllocKind) -> HostCallRole {
+    HostCallRole::Free { kind, stream: None }
 }
 
-const fn free_in(at: usize, per_thread: bool) -> Role {
-    Role::Free { kind: AllocKind::Pool, stream: Some(InStream { at, per_thread }) }
+const fn free_in(at: usize, per_thread: bool) -> HostCallRole {
+    HostCallRole::Free { kind: AllocKind::Pool, stream: Some(InStream { at, per_thread }) }
 }
 
 /// The calls with a role. Not among them: what belongs to CUDA 3 (`cuMemAlloc` with addresses of 32 bits), arrays,
 /// which have no address, and reserved addresses without memory.
 #[rustfmt::skip]
-pub const HOST_IDS: &[Id<Role>] = &[
+pub const HOST_IDS: &[Id<HostCallRole>] = &[
     driver(17, "cuCtxSynchronize", wait(WaitKind::Context)),
     driver(800, "cuCtxSynchronize_v2", wait(WaitKind::Context)),
     driver(38, "cuMemFreeHost", free(AllocKind::Pinned)),
@@ -135,9 +138,9 @@ pub const HOST_IDS: &[Id<Role>] = &[
     driver(121, "cuEventSynchronize", wait(WaitKind::Event)),
     driver(124, "cuStreamCreate", create_stream(Some(8), None)),
     driver(126, "cuStreamSynchronize", wait_in(false)),
-    driver(127, "cuStreamDestroy", Role::DestroyStream),
+    driver(127, "cuStreamDestroy", HostCallRole::DestroyStream),
     driver(243, "cuMemAlloc_v2", alloc(AllocKind::Device)),
-    driver(244, "cuMemAllocPitch_v2", Role::AllocPitch),
+    driver(244, "cuMemAllocPitch_v2", HostCallRole::AllocPitch),
     driver(245, "cuMemFree_v2", free(AllocKind::Device)),
     driver(248, "cuMemcpy_v2", wait(WaitKind::Copy)),
     driver(276, "cuMemcpyHtoD_v2", wait(WaitKind::Copy)),
@@ -157,7 +160,7 @@ pub const HOST_IDS: &[Id<Role>] = &[
     driver(305, "cuMemcpy", wait(WaitKind::Copy)),
     driver(318, "cuMemcpyPeer", wait(WaitKind::Copy)),
     driver(320, "cuMemcpy3DPeer", wait(WaitKind::Copy)),
-    driver(326, "cuStreamDestroy_v2", Role::DestroyStream),
+    driver(326, "cuStreamDestroy_v2", HostCallRole::DestroyStream),
     driver(367, "cuStreamCreateWithPriority", create_stream(Some(8), Some(12))),
     driver(371, "cuMemAllocManaged", alloc(AllocKind::Managed)),
     driver(379, "cuMemHostRegister_v2", claim(AllocKind::Registered)),
@@ -196,7 +199,7 @@ pub const HOST_IDS: &[Id<Role>] = &[
     driver(755, "cuCtxRecordEvent", record_elsewhere(8)),
     driver(758, "cuGreenCtxStreamCreate", create_stream(Some(16), Some(20))),
     runtime(20, "cudaMalloc_v3020", alloc(AllocKind::Device)),
-    runtime(21, "cudaMallocPitch_v3020", Role::AllocPitch),
+    runtime(21, "cudaMallocPitch_v3020", HostCallRole::AllocPitch),
     runtime(22, "cudaFree_v3020", free(AllocKind::Device)),
     runtime(25, "cudaMallocHost_v3020", alloc(AllocKind::Pinned)),
     runtime(26, "cudaFreeHost_v3020", free(AllocKind::Pinned)),
@@ -216,7 +219,7 @@ pub const HOST_IDS: &[Id<Role>] = &[
     runtime(131, "cudaStreamSynchronize_v3020", wait_in(false)),
     runtime(135, "cudaEventRecord_v3020", record_in(false)),
     runtime(137, "cudaEventSynchronize_v3020", wait(WaitKind::Event)),
-    runtime(140, "cudaMalloc3D_v3020", Role::AllocPitched),
+    runtime(140, "cudaMalloc3D_v3020", HostCallRole::AllocPitched),
     runtime(144, "cudaMemcpy3D_v3020", wait(WaitKind::Copy)),
     runtime(152, "cudaHostRegister_v4000", claim(AllocKind::Registered)),
     runtime(153, "cudaHostUnregister_v4000", free(AllocKind::Registered)),
@@ -224,7 +227,7 @@ pub const HOST_IDS: &[Id<Role>] = &[
     runtime(162, "cudaMemcpy3DPeer_v4000", wait(WaitKind::Copy)),
     runtime(165, "cudaDeviceSynchronize_v3020", wait(WaitKind::Device)),
     runtime(198, "cudaStreamCreateWithFlags_v5000", create_stream(Some(8), None)),
-    runtime(201, "cudaStreamDestroy_v5050", Role::DestroyStream),
+    runtime(201, "cudaStreamDestroy_v5050", HostCallRole::DestroyStream),
     runtime(202, "cudaStreamCreateWithPriority_v5050", create_stream(Some(8), Some(12))),
     runtime(206, "cudaMallocManaged_v6000", alloc(AllocKind::Managed)),
     runtime(215, "cudaMemcpy_ptds_v7000", wait(WaitKind::Copy)),
@@ -254,7 +257,7 @@ pub const HOST_IDS: &[Id<Role>] = &[
     runtime(392, "cudaMallocFromPoolAsync_ptsz_v11020", alloc_in(24, true)),
 ];
 
-pub(super) fn role_of(function: FunctionId) -> Option<Role> {
+pub(super) fn role_of(function: FunctionId) -> Option<HostCallRole> {
     static INDEX: Index = Index::of(HOST_IDS);
     INDEX.get(function.domain(), function.callback()).map(|at| HOST_IDS[at].call)
 }

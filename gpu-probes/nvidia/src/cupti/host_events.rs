@@ -2,7 +2,7 @@
 
 use super::calls::read;
 use super::functions::{CallbackData, CallbackId, SITE_ENTER, SITE_EXIT, context, result};
-use super::host_calls::{EVENT_RECORD_EXTERNAL, InStream, Role, STREAM_NON_BLOCKING, role_of};
+use super::host_calls::{EVENT_RECORD_EXTERNAL, HostCallRole, InStream, STREAM_NON_BLOCKING, role_of};
 use super::run::Run;
 use std::ffi::c_void;
 use xputrace_agent::ThisThread;
@@ -77,7 +77,7 @@ unsafe fn facts(function: FunctionId, params: *const c_void, result: i32) -> Fac
     let at = params.cast::<u8>();
     let role = role_of(function);
     let wait = match role {
-        Some(Role::Wait { kind, .. }) => kind as u32,
+        Some(HostCallRole::Wait { kind, .. }) => kind as u32,
         _ => 0,
     };
     let mut facts = Facts { wait, ..Facts::default() };
@@ -99,7 +99,7 @@ unsafe fn facts(function: FunctionId, params: *const c_void, result: i32) -> Fac
 
 /// # Safety
 /// `at` points at the parameters of a call with this role, which has returned.
-unsafe fn of_role(role: Role, at: *const u8, succeeded: bool, facts: &mut Facts) {
+unsafe fn of_role(role: HostCallRole, at: *const u8, succeeded: bool, facts: &mut Facts) {
     // SAFETY: the caller promises that `at` points at the parameters of a call with this role, which are at the offsets
     // of its layout.
     let stream_of = |it: InStream| unsafe { Stream { handle: read(at, it.at), per_thread: it.per_thread } };
@@ -111,15 +111,15 @@ unsafe fn of_role(role: Role, at: *const u8, succeeded: bool, facts: &mut Facts)
     // SAFETY: as above.
     let word = |offset: usize| unsafe { read::<u64>(at, offset) };
     match role {
-        Role::Wait { kind: WaitKind::Event, .. } => facts.event = word(0),
-        Role::Wait { stream, .. } => facts.stream = stream.map(stream_of),
-        Role::Record { event, stream, flags } => {
+        HostCallRole::Wait { kind: WaitKind::Event, .. } => facts.event = word(0),
+        HostCallRole::Wait { stream, .. } => facts.stream = stream.map(stream_of),
+        HostCallRole::Record { event, stream, flags } => {
             // SAFETY: as above.
             let is_external = flags.is_some_and(|it| unsafe { read::<u32>(at, it) } & EVENT_RECORD_EXTERNAL != 0);
             facts.event = word(event);
             facts.stream = stream.filter(|_| !is_external).map(stream_of);
         }
-        Role::CreateStream { flags, priority } => {
+        HostCallRole::CreateStream { flags, priority } => {
             let handle = stored(0, 0);
             // SAFETY: as above.
             let flags = flags.map_or(0, |it| unsafe { read::<u32>(at, it) });
@@ -131,25 +131,25 @@ unsafe fn of_role(role: Role, at: *const u8, succeeded: bool, facts: &mut Facts)
             facts.created = Some(Created { priority, mode });
         }
         // It is gone: CUPTI must not be asked about it.
-        Role::DestroyStream => facts.handle = succeeded.then(|| word(0)),
-        Role::Alloc { kind, stream } => {
+        HostCallRole::DestroyStream => facts.handle = succeeded.then(|| word(0)),
+        HostCallRole::Alloc { kind, stream } => {
             facts.stream = stream.map(stream_of);
             let is_async = stream.is_some();
             facts.memory = Memory { kind: kind as u32, address: stored(0, 0), bytes: word(8), is_async };
         }
-        Role::AllocPitch => {
+        HostCallRole::AllocPitch => {
             let (row, rows) = (stored(8, 0).unwrap_or_else(|| word(16)), word(24));
             facts.memory = Memory::of_device(stored(0, 0), row.saturating_mul(rows));
         }
-        Role::AllocPitched => {
+        HostCallRole::AllocPitched => {
             let row = stored(0, 1).unwrap_or_else(|| word(8));
             facts.memory = Memory::of_device(stored(0, 0), row.saturating_mul(word(16)).saturating_mul(word(24)));
         }
-        Role::Claim { kind } => {
+        HostCallRole::Claim { kind } => {
             let address = succeeded.then(|| word(0));
             facts.memory = Memory { kind: kind as u32, address, bytes: word(8), is_async: false };
         }
-        Role::Free { kind, stream } => {
+        HostCallRole::Free { kind, stream } => {
             facts.stream = stream.map(stream_of);
             let is_async = stream.is_some();
             facts.memory = Memory { kind: kind as u32, address: Some(word(0)), bytes: 0, is_async };

@@ -1,6 +1,6 @@
 //! Translates CUPTI's callbacks for API calls into launches of the agent.
 
-use super::calls::{self, Call, IDS};
+use super::calls::{self, CallRole, IDS};
 use super::functions::{CallbackData, CallbackId, SITE_ENTER, SITE_EXIT, context, domain, result};
 use super::run::{CuptiBackend, Run};
 use std::sync::atomic::Ordering;
@@ -83,7 +83,7 @@ impl Run {
     /// # Safety
     /// `data` is CUPTI's for this call.
     #[inline(always)]
-    unsafe fn submission(&self, call: Call, data: &CallbackData) -> Submission {
+    unsafe fn submission(&self, call: CallRole, data: &CallbackData) -> Submission {
         // SAFETY: the caller's promise: CUPTI's parameters of this very call.
         let params = unsafe { calls::params(call, data.function_params) };
         let shape = params.unwrap_or_default();
@@ -111,36 +111,36 @@ impl Run {
     /// # Safety
     /// `data` is CUPTI's for this call.
     #[cold]
-    unsafe fn on_preparation(&self, call: Call, data: &CallbackData) {
+    unsafe fn on_preparation(&self, call: CallRole, data: &CallbackData) {
         let CuptiBackend { open_captures, graphs, driver, .. } = self.backend;
         let done = data.site == SITE_EXIT;
         let succeeded = done && result(data) == 0;
         match call {
-            Call::BeginCapture if succeeded => {
+            CallRole::BeginCapture if succeeded => {
                 open_captures.fetch_add(1, Ordering::AcqRel);
             }
-            Call::EndCapture if done => {
+            CallRole::EndCapture if done => {
                 let less = |it: u32| it.checked_sub(1);
                 let _ = open_captures.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
             }
-            Call::InstantiateGraph if succeeded && !self.backend.records_whole_graphs() => {
+            CallRole::InstantiateGraph if succeeded && !self.backend.records_whole_graphs() => {
                 // SAFETY: the caller promises that `data` is CUPTI's for this call, which is of this kind.
                 if let Some((exec, graph)) = unsafe { calls::instantiated(data.function_params) } {
                     graphs.made(exec, graph, driver);
                 }
             }
             // Before the call: once it has returned, another thread's graph may have the handle.
-            Call::DestroyGraph if !done => {
+            CallRole::DestroyGraph if !done => {
                 // SAFETY: as above.
                 unsafe { calls::graph_of(data.function_params) }.into_iter().for_each(|it| graphs.forget(it));
             }
-            Call::SwitchNode if !done => {
+            CallRole::SwitchNode if !done => {
                 // SAFETY: as above.
                 unsafe { calls::graph_of(data.function_params) }.into_iter().for_each(|it| graphs.switched(it));
             }
             // Whatever it returns: under tools, CUDA refuses the call.
-            Call::StartProfiler if done => self.agent.profiler_switched(true),
-            Call::StopProfiler if !done => self.agent.profiler_switched(false),
+            CallRole::StartProfiler if done => self.agent.profiler_switched(true),
+            CallRole::StopProfiler if !done => self.agent.profiler_switched(false),
             _ => {}
         }
     }

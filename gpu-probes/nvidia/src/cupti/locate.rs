@@ -12,7 +12,7 @@ use xputrace_wire::nvidia::cupti;
 
 /// A loaded libcupti.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct LoadedCupti {
     pub(crate) cupti: Cupti,
     pub(crate) path: String,
     /// Whether the program had loaded it.
@@ -39,7 +39,7 @@ const SONAMES: [&CStr; 12] = [
 ///
 /// # Errors
 /// A text that says where it was searched for.
-pub(crate) fn find() -> Result<Found, String> {
+pub(crate) fn find() -> Result<LoadedCupti, String> {
     if let Some(found) = SONAMES.iter().find_map(|name| open(name, libc::RTLD_NOLOAD)) {
         return Ok(found);
     }
@@ -65,7 +65,7 @@ pub(crate) fn find() -> Result<Found, String> {
 }
 
 /// Returns the libcupti that the loader finds by itself.
-fn by_name() -> Option<Found> {
+fn by_name() -> Option<LoadedCupti> {
     SONAMES.iter().find_map(|name| open(name, 0))
 }
 
@@ -77,15 +77,15 @@ pub(crate) fn mapped_libraries() -> Vec<PathBuf> {
 }
 
 /// Returns the first loadable libcupti in these directories.
-fn first_in(directories: &[PathBuf]) -> Option<Found> {
+fn first_in(directories: &[PathBuf]) -> Option<LoadedCupti> {
     directories.iter().flat_map(|it| cupti::files(it)).find_map(|it| open_path(&it, 0))
 }
 
-fn open_path(path: &Path, flags: i32) -> Option<Found> {
+fn open_path(path: &Path, flags: i32) -> Option<LoadedCupti> {
     open(&CString::new(path.as_os_str().as_bytes()).ok()?, flags)
 }
 
-fn open(name: &CStr, flags: i32) -> Option<Found> {
+fn open(name: &CStr, flags: i32) -> Option<LoadedCupti> {
     // SAFETY: loads, or looks up, a library by name; libcupti's initialisers do no harm.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | flags) };
     if library.is_null() {
@@ -101,7 +101,7 @@ fn open(name: &CStr, flags: i32) -> Option<Found> {
         None => path,
     };
     let was_loaded = flags & libc::RTLD_NOLOAD != 0;
-    Some(Found { cupti, was_loaded, path })
+    Some(LoadedCupti { cupti, was_loaded, path })
 }
 
 /// Returns the name of the file that stands in for a vendor's library, of which the loader knows the link alone. To follow

@@ -19,7 +19,7 @@ use xputrace_wire::record::{Graph, Kernel, Memcpy, Memset, UNKNOWN};
 
 /// A decoded record.
 #[derive(Clone, Copy, Debug)]
-pub enum Record {
+pub enum CuptiRecord {
     /// With the address of its mangled name; `symbol` is 0.
     Kernel(Kernel, *const c_char),
     Memset(Memset),
@@ -153,15 +153,15 @@ pub fn kinds_of(activity: Activity) -> &'static [u32] {
 
 /// What the records of a CUPTI hold at their end.
 #[derive(Clone, Copy, Debug)]
-pub struct Extent {
+pub struct RecordExtent {
     /// Whether records of copies count them.
     pub counts_copies: bool,
 }
 
-impl Extent {
+impl RecordExtent {
     /// Of the CUPTI with this version.
     pub fn of(version: u32) -> Self {
-        Extent { counts_copies: version >= FIRST_COUNTING_COPIES }
+        RecordExtent { counts_copies: version >= FIRST_COUNTING_COPIES }
     }
 }
 
@@ -172,24 +172,24 @@ const FIRST_COUNTING_COPIES: u32 = 27;
 ///
 /// # Safety
 /// `record` points to an activity record of CUPTI's, of this extent.
-pub unsafe fn read(record: *const u8, extent: Extent) -> Record {
+pub unsafe fn read(record: *const u8, extent: RecordExtent) -> CuptiRecord {
     // SAFETY: the caller promises an activity record of CUPTI's, of this extent; each kind's reader gets its own kind.
     unsafe {
         match kind(record) {
             KIND_CONCURRENT_KERNEL | KIND_KERNEL => {
                 let (kernel, name) = kernel(record);
-                Record::Kernel(kernel, name)
+                CuptiRecord::Kernel(kernel, name)
             }
-            KIND_MEMSET => Record::Memset(memset(record)),
-            KIND_MEMCPY => Record::Memcpy(memcpy(record, extent)),
-            KIND_MEMCPY_PEER => Record::Memcpy(memcpy_peer(record)),
-            KIND_GRAPH_TRACE => Record::Graph(graph(record)),
+            KIND_MEMSET => CuptiRecord::Memset(memset(record)),
+            KIND_MEMCPY => CuptiRecord::Memcpy(memcpy(record, extent)),
+            KIND_MEMCPY_PEER => CuptiRecord::Memcpy(memcpy_peer(record)),
+            KIND_GRAPH_TRACE => CuptiRecord::Graph(graph(record)),
             other => match EVENT_RECORDS.iter().find(|it| it.kind == other) {
                 Some(it) => {
                     let (event, thread) = (it.read)(record);
-                    Record::Event(event, thread)
+                    CuptiRecord::Event(event, thread)
                 }
-                None => Record::Other(other),
+                None => CuptiRecord::Other(other),
             },
         }
     }
@@ -362,7 +362,7 @@ pub const FLAG_MEMCPY_ASYNC: u8 = 1;
 ///
 /// # Safety
 /// `record` points to a record of kind [`KIND_MEMCPY`] and of this extent.
-pub unsafe fn memcpy(record: *const u8, extent: Extent) -> Memcpy {
+pub unsafe fn memcpy(record: *const u8, extent: RecordExtent) -> Memcpy {
     use memcpy_offset as at;
     // SAFETY: the caller promises a record of kind [`KIND_MEMCPY`] and of this extent, which has these fields at the
     // same offsets in every version that has them.

@@ -50,16 +50,16 @@ impl Default for Sharing {
 }
 
 /// The right to switch records.
-pub(super) struct Change<'a>(&'a AtomicBool);
+pub(super) struct SharingChange<'a>(&'a AtomicBool);
 
-impl Drop for Change<'_> {
+impl Drop for SharingChange<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
 impl Sharing {
-    pub(super) fn change(&self) -> Option<Change<'_>> {
+    pub(super) fn change(&self) -> Option<SharingChange<'_>> {
         let until = Instant::now() + PATIENCE;
         while self.is_changing.swap(true, Ordering::AcqRel) {
             if Instant::now() >= until {
@@ -67,6 +67,6 @@ impl Sharing {
             }
             std::thread::sleep(Duration::from_micros(50));
         }
-        Some(Change(&self.is_changing))
+        Some(SharingChange(&self.is_changing))
     }
 }

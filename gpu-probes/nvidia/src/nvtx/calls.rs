@@ -2,8 +2,8 @@
 //! the other tool's answer.
 
 use super::catching::caught;
-use super::handles::{Handle, Handles};
-use super::texts::{Attributes, Name, Text, Wide, name_handle, path_of};
+use super::handles::{Handles, NvtxHandle};
+use super::texts::{Attributes, Name, RangePath, Wide, name_handle, path_of};
 use super::{thread, window};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use xputrace_agent::this_thread;
 use xputrace_wire::events::{PayloadFloat, RangeKind};
 
 /// The function behind an NVTX call. Null means that calls do nothing.
-pub(super) type Slot = *const c_void;
+pub(super) type FunctionSlot = *const c_void;
 
 /// `NVTX_NO_PUSH_POP_TRACKING`: what pushing and popping return without a tool.
 const NOT_TRACKED: c_int = -2;
@@ -26,7 +26,7 @@ const CORE2: u32 = 5;
 pub(super) struct Hook {
     pub(super) module: u32,
     pub(super) id: u32,
-    pub(super) function: Slot,
+    pub(super) function: FunctionSlot,
 }
 
 // SAFETY: functions.
@@ -44,7 +44,7 @@ macro_rules! hooks {
 
         pub(super) const N_HOOKS: usize = [$( Index::$Index ),*].len();
         pub(super) static HOOKS: [Hook; N_HOOKS] =
-            [$( Hook { module: $module, id: $id, function: $name as Slot } ),*];
+            [$( Hook { module: $module, id: $id, function: $name as FunctionSlot } ),*];
 
         $(
             unsafe extern "C" fn $name($($argument: $type),*) $(-> $R)? {
@@ -71,16 +71,16 @@ hooks! {
     MarkEx: CORE 1 fn mark_ex(attributes: *const Attributes) { otherwise (); |()| mark(0, Name::Attributes(attributes)) }
     MarkAscii: CORE 2 fn mark_ascii(text: *const c_char) { otherwise (); |()| mark(0, Name::Ascii(text)) }
     MarkWide: CORE 3 fn mark_wide(text: *const Wide) { otherwise (); |()| mark(0, Name::Wide(text)) }
-    StartEx: CORE 4 fn start_ex(attributes: *const Attributes) -> Handle {
+    StartEx: CORE 4 fn start_ex(attributes: *const Attributes) -> NvtxHandle {
         otherwise new_handle(); |id| start(id, 0, Name::Attributes(attributes))
     }
-    StartAscii: CORE 5 fn start_ascii(text: *const c_char) -> Handle {
+    StartAscii: CORE 5 fn start_ascii(text: *const c_char) -> NvtxHandle {
         otherwise new_handle(); |id| start(id, 0, Name::Ascii(text))
     }
-    StartWide: CORE 6 fn start_wide(text: *const Wide) -> Handle {
+    StartWide: CORE 6 fn start_wide(text: *const Wide) -> NvtxHandle {
         otherwise new_handle(); |id| start(id, 0, Name::Wide(text))
     }
-    End: CORE 7 fn end(id: Handle) { otherwise (); |()| ended(id) }
+    End: CORE 7 fn end(id: NvtxHandle) { otherwise (); |()| ended(id) }
     PushEx: CORE 8 fn push_ex(attributes: *const Attributes) -> c_int {
         otherwise NOT_TRACKED; |_| push(0, Name::Attributes(attributes))
     }
@@ -91,33 +91,33 @@ hooks! {
         otherwise NOT_TRACKED; |_| push(0, Name::Wide(text))
     }
     Pop: CORE 11 fn pop() -> c_int { otherwise NOT_TRACKED; |_| thread::pop(0) }
-    DomainMarkEx: CORE2 1 fn domain_mark_ex(domain: Handle, attributes: *const Attributes) {
+    DomainMarkEx: CORE2 1 fn domain_mark_ex(domain: NvtxHandle, attributes: *const Attributes) {
         otherwise (); |()| mark(domain, Name::Attributes(attributes))
     }
-    DomainStartEx: CORE2 2 fn domain_start_ex(domain: Handle, attributes: *const Attributes) -> Handle {
+    DomainStartEx: CORE2 2 fn domain_start_ex(domain: NvtxHandle, attributes: *const Attributes) -> NvtxHandle {
         otherwise new_handle(); |id| start(id, domain, Name::Attributes(attributes))
     }
-    DomainEnd: CORE2 3 fn domain_end(domain: Handle, id: Handle) { otherwise { let _ = domain; }; |()| ended(id) }
-    DomainPushEx: CORE2 4 fn domain_push_ex(domain: Handle, attributes: *const Attributes) -> c_int {
+    DomainEnd: CORE2 3 fn domain_end(domain: NvtxHandle, id: NvtxHandle) { otherwise { let _ = domain; }; |()| ended(id) }
+    DomainPushEx: CORE2 4 fn domain_push_ex(domain: NvtxHandle, attributes: *const Attributes) -> c_int {
         otherwise NOT_TRACKED; |_| push(domain, Name::Attributes(attributes))
     }
-    DomainPop: CORE2 5 fn domain_pop(domain: Handle) -> c_int { otherwise NOT_TRACKED; |_| thread::pop(domain) }
-    RegisterAscii: CORE2 10 fn register_ascii(domain: Handle, text: *const c_char) -> Handle {
+    DomainPop: CORE2 5 fn domain_pop(domain: NvtxHandle) -> c_int { otherwise NOT_TRACKED; |_| thread::pop(domain) }
+    RegisterAscii: CORE2 10 fn register_ascii(domain: NvtxHandle, text: *const c_char) -> NvtxHandle {
         otherwise { let _ = domain; new_handle() }; |handle| named(handle, Name::Ascii(text))
     }
-    RegisterWide: CORE2 11 fn register_wide(domain: Handle, text: *const Wide) -> Handle {
+    RegisterWide: CORE2 11 fn register_wide(domain: NvtxHandle, text: *const Wide) -> NvtxHandle {
         otherwise { let _ = domain; new_handle() }; |handle| named(handle, Name::Wide(text))
     }
-    CreateAscii: CORE2 12 fn create_ascii(name: *const c_char) -> Handle {
+    CreateAscii: CORE2 12 fn create_ascii(name: *const c_char) -> NvtxHandle {
         otherwise new_handle(); |handle| named(handle, Name::Ascii(name))
     }
-    CreateWide: CORE2 13 fn create_wide(name: *const Wide) -> Handle {
+    CreateWide: CORE2 13 fn create_wide(name: *const Wide) -> NvtxHandle {
         otherwise new_handle(); |handle| named(handle, Name::Wide(name))
     }
 }
 
 /// Returns a handle or id for the program, which is never 0.
-fn new_handle() -> Handle {
+fn new_handle() -> NvtxHandle {
     static HANDLES: AtomicU64 = AtomicU64::new(1);
     HANDLES.fetch_add(1, Ordering::Relaxed)
 }
@@ -127,8 +127,8 @@ static STARTED: Handles<4096, { Started::WORDS }> = Handles::new();
 
 /// A range that was started. Any thread may end it.
 struct Started {
-    path: Text,
-    domain: Text,
+    path: RangePath,
+    domain: RangePath,
     start: u64,
     tid: u32,
     is_window: bool,
@@ -174,8 +174,8 @@ impl Started {
             payload: has(Started::HAS_PAYLOAD).then_some(Payload { bits: payload as i64, float }),
         };
         Started {
-            path: Text::from_word(texts >> 32),
-            domain: Text::from_word(texts & 0xffff_ffff),
+            path: RangePath::from_word(texts >> 32),
+            domain: RangePath::from_word(texts & 0xffff_ffff),
             start,
             tid: (tid_flags >> 32) as u32,
             is_window: has(Started::IS_WINDOW),
@@ -184,17 +184,17 @@ impl Started {
     }
 }
 
-fn start(id: Handle, domain: Handle, name: Name) {
+fn start(id: NvtxHandle, domain: NvtxHandle, name: Name) {
     // SAFETY: the program's argument, here and in the functions below.
     let (details, (path, is_window)) =
-        unsafe { (name.details(domain), name.with(|it| (Text::NONE.with(it), window::names(domain, it)))) };
+        unsafe { (name.details(domain), name.with(|it| (RangePath::NONE.with(it), window::names(domain, it)))) };
     let it = Started { path, domain: path_of(domain), start: now(), tid: this_thread().id(), is_window, details };
     if STARTED.set(id, it.words()) && is_window {
         window::enter();
     }
 }
 
-fn ended(id: Handle) {
+fn ended(id: NvtxHandle) {
     let Some(it) = STARTED.remove(id).map(Started::from_words) else { return ranges::count_unrecorded() };
     let Started { path, domain, start, tid, is_window, details } = it;
     let (path, domain) = (path.c_str(), domain.c_str());
@@ -204,19 +204,19 @@ fn ended(id: Handle) {
     }
 }
 
-fn mark(domain: Handle, name: Name) {
+fn mark(domain: NvtxHandle, name: Name) {
     // SAFETY: as above.
-    let (details, path) = unsafe { (name.details(domain), name.with(|it| Text::NONE.with(it))) };
+    let (details, path) = unsafe { (name.details(domain), name.with(|it| RangePath::NONE.with(it))) };
     let (path, domain) = (path.c_str(), path_of(domain).c_str());
     ranges::record(&Range { kind: RangeKind::Mark, path, domain, start: None, details, tid: this_thread().id() });
 }
 
-fn push(domain: Handle, name: Name) {
+fn push(domain: NvtxHandle, name: Name) {
     // SAFETY: as above.
     unsafe { name.with(|it| thread::push(domain, it, name.details(domain))) };
 }
 
-fn named(handle: Handle, name: Name) {
+fn named(handle: NvtxHandle, name: Name) {
     // SAFETY: as above.
     unsafe { name.with(|it| name_handle(handle, it)) };
 }

@@ -10,7 +10,7 @@ pub type GetExportTable = unsafe extern "C" fn(u32) -> *const c_void;
 /// What NVTX calls in a tool's library.
 type Initialize = unsafe extern "C" fn(Option<GetExportTable>) -> c_int;
 /// The same for an extension.
-type InitializeExtension = unsafe extern "C" fn(*mut schemas::Module) -> c_int;
+type InitializeExtension = unsafe extern "C" fn(*mut schemas::ExtensionModule) -> c_int;
 
 /// Returns the initialization of the tool that follows NVTX too, which stays loaded for ever.
 pub(super) fn chained() -> Option<Initialize> {

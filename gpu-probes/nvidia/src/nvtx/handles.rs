@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A handle or id that a tool gave to the program; opaque to it, and to us if the tool is another one.
-pub(super) type Handle = u64;
+pub(super) type NvtxHandle = u64;
 
 const FREE: u64 = 0;
 const REMOVED: u64 = 1;
@@ -28,17 +28,17 @@ impl<const N: usize, const WORDS: usize> Handles<N, WORDS> {
     }
 
     /// Keeps a handle's words; returns whether there is room.
-    pub(super) fn set(&self, handle: Handle, words: [u64; WORDS]) -> bool {
+    pub(super) fn set(&self, handle: NvtxHandle, words: [u64; WORDS]) -> bool {
         let Some(at) = self.find(handle).or_else(|| self.claim(handle)) else { return false };
         self.words[at].iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Release));
         true
     }
 
-    pub(super) fn get(&self, handle: Handle) -> Option<[u64; WORDS]> {
+    pub(super) fn get(&self, handle: NvtxHandle) -> Option<[u64; WORDS]> {
         self.find(handle).map(|at| self.read(at))
     }
 
-    pub(super) fn remove(&self, handle: Handle) -> Option<[u64; WORDS]> {
+    pub(super) fn remove(&self, handle: NvtxHandle) -> Option<[u64; WORDS]> {
         let at = self.find(handle)?;
         let words = self.read(at);
         self.keys[at].store(REMOVED, Ordering::Release);
@@ -49,26 +49,26 @@ impl<const N: usize, const WORDS: usize> Handles<N, WORDS> {
         std::array::from_fn(|word| self.words[at][word].load(Ordering::Acquire))
     }
 
-    fn find(&self, handle: Handle) -> Option<usize> {
+    fn find(&self, handle: NvtxHandle) -> Option<usize> {
         let places = self.places(handle).map(|at| (at, self.keys[at].load(Ordering::Acquire)));
         places.take_while(|(_, key)| *key != FREE).find(|(_, it)| *it == key(handle)).map(|(at, _)| at)
     }
 
-    fn claim(&self, handle: Handle) -> Option<usize> {
+    fn claim(&self, handle: NvtxHandle) -> Option<usize> {
         let is_taken = |at: usize, from: u64| {
             self.keys[at].compare_exchange(from, key(handle), Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         self.places(handle).find(|at| is_taken(*at, FREE) || is_taken(*at, REMOVED))
     }
 
-    fn places(&self, handle: Handle) -> impl Iterator<Item = usize> {
+    fn places(&self, handle: NvtxHandle) -> impl Iterator<Item = usize> {
         let first = (handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
         (0..PROBES.min(N)).map(move |probe| first.wrapping_add(probe) % N)
     }
 }
 
 /// Returns a number that is neither [`FREE`] nor [`REMOVED`], except for two handles that no tool gives.
-fn key(handle: Handle) -> u64 {
+fn key(handle: NvtxHandle) -> u64 {
     handle.wrapping_add(2)
 }
 

@@ -20,7 +20,7 @@ mod texts;
 mod thread;
 mod window;
 
-use calls::{HOOKS, N_HOOKS, NEXT, Slot};
+use calls::{FunctionSlot, HOOKS, N_HOOKS, NEXT};
 use catching::caught;
 pub use chained::GetExportTable;
 use chained::chained;
@@ -54,7 +54,7 @@ const CALLBACKS: u32 = 1;
 struct ExportedCallbacks {
     struct_size: usize,
     /// Returns an array of pointers to slots, and its highest index.
-    table_of: Option<unsafe extern "C" fn(module: u32, table: *mut *mut *mut Slot, last: *mut c_uint) -> c_int>,
+    table_of: Option<unsafe extern "C" fn(module: u32, table: *mut *mut *mut FunctionSlot, last: *mut c_uint) -> c_int>,
 }
 
 /// Called by NVTX at the first NVTX call of a library. Returns 1 if a tool follows its calls; with 0, they do nothing.
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(get_export_table: Option<GetEx
 }
 
 /// The slots of one library, by index in [`HOOKS`]: null where its NVTX has none.
-type Slots = [*mut Slot; N_HOOKS];
+type Slots = [*mut FunctionSlot; N_HOOKS];
 
 /// # Safety
 /// `get` is the function that NVTX passes to a tool.
@@ -98,14 +98,14 @@ unsafe fn slots(get: GetExportTable) -> Option<Slots> {
 }
 
 /// Returns what is in the slots: at first, NVTX's own functions that initialize it and then call what the slot holds.
-fn contents(slots: &Slots) -> [Slot; N_HOOKS] {
+fn contents(slots: &Slots) -> [FunctionSlot; N_HOOKS] {
     // SAFETY: NVTX's slots.
     slots.map(|slot| if slot.is_null() { std::ptr::null() } else { unsafe { *slot } })
 }
 
 /// Puts our functions into a library's slots; returns whether there were any. `before` was in the slots before the
 /// other tool.
-fn attach(slots: &Slots, before: &[Slot; N_HOOKS]) -> bool {
+fn attach(slots: &Slots, before: &[FunctionSlot; N_HOOKS]) -> bool {
     let theirs = contents(slots);
     let of_tool = theirs.iter().zip(before).map(|(now, before)| if now == before { std::ptr::null() } else { *now });
     if !texts::prepare() || !of_tool.zip(&NEXT).all(|(it, next)| remember(it, next)) {
@@ -118,7 +118,7 @@ fn attach(slots: &Slots, before: &[Slot; N_HOOKS]) -> bool {
 
 /// Notes the other tool's function of a slot, null if it has none. Returns false if the tool has another function for each
 /// library, which one function of ours can't tell apart: such a library is left to it.
-fn remember(theirs: Slot, next: &AtomicPtr<c_void>) -> bool {
+fn remember(theirs: FunctionSlot, next: &AtomicPtr<c_void>) -> bool {
     let theirs = theirs.cast_mut();
     match next.compare_exchange(std::ptr::null_mut(), theirs, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => true,

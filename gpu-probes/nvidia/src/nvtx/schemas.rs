@@ -5,7 +5,7 @@
 //! headers (`nvtxExtTypes.h`, `nvToolsExtPayload.h`), the same in all of version 3.
 
 use super::catching::caught;
-use super::handles::Handle;
+use super::handles::NvtxHandle;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -31,7 +31,7 @@ const MOST_PAYLOADS: usize = 16;
 
 /// `nvtxExtModuleInfo_t`.
 #[repr(C)]
-pub struct Module {
+pub struct ExtensionModule {
     version: u16,
     struct_size: u16,
     id: u16,
@@ -57,7 +57,7 @@ struct Schema {
     name: *const c_char,
     kind: u64,
     flags: u64,
-    entries: *const Entry,
+    entries: *const SchemaEntry,
     entry_count: usize,
     static_size: usize,
     pack_align: usize,
@@ -67,7 +67,7 @@ struct Schema {
 
 /// `nvtxPayloadSchemaEntry_t`.
 #[repr(C)]
-struct Entry {
+struct SchemaEntry {
     flags: u64,
     kind: u64,
     name: *const c_char,
@@ -87,15 +87,16 @@ pub(super) struct Payload {
 }
 
 /// A schema whose payloads have a size at an offset.
-struct Known {
+struct KnownSchema {
     domain: AtomicU64,
     id: AtomicU64,
     offset: AtomicUsize,
 }
 
 /// The schemas. Only ever more of them, so that reading takes no lock.
-static KNOWN: [Known; MOST_SCHEMAS] =
-    [const { Known { domain: AtomicU64::new(0), id: AtomicU64::new(0), offset: AtomicUsize::new(0) } }; MOST_SCHEMAS];
+static KNOWN: [KnownSchema; MOST_SCHEMAS] =
+    [const { KnownSchema { domain: AtomicU64::new(0), id: AtomicU64::new(0), offset: AtomicUsize::new(0) } };
+        MOST_SCHEMAS];
 static KNOWN_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Called by NVTX at the first call of an extension in a library. Returns 1 if a tool follows its calls; with 0, they do
@@ -104,7 +105,7 @@ static KNOWN_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// # Safety
 /// `module` is null or what NVTX passes to a tool: it has as many segments as it says, and these as many slots.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn InitializeInjectionNvtxExtension(module: *mut Module) -> c_int {
+pub unsafe extern "C" fn InitializeInjectionNvtxExtension(module: *mut ExtensionModule) -> c_int {
     // SAFETY: the caller promises that `module` is null or NVTX's: what the other tool is to be given, too.
     let is_chained = super::chained::chained_extension().is_some_and(|it| unsafe { it(module) } != 0);
     // SAFETY: the same.
@@ -116,7 +117,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtxExtension(module: *mut Module) -
 ///
 /// # Safety
 /// As for [`InitializeInjectionNvtxExtension`], while NVTX initializes the module: its slots may be written.
-unsafe fn attach(module: *mut Module) -> bool {
+unsafe fn attach(module: *mut ExtensionModule) -> bool {
     // SAFETY: the caller promises that `module` is null or NVTX's, which has as many segments and slots as it says.
     unsafe {
         let Some(module) = module.as_ref().filter(|it| it.id == PAYLOAD_MODULE && it.segment_count != 0) else {
@@ -136,7 +137,7 @@ unsafe fn attach(module: *mut Module) -> bool {
 }
 
 /// In the place of `nvtxPayloadSchemaRegister`: returns the schema's id.
-unsafe extern "C" fn register_schema(domain: Handle, schema: *const Schema) -> u64 {
+unsafe extern "C" fn register_schema(domain: NvtxHandle, schema: *const Schema) -> u64 {
     static NEXT_ID: AtomicU64 = AtomicU64::new(FIRST_OWN_ID);
     // SAFETY: the program's argument.
     let Some(schema) = (unsafe { schema.as_ref() }) else { return u64::MAX };
@@ -162,7 +163,7 @@ unsafe fn size_offset(schema: &Schema) -> Option<usize> {
     usize::try_from(entries[at].offset).ok().filter(|offset| at == 0 || *offset != 0)
 }
 
-fn learn(domain: Handle, id: u64, offset: usize) {
+fn learn(domain: NvtxHandle, id: u64, offset: usize) {
     static WRITES: Mutex<()> = Mutex::new(());
     let _writes = WRITES.lock();
     let count = KNOWN_COUNT.load(Ordering::Acquire);
@@ -174,7 +175,7 @@ fn learn(domain: Handle, id: u64, offset: usize) {
     }
 }
 
-fn offset_of(domain: Handle, id: u64) -> Option<usize> {
+fn offset_of(domain: NvtxHandle, id: u64) -> Option<usize> {
     let known = &KNOWN[..KNOWN_COUNT.load(Ordering::Acquire)];
     let it =
         known.iter().find(|it| it.id.load(Ordering::Relaxed) == id && it.domain.load(Ordering::Relaxed) == domain)?;
@@ -185,7 +186,7 @@ fn offset_of(domain: Handle, id: u64) -> Option<usize> {
 ///
 /// # Safety
 /// `payloads` is null or points to that many, each with null or as many bytes as it says.
-pub(super) unsafe fn size_in(domain: Handle, payloads: *const Payload, count: usize) -> Option<u64> {
+pub(super) unsafe fn size_in(domain: NvtxHandle, payloads: *const Payload, count: usize) -> Option<u64> {
     if payloads.is_null() {
         return None;
     }
@@ -205,8 +206,8 @@ mod tests {
     use super::*;
     use std::ptr::null;
 
-    fn entry(kind: u64, offset: u64) -> Entry {
-        Entry {
+    fn entry(kind: u64, offset: u64) -> SchemaEntry {
+        SchemaEntry {
             flags: 0,
             kind,
             name: null(),
@@ -218,7 +219,7 @@ mod tests {
         }
     }
 
-    fn register(domain: Handle, id: u64, entries: &[Entry]) -> u64 {
+    fn register(domain: NvtxHandle, id: u64, entries: &[SchemaEntry]) -> u64 {
         let schema = Schema {
             fields: HAS_TYPE | HAS_ENTRIES | HAS_ID,
             name: null(),
@@ -235,7 +236,7 @@ mod tests {
         unsafe { register_schema(domain, &schema) }
     }
 
-    fn size_of_payload(domain: Handle, schema: u64, data: &[u64]) -> Option<u64> {
+    fn size_of_payload(domain: NvtxHandle, schema: u64, data: &[u64]) -> Option<u64> {
         let payload = Payload { schema, size: size_of_val(data), data: data.as_ptr().cast() };
         // SAFETY: one live payload.
         unsafe { size_in(domain, &payload, 1) }

@@ -1,6 +1,6 @@
 //! Names of ranges, domains and registered strings, and paths of ranges, for the process's life.
 
-use super::handles::{Handle, Handles};
+use super::handles::{Handles, NvtxHandle};
 use super::schemas::size_in;
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
@@ -28,16 +28,16 @@ pub(super) fn prepare() -> bool {
 
 /// The number of a path: names of ranges, each with [`RANGE_SEPARATOR`] before it. 0 is the empty path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Text(u32);
+pub(super) struct RangePath(u32);
 
-impl Text {
-    pub(super) const NONE: Text = Text(0);
+impl RangePath {
+    pub(super) const NONE: RangePath = RangePath(0);
     /// There was no room.
-    const UNKNOWN: Text = Text(u32::MAX);
+    const UNKNOWN: RangePath = RangePath(u32::MAX);
 
-    fn of(parts: &[&[u8]]) -> Text {
+    fn of(parts: &[&[u8]]) -> RangePath {
         let store = STORE.get().and_then(Option::as_ref);
-        store.and_then(|it| it.find(parts).ok()).map_or(Text::UNKNOWN, Text)
+        store.and_then(|it| it.find(parts).ok()).map_or(RangePath::UNKNOWN, RangePath)
     }
 
     /// Returns the number as a word, and the inverse.
@@ -45,16 +45,16 @@ impl Text {
         self.0.into()
     }
 
-    pub(super) fn from_word(word: u64) -> Text {
-        Text(word as u32)
+    pub(super) fn from_word(word: u64) -> RangePath {
+        RangePath(word as u32)
     }
 
     /// Returns the path that a range of this name has inside this one.
-    pub(super) fn with(self, name: &[u8]) -> Text {
+    pub(super) fn with(self, name: &[u8]) -> RangePath {
         let name = &name[..name.len().min(MOST_NAME)];
         let path = self.c_str().to_bytes();
         let has_room = path.len() + 1 + name.len() <= MAX_NAME;
-        Text::of(&[if has_room { path } else { "\u{1f}…".as_bytes() }, &[RANGE_SEPARATOR], name])
+        RangePath::of(&[if has_room { path } else { "\u{1f}…".as_bytes() }, &[RANGE_SEPARATOR], name])
     }
 
     /// Returns the name of the innermost range.
@@ -64,27 +64,28 @@ impl Text {
     }
 
     pub(super) fn c_str(self) -> &'static CStr {
-        let known = STORE.get().and_then(Option::as_ref).filter(|_| self != Text::UNKNOWN && self != Text::NONE);
+        let known =
+            STORE.get().and_then(Option::as_ref).filter(|_| self != RangePath::UNKNOWN && self != RangePath::NONE);
         match (self, known.and_then(|it| it.get_with_nul(self.0))) {
             (_, Some(bytes)) => CStr::from_bytes_with_nul(bytes).unwrap_or(c""),
-            (Text::NONE, None) => c"",
+            (RangePath::NONE, None) => c"",
             (_, None) => UNKNOWN_RANGE,
         }
     }
 }
 
 /// Notes the text of a registered string, or the name of a domain.
-pub(super) fn name_handle(handle: Handle, name: &[u8]) {
-    NAMED.set(handle, [u64::from(Text::NONE.with(name).0)]);
+pub(super) fn name_handle(handle: NvtxHandle, name: &[u8]) {
+    NAMED.set(handle, [u64::from(RangePath::NONE.with(name).0)]);
 }
 
-/// Returns what [`name_handle`] noted, as a path; [`Text::NONE`] for the default domain.
-pub(super) fn path_of(handle: Handle) -> Text {
-    NAMED.get(handle).map_or(Text::NONE, |[it]| Text(it as u32))
+/// Returns what [`name_handle`] noted, as a path; [`RangePath::NONE`] for the default domain.
+pub(super) fn path_of(handle: NvtxHandle) -> RangePath {
+    NAMED.get(handle).map_or(RangePath::NONE, |[it]| RangePath(it as u32))
 }
 
 /// Returns what [`name_handle`] noted; empty for the default domain.
-pub(super) fn name_of(handle: Handle) -> &'static [u8] {
+pub(super) fn name_of(handle: NvtxHandle) -> &'static [u8] {
     path_of(handle).c_str().to_bytes().get(1..).unwrap_or_default()
 }
 
@@ -168,7 +169,7 @@ impl Name {
     /// # Safety
     /// As for [`Name::with`]; the attributes have as many payloads as they say, and each payload null or as many bytes
     /// as it says.
-    pub(super) unsafe fn details(self, domain: Handle) -> RangeDetails {
+    pub(super) unsafe fn details(self, domain: NvtxHandle) -> RangeDetails {
         let Name::Attributes(attributes) = self else { return RangeDetails::default() };
         // SAFETY: the caller promises that the attributes are null or of the size that they say.
         unsafe { whole(attributes) }.map_or(RangeDetails::default(), |it| RangeDetails {
@@ -197,7 +198,7 @@ impl Name {
 
 enum Message {
     Text(Name),
-    Registered(Handle),
+    Registered(NvtxHandle),
 }
 
 /// # Safety
@@ -208,7 +209,7 @@ unsafe fn message(attributes: *const Attributes) -> Option<Message> {
     match it.message_type {
         message_type::ASCII => Some(Message::Text(Name::Ascii(it.message.cast()))),
         message_type::UNICODE => Some(Message::Text(Name::Wide(it.message.cast()))),
-        message_type::REGISTERED => Some(Message::Registered(it.message as Handle)),
+        message_type::REGISTERED => Some(Message::Registered(it.message as NvtxHandle)),
         _ => None,
     }
 }

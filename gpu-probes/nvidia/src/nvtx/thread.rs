@@ -1,7 +1,7 @@
 //! The ranges that a thread has pushed and not popped, in all domains.
 
-use super::handles::Handle;
-use super::texts::{self, Text};
+use super::handles::NvtxHandle;
+use super::texts::{self, RangePath};
 use super::window;
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -17,9 +17,9 @@ const MOST_DEPTH: usize = 64;
 /// A pushed range.
 #[derive(Clone, Copy)]
 struct Level {
-    domain: Handle,
+    domain: NvtxHandle,
     /// Its name behind those of the ranges around it.
-    path: Text,
+    path: RangePath,
     /// Whether `--range` names it.
     is_window: bool,
     start: u64,
@@ -28,7 +28,7 @@ struct Level {
 
 const NO_LEVEL: Level = Level {
     domain: 0,
-    path: Text::NONE,
+    path: RangePath::NONE,
     is_window: false,
     start: 0,
     details: RangeDetails { category: 0, color: None, payload: None },
@@ -56,17 +56,17 @@ const NONE_PUSHED: Pushed = Pushed { levels: [NO_LEVEL; MOST_DEPTH], n: 0, n_dee
 thread_local! {
     /// Has no destructor, so that it is always usable; `GUARD` closes what a thread leaves open.
     static THREAD: RefCell<Pushed> = const { RefCell::new(NONE_PUSHED) };
-    static GUARD: Guard = const { Guard };
+    static GUARD: RangesGuard = const { RangesGuard };
 }
 
 /// Returns the names of the calling thread's ranges, outermost first, with `RANGE_SEPARATOR` before each; `None` outside
 /// ranges.
 pub(super) fn path() -> Option<&'static CStr> {
-    let path = THREAD.with(|it| it.try_borrow().map_or(Text::NONE, |it| it.path()));
-    (path != Text::NONE).then(|| path.c_str())
+    let path = THREAD.with(|it| it.try_borrow().map_or(RangePath::NONE, |it| it.path()));
+    (path != RangePath::NONE).then(|| path.c_str())
 }
 
-pub(super) fn push(domain: Handle, name: &[u8], details: RangeDetails) {
+pub(super) fn push(domain: NvtxHandle, name: &[u8], details: RangeDetails) {
     let is_window = window::names(domain, name);
     let level = Level { domain, is_window, start: now(), details, ..NO_LEVEL };
     let is_kept = THREAD.with(|it| it.try_borrow_mut().is_ok_and(|mut it| it.push(level, name)));
@@ -76,7 +76,7 @@ pub(super) fn push(domain: Handle, name: &[u8], details: RangeDetails) {
     }
 }
 
-pub(super) fn pop(domain: Handle) {
+pub(super) fn pop(domain: NvtxHandle) {
     match THREAD.with(|it| it.try_borrow_mut().map_or(Popped::None, |mut it| it.pop(domain))) {
         Popped::Known(level) => level.record(),
         Popped::TooDeep => ranges::count_unrecorded(),
@@ -101,8 +101,8 @@ impl Level {
 }
 
 impl Pushed {
-    fn path(&self) -> Text {
-        self.n.checked_sub(1).map_or(Text::NONE, |at| self.levels[at].path)
+    fn path(&self) -> RangePath {
+        self.n.checked_sub(1).map_or(RangePath::NONE, |at| self.levels[at].path)
     }
 
     /// Adds a range whose path is not known yet; returns whether there was room.
@@ -118,7 +118,7 @@ impl Pushed {
     }
 
     /// Removes the domain's innermost range.
-    fn pop(&mut self, domain: Handle) -> Popped {
+    fn pop(&mut self, domain: NvtxHandle) -> Popped {
         if self.n_deeper > 0 {
             self.n_deeper -= 1;
             return Popped::TooDeep;
@@ -133,7 +133,7 @@ impl Pushed {
 
     /// Makes a level's path follow that of the level around it.
     fn join_path(&mut self, at: usize) {
-        let around = at.checked_sub(1).map_or(Text::NONE, |it| self.levels[it].path);
+        let around = at.checked_sub(1).map_or(RangePath::NONE, |it| self.levels[it].path);
         let level = &mut self.levels[at];
         level.path = around.with(level.path.last_name());
     }
@@ -147,9 +147,9 @@ impl Pushed {
 }
 
 /// Closes the ranges that a thread leaves open when it ends.
-struct Guard;
+struct RangesGuard;
 
-impl Drop for Guard {
+impl Drop for RangesGuard {
     fn drop(&mut self) {
         super::catching::caught((), || match THREAD.with(|it| it.try_borrow_mut().map_or(0, |mut it| it.clear())) {
             0 => {}
@@ -167,12 +167,12 @@ mod tests {
         pushed.path().c_str().to_str().unwrap().replace('\x1f', "/").trim_start_matches('/').to_owned()
     }
 
-    fn push(pushed: &mut Pushed, domain: Handle, name: &str, is_window: bool) -> bool {
+    fn push(pushed: &mut Pushed, domain: NvtxHandle, name: &str, is_window: bool) -> bool {
         pushed.push(Level { domain, is_window, ..NO_LEVEL }, name.as_bytes())
     }
 
     /// Returns whether `--range` names what was popped.
-    fn pop(pushed: &mut Pushed, domain: Handle) -> bool {
+    fn pop(pushed: &mut Pushed, domain: NvtxHandle) -> bool {
         matches!(pushed.pop(domain), Popped::Known(it) if it.is_window)
     }
 

@@ -1,6 +1,6 @@
 //! Whether any thread is inside a range that `--range` names.
 
-use super::handles::Handle;
+use super::handles::NvtxHandle;
 use super::texts;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ pub(super) fn opened() -> u64 {
 }
 
 /// Counts a range that opens; returns whether it is one of those named.
-pub(super) fn names(domain: Handle, name: &[u8]) -> bool {
+pub(super) fn names(domain: NvtxHandle, name: &[u8]) -> bool {
     SEEN.fetch_add(1, Ordering::Relaxed);
     static WANTED: OnceLock<Option<String>> = OnceLock::new();
     let Some(wanted) = WANTED.get_or_init(|| std::env::var(RANGE_VARIABLE).ok()) else { return false };

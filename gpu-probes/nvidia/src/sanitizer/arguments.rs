@@ -43,11 +43,11 @@ struct Taken {
 pub(super) struct Slots {
     /// Of the memory.
     address: u64,
-    state: Mutex<State>,
+    state: Mutex<ArgumentState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ArgumentState {
     /// Those that no call has, by the API's own handles of their streams.
     by_stream: HashMap<usize, Vec<usize>>,
     /// All from here on belong to none.
@@ -94,7 +94,7 @@ impl Slots {
         Slots { address, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ArgumentState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -142,7 +142,7 @@ impl Slots {
     }
 }
 
-impl State {
+impl ArgumentState {
     fn take(&mut self, stream: usize) -> Option<usize> {
         if let Some(slot) = self.by_stream.get_mut(&stream).and_then(Vec::pop) {
             return Some(slot);

@@ -40,12 +40,12 @@ pub(super) struct Launching {
     pub(super) context: Context,
     /// What its record calls it: a C string that stays until the launch returns.
     pub(super) symbol: *const c_char,
-    pub(super) recorded: Recorded,
+    pub(super) recorded: RecordTiming,
 }
 
 /// When a kernel's record is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Recorded {
+pub(super) enum RecordTiming {
     /// When its times are known.
     Later,
     /// When the launch returns, with that time: nobody asks for the kernel's.
@@ -110,9 +110,9 @@ pub(super) fn end(agent: &'static Agent) {
     let Some(Launching { kernel, context, symbol, recorded }) = OPEN.take() else { return };
     leave(agent, events::Call::Kernel, kernel.correlation, context);
     let at = match recorded {
-        Recorded::Later => return,
-        Recorded::AtReturn => realtime_now(),
-        Recorded::WithoutTimes => Realtime(0),
+        RecordTiming::Later => return,
+        RecordTiming::AtReturn => realtime_now(),
+        RecordTiming::WithoutTimes => Realtime(0),
     };
     let kernel = Kernel { start: at, end: at, ..kernel };
     // SAFETY: a C string that stays.

@@ -6,7 +6,7 @@
 use super::arguments::{self, Slots};
 use super::clock::{ContextClock, CreatedClock, FirstMeasurement, write_word};
 use super::functions::{Functions, LaunchData, ModuleData, NodeLaunchData, SUCCESS, instruction};
-use super::launches::{self, Launching, Recorded, context_of};
+use super::launches::{self, Launching, RecordTiming, context_of};
 use super::places::Places;
 use super::times::{Awaited, NodeId, Timing};
 use crate::cupti::Handle;
@@ -46,7 +46,7 @@ pub(super) struct Patching {
     at_a_time: Mutex<()>,
     /// Held by whoever uses a context from another thread than those of its launches, or ends it. Taken before `state`.
     pub(super) in_use: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<PatchingState>,
     /// The kernels that were launched, by `CUfunction`: addresses of [`Kernel`]s, which are never freed.
     launched: TwinTable,
     /// What launches of kernels are counted in whose handlers have conditions.
@@ -61,13 +61,13 @@ struct Created {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct PatchingState {
     /// In the order of their slots.
     pub(super) contexts: Vec<Patched>,
     /// Contexts that are there, patched or not.
     created: HashMap<usize, Created>,
     /// Patched modules.
-    modules: HashMap<usize, Module>,
+    modules: HashMap<usize, PatchedModule>,
     /// Modules of the functions in the table.
     functions: HashMap<usize, usize>,
     /// Numbers of kernels with conditions whose modules are gone.
@@ -82,7 +82,7 @@ type KernelId = (Option<usize>, u32, u64, WithHandlers, &'static CStr);
 
 /// A patched module.
 #[derive(Debug)]
-struct Module {
+struct PatchedModule {
     slot: usize,
     /// Those with handlers.
     kernels: HashMap<String, WithHandlers>,
@@ -382,7 +382,7 @@ impl Patching {
         })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, PatchingState> {
         locked(&self.state)
     }
 
@@ -448,8 +448,8 @@ impl Patching {
     }
 
     /// Forgets a module, whose kernels run no more.
-    fn forget(&self, state: &mut State, module: usize) {
-        if let Some(Module { slot, places, kernels }) = state.modules.remove(&module) {
+    fn forget(&self, state: &mut PatchingState, module: usize) {
+        if let Some(PatchedModule { slot, places, kernels }) = state.modules.remove(&module) {
             state.contexts[slot].places.give_back(places);
             state.give_back(kernels.into_values().map(|it| it.number));
         }
@@ -592,7 +592,7 @@ impl Patching {
     }
 
     /// Takes places and numbers for a module's kernels; returns the context, too. `None` if there are not so many.
-    fn take_places(&self, slot: usize, kernels: &[PatchedKernel]) -> Option<(Patched, Module)> {
+    fn take_places(&self, slot: usize, kernels: &[PatchedKernel]) -> Option<(Patched, PatchedModule)> {
         let mut state = self.state();
         let conditions: Vec<Choice> = kernels.iter().map(|it| it.conditions).collect();
         let numbers = state.number(&self.kernels, &conditions)?;
@@ -609,7 +609,7 @@ impl Patching {
             (kernel.symbol.clone(), found)
         };
         let kernels = kernels.iter().zip(numbers).map(|(kernel, number)| of_kernel(kernel, number)).collect();
-        Some((context.clone(), Module { slot, kernels, places: first..first + n }))
+        Some((context.clone(), PatchedModule { slot, kernels, places: first..first + n }))
     }
 
     /// Decides which of a kernel's conditions hold for the launch that the calling thread makes.
@@ -673,9 +673,9 @@ impl Patching {
             return;
         }
         let recorded = match (are_all_recorded, told.is_timed) {
-            (true, true) => Recorded::Later,
-            (true, false) => Recorded::WithoutTimes,
-            (false, _) => Recorded::AtReturn,
+            (true, true) => RecordTiming::Later,
+            (true, false) => RecordTiming::WithoutTimes,
+            (false, _) => RecordTiming::AtReturn,
         };
         let symbol = if told.is_told() { kernel.called(told.choice).as_ptr() } else { launch.function_name };
         launches::record(Launching { kernel: record, context, symbol, recorded });
@@ -977,7 +977,7 @@ impl Patching {
     }
 }
 
-impl State {
+impl PatchingState {
     /// Returns the timer of a context that is there.
     pub(super) fn clock_of(&self, context: usize) -> Option<CreatedClock> {
         self.created.get(&context).map(|it| it.clock.clone())

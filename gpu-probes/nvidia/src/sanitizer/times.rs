@@ -75,7 +75,7 @@ pub(super) struct NodeId {
 #[derive(Debug, Default)]
 struct Nodes {
     /// By their group, which one has that awaits none until another one takes it.
-    by_group: HashMap<usize, Node>,
+    by_group: HashMap<usize, TimedNode>,
     /// How many launches they are together.
     n: usize,
 }
@@ -83,7 +83,7 @@ struct Nodes {
 /// A node leaves times at each of its launches, and they are told apart by their order alone: so after one that was not awaited,
 /// none is. Nor is any where two nodes were in one group at a time.
 #[derive(Debug)]
-struct Node {
+struct TimedNode {
     of: NodeId,
     awaited: VecDeque<Awaited>,
     is_lost: bool,
@@ -93,7 +93,7 @@ impl Nodes {
     /// Awaits a launch; returns what can't have times.
     fn add(&mut self, of: NodeId, awaited: Option<Awaited>) -> Vec<Awaited> {
         let has_room = self.n < MOST_NODES;
-        let new = || Node { of, awaited: VecDeque::new(), is_lost: false };
+        let new = || TimedNode { of, awaited: VecDeque::new(), is_lost: false };
         let node = self.by_group.entry(group_of(of.grid_id)).or_insert_with(new);
         if node.awaited.is_empty() {
             node.of = of;

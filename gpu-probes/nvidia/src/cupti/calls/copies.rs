@@ -2,15 +2,15 @@
 //!
 //! Moving managed memory (`cuMemPrefetchAsync`) is no copy: CUPTI has other records for it.
 
-use super::{Call, Id, Params, of_stream, read};
-use Shape::{Anywhere, Batch, Bytes, Rows, Slices};
+use super::{CallRole, Id, Params, of_stream, read};
+use CopyShape::{Anywhere, Batch, Bytes, Rows, Slices};
 use xputrace_agent::Stream;
 use xputrace_agent::launch::Records;
 
 /// The parameters of a driver call that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyCall {
-    shape: Shape,
+    shape: CopyShape,
     /// Offset of the stream; `None` for the default stream.
     stream_at: Option<u8>,
     /// Whether the default stream is the thread's own.
@@ -19,7 +19,7 @@ pub struct CopyCall {
 
 /// What a call copies. Offsets are in its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum CopyShape {
     /// To or from a device or an array; the number of bytes is at this offset.
     Bytes(u8),
     /// Between any two addresses, so maybe within the host's memory; likewise.
@@ -60,7 +60,7 @@ pub(super) unsafe fn params(copy: CopyCall, params: *const u8) -> Params {
 ///
 /// # Safety
 /// As for [`params`].
-unsafe fn records(shape: Shape, params: *const u8) -> Records {
+unsafe fn records(shape: CopyShape, params: *const u8) -> Records {
     // SAFETY: the caller promises that `params` points at the copy's parameters; what these point to is the call's too.
     let (is_empty, may_be_host) = unsafe {
         match shape {
@@ -94,28 +94,28 @@ unsafe fn pitched(copy: *const u8, dimensions: usize) -> (bool, bool) {
     }
 }
 
-const fn copy(id: u32, name: &'static str, shape: Shape, stream_at: Option<u8>) -> Id {
+const fn copy(id: u32, name: &'static str, shape: CopyShape, stream_at: Option<u8>) -> Id {
     let is_per_thread = matches!(name.as_bytes(), [.., b'_', b'p', b't', b'd' | b's', b's' | b'z']);
-    super::driver(id, name, Call::DriverCopy(CopyCall { shape, stream_at, is_per_thread }))
+    super::driver(id, name, CallRole::DriverCopy(CopyCall { shape, stream_at, is_per_thread }))
 }
 
 /// In the default stream.
-const fn driver(id: u32, name: &'static str, shape: Shape) -> Id {
+const fn driver(id: u32, name: &'static str, shape: CopyShape) -> Id {
     copy(id, name, shape, None)
 }
 
 /// In the stream at this offset.
-const fn driver_async(id: u32, name: &'static str, shape: Shape, stream_at: u8) -> Id {
+const fn driver_async(id: u32, name: &'static str, shape: CopyShape, stream_at: u8) -> Id {
     copy(id, name, shape, Some(stream_at))
 }
 
 /// Of CUDA 3 and before: parameters are not read.
 const fn legacy(id: u32, name: &'static str) -> Id {
-    super::driver(id, name, Call::DriverCopyOther)
+    super::driver(id, name, CallRole::DriverCopyOther)
 }
 
 const fn runtime(id: u32, name: &'static str) -> Id {
-    super::runtime(id, name, Call::RuntimeCopy)
+    super::runtime(id, name, CallRole::RuntimeCopy)
 }
 
 /// Every id. Adding a copy to a graph submits nothing, and is not among them.

@@ -22,7 +22,7 @@ use xputrace_agent::external;
 use xputrace_agent::this_thread;
 
 /// A function that is redirected.
-pub(super) struct Entry {
+pub(super) struct RedirectedFunction {
     pub(super) name: &'static CStr,
     /// Where its callers arrive.
     pub(super) address: *const (),
@@ -31,7 +31,7 @@ pub(super) struct Entry {
 }
 
 // SAFETY: the addresses are those of functions.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for RedirectedFunction {}
 
 /// Defines the functions: CUPTI's name and parameters, and the register of the parameter after the
 /// last, in which the entry passes the return address on to the function in [`handlers`].
@@ -75,7 +75,7 @@ macro_rules! redirected {
         }
 
         /// Every redirected function.
-        pub(super) static REDIRECTED: &[Entry] = &[$(Entry {
+        pub(super) static REDIRECTED: &[RedirectedFunction] = &[$(RedirectedFunction {
             name: $symbol,
             address: entries::$name as *const (),
             real: |it| it.$name.map(|it| it as *const c_void),
@@ -126,7 +126,7 @@ redirected! {
 }
 
 /// A call, and what it meets.
-struct Call {
+struct RedirectedCall {
     library: &'static Redirected,
     /// The armed run, unless the call is CUPTI's own or ours.
     run: Option<&'static Run>,
@@ -144,14 +144,14 @@ enum Verdict {
     Refuse,
 }
 
-impl Call {
+impl RedirectedCall {
     /// `None` if the function was never redirected.
-    fn from(caller: u64) -> Option<Call> {
+    fn from(caller: u64) -> Option<RedirectedCall> {
         let library = redirected()?;
         let is_internal = library.is_internal(caller);
         let run = current_run().filter(|it| !is_internal && it.agent.is_ours() && it.agent.is_recording());
         let inside = run.and_then(|it| it.agent.enter(this_thread()));
-        Some(Call { library, run: run.filter(|_| inside.is_some()), _inside: inside, caller })
+        Some(RedirectedCall { library, run: run.filter(|_| inside.is_some()), _inside: inside, caller })
     }
 
     fn is_internal(&self) -> bool {
@@ -193,7 +193,7 @@ impl Call {
         Verdict::Pass
     }
 
-    /// As [`Call::claim`], for records; if the verdict is to share, the run has yielded them when this returns.
+    /// As [`RedirectedCall::claim`], for records; if the verdict is to share, the run has yielded them when this returns.
     fn claim_records(&self) -> (Verdict, Option<Busy>) {
         let verdict = self.claim(Claim::Records);
         let busy = match verdict {
@@ -304,7 +304,7 @@ mod handlers {
     /// Finds out what a call meets.
     macro_rules! call {
         ($caller:ident) => {
-            match Call::from($caller) {
+            match RedirectedCall::from($caller) {
                 Some(call) => call,
                 None => return ERROR_NOT_SUPPORTED,
             }
@@ -361,7 +361,7 @@ mod handlers {
     /// Leaves CUPTI to a caller whose further calls name its subscription (13.2 and later), which it therefore can't
     /// share with us: until it unsubscribes.
     fn hand_everything_over(
-        call: &Call,
+        call: &RedirectedCall,
         subscribe: impl FnOnce() -> CuptiResult,
         handle: impl FnOnce() -> Handle,
     ) -> CuptiResult {
@@ -388,7 +388,7 @@ mod handlers {
     /// # Safety
     /// `subscriber` is null or points to a handle.
     unsafe fn share_subscription(
-        call: &Call,
+        call: &RedirectedCall,
         subscriber: *mut Handle,
         callback: Option<CallbackFunction>,
         user_data: *mut c_void,
@@ -470,7 +470,7 @@ mod handlers {
     }
 
     /// Switches all ids of a domain for the other user, and leaves ours on.
-    fn switch_domain(call: &Call, enable: u32, subscriber: Handle, domain: u32) -> CuptiResult {
+    fn switch_domain(call: &RedirectedCall, enable: u32, subscriber: Handle, domain: u32) -> CuptiResult {
         OTHER.ids.set_domain(domain, enable != 0);
         if enable != 0 || OURS.is_empty_in(domain) {
             return real!(call.enable_domain(enable, subscriber, domain));
@@ -569,7 +569,7 @@ mod handlers {
     }
 
     /// Enables a kind of records for the other user by `enable`.
-    fn enable_kind(call: &Call, kind: u32, enable: impl FnOnce() -> CuptiResult) -> CuptiResult {
+    fn enable_kind(call: &RedirectedCall, kind: u32, enable: impl FnOnce() -> CuptiResult) -> CuptiResult {
         if call.is_internal() {
             return enable();
         }
@@ -596,7 +596,7 @@ mod handlers {
         answer
     }
 
-    fn disable_kind(call: &Call, kind: u32, disable: impl FnOnce() -> CuptiResult) -> CuptiResult {
+    fn disable_kind(call: &RedirectedCall, kind: u32, disable: impl FnOnce() -> CuptiResult) -> CuptiResult {
         if call.is_internal() {
             return disable();
         }
@@ -640,7 +640,7 @@ mod handlers {
     }
 
     /// A forced flush takes records of kernels that still run, and they never come again: not ours.
-    fn flush_by(call: &Call, flag: u32, flush: impl FnOnce(u32) -> CuptiResult) -> CuptiResult {
+    fn flush_by(call: &RedirectedCall, flag: u32, flush: impl FnOnce(u32) -> CuptiResult) -> CuptiResult {
         if call.note_if_scoped() {
             return flush(flag);
         }
@@ -714,7 +714,7 @@ mod handlers {
     ///
     /// # Safety
     /// If the answer is success, CUPTI has written the attribute's value.
-    unsafe fn show_kept(call: &Call, attribute: u32, value: *mut c_void, answer: CuptiResult) {
+    unsafe fn show_kept(call: &RedirectedCall, attribute: u32, value: *mut c_void, answer: CuptiResult) {
         if let (Some(run), SUCCESS) = (call.holder_of_records(), answer)
             && let Some(kept) = run.backend.kept_attribute(attribute)
         {

@@ -11,7 +11,7 @@
 //! for the write. What cannot be redirected: an address that a library got from `dlsym` before, and a
 //! copy of CUPTI that is linked statically.
 
-use super::calls::{Entry, REDIRECTED, Real};
+use super::calls::{REDIRECTED, Real, RedirectedFunction};
 use std::ffi::{CStr, c_char};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -70,7 +70,7 @@ pub(in crate::cupti) fn install(function: u64) -> Result<(), String> {
     if IS_INSTALLED.load(Ordering::Acquire) {
         return Ok(());
     }
-    let found = find_loaded(|it| it.holds(function).then(|| Image::of(&it))).flatten();
+    let found = find_loaded(|it| it.holds(function).then(|| LinkedFile::of(&it))).flatten();
     let image = found.ok_or("libcupti's symbol table cannot be read")?;
     let own = find_loaded(|it| it.holds(install as *const () as u64).then(|| it.range())).flatten();
     let redirected = REDIRECTED_LIBRARY.get_or_init(|| {
@@ -96,7 +96,7 @@ pub(in crate::cupti) fn undo() {
     }
     let back: Vec<Pair> = pairs(redirected).iter().map(|it| Pair { from: it.to, to: it.from, ..*it }).collect();
     let start = redirected.internal[0].start;
-    let image = find_loaded(|it| it.holds(start).then(|| Image::of(&it))).flatten();
+    let image = find_loaded(|it| it.holds(start).then(|| LinkedFile::of(&it))).flatten();
     if let Some(image) = image {
         let _ = image.set_symbols(&back);
         let _ = set_slots(redirected, &back);
@@ -112,7 +112,7 @@ struct Pair {
 }
 
 fn pairs(redirected: &Redirected) -> Vec<Pair> {
-    let real = |entry: &Entry| (entry.real)(&redirected.real).map(|it| it as u64);
+    let real = |entry: &RedirectedFunction| (entry.real)(&redirected.real).map(|it| it as u64);
     REDIRECTED.iter().filter_map(|it| Some(Pair { name: it.name, from: real(it)?, to: it.address as u64 })).collect()
 }
 
@@ -122,7 +122,7 @@ fn set_slots(redirected: &Redirected, pairs: &[Pair]) -> Result<(), String> {
     for_each_loaded(|library| {
         let is_internal =
             library.range().is_none_or(|it| redirected.internal.iter().any(|own| own.contains(&it.start)));
-        if let (false, Some(image)) = (is_internal, Image::of(&library)) {
+        if let (false, Some(image)) = (is_internal, LinkedFile::of(&library)) {
             failed = image.set_slots(pairs).err().or(failed.take());
         }
     });
@@ -131,7 +131,7 @@ fn set_slots(redirected: &Redirected, pairs: &[Pair]) -> Result<(), String> {
 
 /// A loaded file's dynamic section, as the loader left it in memory.
 #[derive(Clone)]
-struct Image {
+struct LinkedFile {
     base: u64,
     range: Range<u64>,
     /// Its segments: addresses, and how they are mapped.
@@ -166,7 +166,7 @@ mod tag {
 /// `GLOB_DAT`, `JUMP_SLOT`.
 const FILLS_WORD: [u32; 3] = [1, 6, 7];
 
-impl Image {
+impl LinkedFile {
     fn of(library: &LoadedFile<'_>) -> Option<Self> {
         let dynamic = library.dynamic()?;
         let entries = (0..).map(|n| dynamic + n * DYNAMIC_BYTES);
@@ -187,7 +187,7 @@ impl Image {
         let old = address(tag::HASH).filter(|it| library.holds(*it));
         // SAFETY: the file's own hash tables.
         let n_symbols = unsafe { gnu.map(|it| symbols_in_gnu_hash(it)).or_else(|| old.map(|it| symbols_in_hash(it))) };
-        (library.holds(symbols) && library.holds(strings)).then_some(Image {
+        (library.holds(symbols) && library.holds(strings)).then_some(LinkedFile {
             base: library.base(),
             range: library.range()?,
             segments: library.mapped_segments().collect(),
