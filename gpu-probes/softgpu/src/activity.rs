@@ -114,7 +114,7 @@ impl User {
     }
 
     /// Reserves room for a record and writes it there. Returns `None` and counts a drop if there is no room.
-    fn reserve(&'static self, id: UserId, bytes: &[u8], unfinished: bool) -> Option<Place> {
+    fn reserve(&'static self, id: UserId, bytes: &[u8], unfinished: bool) -> Option<BufferPlace> {
         let place = match faults().drops_record() {
             true => None,
             false => self.buffers().reserve(bytes, unfinished, || self.functions().and_then(BufferFunctions::request)),
@@ -122,7 +122,7 @@ impl User {
         if place.is_none() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        place.map(|(buffer, offset)| Place { id, buffer, offset })
+        place.map(|(buffer, offset)| BufferPlace { id, buffer, offset })
     }
 
     fn filled(&'static self, buffers: Vec<Buffer>) -> Vec<Filled> {
@@ -150,13 +150,13 @@ impl BufferFunctions {
 }
 
 /// A place in a buffer.
-struct Place {
+struct BufferPlace {
     id: UserId,
     buffer: u64,
     offset: usize,
 }
 
-impl Place {
+impl BufferPlace {
     fn user(&self) -> &'static User {
         &USERS[self.id.index()]
     }
@@ -164,7 +164,7 @@ impl Place {
 
 /// Reserved places, one for each user, for work that has not finished.
 pub(crate) struct Ticket {
-    places: Vec<Place>,
+    places: Vec<BufferPlace>,
     start_at: usize,
     bytes: Vec<u8>,
 }
@@ -277,7 +277,8 @@ pub(crate) fn register(user: UserId, functions: BufferFunctions) {
 /// Reserves places for work that is being submitted.
 pub(crate) fn begin<R: Timed>(record: &R) -> Option<Ticket> {
     let bytes = bytes_of(record).to_vec();
-    let places: Vec<Place> = users_of(kind_of(&bytes)).filter_map(|(id, it)| it.reserve(id, &bytes, true)).collect();
+    let places: Vec<BufferPlace> =
+        users_of(kind_of(&bytes)).filter_map(|(id, it)| it.reserve(id, &bytes, true)).collect();
     (!places.is_empty()).then_some(Ticket { places, start_at: R::START_AT, bytes })
 }
 
@@ -466,7 +467,7 @@ impl Buffers {
     }
 
     /// Does nothing if the buffer was already delivered by a forced flush.
-    fn write(&mut self, place: &Place, bytes: &[u8], done: bool) {
+    fn write(&mut self, place: &BufferPlace, bytes: &[u8], done: bool) {
         let Some(buffer) = self.list.iter_mut().find(|buffer| buffer.number == place.buffer) else {
             return;
         };

@@ -9,13 +9,13 @@ use crate::contexts;
 use crate::device;
 use crate::faults::faults;
 use crate::memory::MEMORY;
-use crate::operation::{self, Operation, Place};
+use crate::operation::{self, GraphPosition, Operation};
 use crate::stream::Stream;
 
 /// One or more copies that CUPTI records as one.
 #[derive(Clone)]
 pub(crate) struct Copy {
-    parts: Vec<Part>,
+    parts: Vec<CopyPart>,
     direction: Direction,
     src_kind: u8,
     dst_kind: u8,
@@ -36,7 +36,7 @@ pub(crate) enum Direction {
 
 /// Slices of rows of bytes.
 #[derive(Clone)]
-struct Part {
+struct CopyPart {
     to: Side,
     from: Side,
     /// Pageable host memory, copied during the call: the program may change it right after. Without gaps between rows.
@@ -67,10 +67,10 @@ impl Side {
     }
 }
 
-impl Part {
+impl CopyPart {
     fn flat(to: usize, from: usize, bytes: usize) -> Self {
         let side = |address| Side::dense(address, bytes, 1);
-        Part { to: side(to), from: side(from), staged: None, width: bytes, rows: 1, slices: 1 }
+        CopyPart { to: side(to), from: side(from), staged: None, width: bytes, rows: 1, slices: 1 }
     }
 
     fn bytes(&self) -> usize {
@@ -120,19 +120,19 @@ impl Part {
     }
 
     /// Splits bytes in a row into parts of at most `most`.
-    fn split(self, most: usize) -> Vec<Part> {
+    fn split(self, most: usize) -> Vec<CopyPart> {
         if self.rows * self.slices != 1 || most == 0 {
             return vec![self];
         }
         let (to, from) = (self.to.address, self.from.address);
-        (0..self.width).step_by(most).map(|at| Part::flat(to + at, from + at, most.min(self.width - at))).collect()
+        (0..self.width).step_by(most).map(|at| CopyPart::flat(to + at, from + at, most.min(self.width - at))).collect()
     }
 }
 
 impl Copy {
     /// Copies bytes in a row.
     pub(crate) fn flat(to: usize, from: usize, bytes: usize, direction: Direction) -> Result<Self, i32> {
-        Copy::of(Part::flat(to, from, bytes), direction)
+        Copy::of(CopyPart::flat(to, from, bytes), direction)
     }
 
     /// Copies bytes in a row, of which the addresses tell where they are.
@@ -164,7 +164,7 @@ impl Copy {
             pitch: side.pitch,
             slice: side.pitch * side.height,
         };
-        let part = Part {
+        let part = CopyPart {
             to: side(to.0, &it.dst),
             from: side(from.0, &it.src),
             staged: None,
@@ -177,7 +177,7 @@ impl Copy {
     }
 
     /// Checks the device side.
-    fn of(part: Part, direction: Direction) -> Result<Self, i32> {
+    fn of(part: CopyPart, direction: Direction) -> Result<Self, i32> {
         use Direction::{DeviceToDevice, DeviceToHost, HostToDevice, PeerToPeer};
         let (to, from) = (part.span(part.to)?, part.span(part.from)?);
         if matches!(direction, HostToDevice | DeviceToDevice | PeerToPeer) {
@@ -201,11 +201,11 @@ impl Copy {
     }
 
     fn bytes(&self) -> usize {
-        self.parts.iter().map(Part::bytes).sum()
+        self.parts.iter().map(CopyPart::bytes).sum()
     }
 
     pub(crate) fn run(&self) {
-        self.parts.iter().for_each(Part::run);
+        self.parts.iter().for_each(CopyPart::run);
     }
 
     /// Copies before the call returns.
@@ -221,7 +221,7 @@ impl Copy {
         let mut copy = Copy { is_async: true, ..self };
         let is_read_now = copy.direction == Direction::HostToDevice && copy.src_kind == memory_kind::PAGEABLE;
         if is_read_now && stream.capture().is_none() {
-            copy.parts.iter_mut().for_each(Part::stage);
+            copy.parts.iter_mut().for_each(CopyPart::stage);
         }
         let must_wait = copy.dst_kind == memory_kind::PAGEABLE;
         let marks = copy.submit(stream);
@@ -246,7 +246,7 @@ impl Copy {
     }
 
     /// Begins its record, if it has one: not if it copies nothing, nor if the fault of host copies without one is on.
-    pub(crate) fn ticket(&self, stream: &Stream, correlation: u32, place: Place) -> Option<Ticket> {
+    pub(crate) fn ticket(&self, stream: &Stream, correlation: u32, place: GraphPosition) -> Option<Ticket> {
         let is_the_hosts = self.direction == Direction::HostToHost && !self.is_async;
         if self.bytes() == 0 || is_the_hosts && faults().unrecorded_host_copies {
             return None;
@@ -260,7 +260,7 @@ impl Copy {
         }
     }
 
-    fn record(&self, stream: &Stream, correlation_id: u32, place: Place) -> Memcpy6 {
+    fn record(&self, stream: &Stream, correlation_id: u32, place: GraphPosition) -> Memcpy6 {
         Memcpy6 {
             kind: kind::MEMCPY,
             copy_kind: self.direction as u8,
@@ -280,7 +280,13 @@ impl Copy {
         }
     }
 
-    fn peer_record(&self, stream: &Stream, correlation_id: u32, place: Place, [from, to]: [i32; 2]) -> MemcpyPtoP4 {
+    fn peer_record(
+        &self,
+        stream: &Stream,
+        correlation_id: u32,
+        place: GraphPosition,
+        [from, to]: [i32; 2],
+    ) -> MemcpyPtoP4 {
         MemcpyPtoP4 {
             kind: kind::MEMCPY2,
             copy_kind: self.direction as u8,

@@ -15,10 +15,10 @@ use crate::capture::Capture;
 use crate::contexts::{self, CONTEXTS, Context, current, current_handle, pop_current};
 use crate::faults::explain;
 use crate::forks;
-use crate::kernel::{Function, Image};
+use crate::kernel::{Function, ModuleImage};
 use crate::memory::MEMORY;
 use crate::registry::{NEXT_HANDLE, Registry};
-use crate::stream::{Mark, Role, Stream};
+use crate::stream::{Mark, Stream, StreamRole};
 use crate::threads::spawn;
 
 /// CUPTI's stream ids, as seen on a real GPU: 7 for the default stream, 13 for the first one
@@ -35,7 +35,7 @@ const MODULE_LOADED: u32 = 6;
 const MODULE_UNLOAD_STARTING: u32 = 7;
 
 pub(crate) static STREAMS: Registry<Stream> = Registry::new();
-pub(crate) static MODULES: Registry<Module> = Registry::new();
+pub(crate) static MODULES: Registry<LoadedModule> = Registry::new();
 pub(crate) static FUNCTIONS: Registry<Function> = Registry::new();
 pub(crate) static EVENTS: Registry<Event> = Registry::new();
 static NEXT_STREAM: AtomicU32 = AtomicU32::new(FIRST_STREAM);
@@ -51,10 +51,10 @@ thread_local! {
 }
 
 /// A loaded image.
-pub(crate) struct Module {
+pub(crate) struct LoadedModule {
     /// CUPTI's number of it.
     id: u32,
-    pub(crate) image: Image,
+    pub(crate) image: ModuleImage,
     /// Handles of functions that were looked up, by name.
     functions: Mutex<HashMap<CString, Handle>>,
     globals: Mutex<HashMap<String, usize>>,
@@ -64,12 +64,12 @@ pub(crate) struct Module {
 pub(crate) struct Event {
     pub(crate) id: u32,
     pub(crate) timing: bool,
-    pub(crate) recorded: Mutex<Recorded>,
+    pub(crate) recorded: Mutex<RecordedWork>,
 }
 
 /// What was submitted before an event.
 #[derive(Clone, Default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedWork {
     pub(crate) mark: Option<Mark>,
     pub(crate) time: Arc<Mutex<Option<u64>>>,
     pub(crate) capture: Option<Arc<Capture>>,
@@ -144,7 +144,7 @@ fn inject() {
 pub(crate) fn create_context(device: i32) -> Handle {
     start_event_thread();
     let uid = contexts::next_uid();
-    let legacy = Stream::new(LEGACY_STREAM, (uid, device), Role::Legacy, 0, 0);
+    let legacy = Stream::new(LEGACY_STREAM, (uid, device), StreamRole::Legacy, 0, 0);
     STREAMS.insert_shared(legacy.clone());
     CONTEXTS.insert(Context { uid, device, legacy })
 }
@@ -203,7 +203,7 @@ pub(crate) fn stream(handle: Handle, per_thread_default: bool) -> Result<Arc<Str
 pub(crate) fn create_stream(flags: u32, priority: i32) -> Result<Handle, i32> {
     const NON_BLOCKING: u32 = 1;
     let context = current()?;
-    let role = if flags & NON_BLOCKING != 0 { Role::NonBlocking } else { Role::Blocking };
+    let role = if flags & NON_BLOCKING != 0 { StreamRole::NonBlocking } else { StreamRole::Blocking };
     let id = NEXT_STREAM.fetch_add(1, Ordering::Relaxed);
     let handle = STREAMS.insert_shared(Stream::new(id, (context.uid, context.device), role, flags, priority));
     callback::resource(STREAM_CREATED, handle, std::ptr::null());
@@ -231,7 +231,7 @@ fn per_thread_stream(context: &Context) -> Arc<Stream> {
         let mut streams = streams.borrow_mut();
         let (_, stream) = streams.entry(context.uid).or_insert_with(|| {
             let id = NEXT_STREAM.fetch_add(1, Ordering::Relaxed);
-            let stream = Stream::new(id, (context.uid, context.device), Role::Blocking, 0, 0);
+            let stream = Stream::new(id, (context.uid, context.device), StreamRole::Blocking, 0, 0);
             (STREAMS.insert_shared(stream.clone()), stream)
         });
         stream.clone()
@@ -245,12 +245,12 @@ pub(crate) fn create_event(flags: u32) -> Handle {
 }
 
 impl Event {
-    pub(crate) fn recorded(&self) -> Recorded {
+    pub(crate) fn recorded(&self) -> RecordedWork {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn record(&self, stream: &Arc<Stream>) {
-        let mut recorded = Recorded { capture: stream.capture(), ..Recorded::default() };
+        let mut recorded = RecordedWork { capture: stream.capture(), ..RecordedWork::default() };
         if recorded.capture.is_none() {
             let time = recorded.time.clone();
             recorded.mark = Some(stream.submit(&streams_of(stream.context), move || {
@@ -270,10 +270,14 @@ pub(crate) unsafe fn load_module(image: *const c_void) -> Result<Handle, i32> {
         return Err(error::INVALID_VALUE);
     }
     // SAFETY: the caller's contract.
-    let parsed = activity::with_overhead(overhead::MODULE_LOADING, || unsafe { Image::read(image.cast()) })?;
+    let parsed = activity::with_overhead(overhead::MODULE_LOADING, || unsafe { ModuleImage::read(image.cast()) })?;
     let (cubin_size, module_id) = (parsed.size(), NEXT_HANDLE.load(Ordering::Relaxed) as u32);
-    let handle =
-        MODULES.insert(Module { id: module_id, image: parsed, functions: Mutex::default(), globals: Mutex::default() });
+    let handle = MODULES.insert(LoadedModule {
+        id: module_id,
+        image: parsed,
+        functions: Mutex::default(),
+        globals: Mutex::default(),
+    });
     let data = ModuleResourceData { module_id, cubin_size, cubin: image.cast::<c_char>() };
     callback::resource(MODULE_LOADED, handle, (&raw const data).cast());
     Ok(handle)

@@ -81,13 +81,13 @@ impl Function {
 }
 
 /// What a module was loaded from.
-pub(crate) enum Image {
+pub(crate) enum ModuleImage {
     Ptx(String),
     /// A cubin or fat binary: assumed to contain any name.
     Opaque,
 }
 
-impl Image {
+impl ModuleImage {
     /// # Safety
     /// PTX text is NUL-terminated; of anything else the first eight bytes are readable.
     pub(crate) unsafe fn read(image: *const u8) -> Result<Self, i32> {
@@ -409,7 +409,7 @@ mod tests {
         .visible .entry first_other()\n{ ret; }\n.entry bare { ret; }\n";
 
     fn entry(name: &str) -> Option<Option<Vec<usize>>> {
-        Image::Ptx(PTX.into()).entry(name)
+        ModuleImage::Ptx(PTX.into()).entry(name)
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn ptx_tells_variables() {
-        let image = Image::Ptx(PTX.into());
+        let image = ModuleImage::Ptx(PTX.into());
         assert_eq!(image.variable("counter"), Some(4));
         assert_eq!(image.variable("table"), Some(64));
         assert_eq!(image.variable("missing"), None);

@@ -17,15 +17,15 @@ pub(crate) fn result(code: u32) -> Option<&'static CStr> {
     tables().results.get(&code).map(CString::as_c_str)
 }
 
-struct Tables {
+struct NameTables {
     callbacks: HashMap<(u32, u32), CString>,
     results: HashMap<u32, CString>,
 }
 
-fn tables() -> &'static Tables {
-    static TABLES: OnceLock<Tables> = OnceLock::new();
+fn tables() -> &'static NameTables {
+    static TABLES: OnceLock<NameTables> = OnceLock::new();
     TABLES.get_or_init(|| {
-        let mut tables = Tables { callbacks: HashMap::new(), results: HashMap::new() };
+        let mut tables = NameTables { callbacks: HashMap::new(), results: HashMap::new() };
         for line in LAYOUTS.lines() {
             tables.read(line);
         }
@@ -33,7 +33,7 @@ fn tables() -> &'static Tables {
     })
 }
 
-impl Tables {
+impl NameTables {
     fn read(&mut self, line: &str) -> Option<()> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {

@@ -42,7 +42,7 @@ static LAST_SET: Mutex<(u32, u16, u16)> = Mutex::new((0, 0, 0));
 
 /// The graph that an operation runs in; zeros outside of graphs.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Place {
+pub(crate) struct GraphPosition {
     pub(crate) graph: u32,
     pub(crate) node: u64,
 }
@@ -53,7 +53,7 @@ pub(crate) fn submit(stream: &Arc<Stream>, operation: Operation, correlation: u3
         capture.add(operation);
         return None;
     }
-    Some(queue(stream, operation, correlation, Place::default(), true))
+    Some(queue(stream, operation, correlation, GraphPosition::default(), true))
 }
 
 /// Queues all nodes of a graph under one correlation id. It cannot be captured.
@@ -69,7 +69,7 @@ pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) 
         stream.submit(&device::streams_of(stream.context), first);
     }
     for task in exec.enabled() {
-        let place = Place { graph: exec.id, node: exec.node_id(task.index) };
+        let place = GraphPosition { graph: exec.id, node: exec.node_id(task.index) };
         queue(stream, task.operation, correlation, place, !whole);
     }
     if let Some(trace) = trace {
@@ -78,7 +78,7 @@ pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) 
     Ok(())
 }
 
-fn queue(stream: &Arc<Stream>, operation: Operation, correlation: u32, place: Place, recorded: bool) -> Mark {
+fn queue(stream: &Arc<Stream>, operation: Operation, correlation: u32, place: GraphPosition, recorded: bool) -> Mark {
     let mut ticket = if recorded { operation.ticket(stream, correlation, place) } else { None };
     let (device, context) = (stream.device, stream.context);
     stream.submit(&device::streams_of(stream.context), move || {
@@ -113,7 +113,7 @@ impl Operation {
         }
     }
 
-    fn ticket(&self, stream: &Stream, correlation: u32, place: Place) -> Option<Ticket> {
+    fn ticket(&self, stream: &Stream, correlation: u32, place: GraphPosition) -> Option<Ticket> {
         match self {
             Self::Kernel(launch) => {
                 let kind = activity::kernel_kind()?;
@@ -159,7 +159,7 @@ impl Set {
         *LAST_SET.lock().unwrap_or_else(PoisonError::into_inner) = self.said();
     }
 
-    fn record(&self, stream: &Stream, correlation_id: u32, place: Place) -> Memset4 {
+    fn record(&self, stream: &Stream, correlation_id: u32, place: GraphPosition) -> Memset4 {
         let in_graph = place.graph != 0;
         let (value, memory_kind, flags) =
             if in_graph { *LAST_SET.lock().unwrap_or_else(PoisonError::into_inner) } else { self.said() };

@@ -37,7 +37,7 @@ struct Configuration {
 }
 
 /// What a program's start-up code registered: fat binaries, and the host function of each kernel.
-struct Program {
+struct RegisteredProgram {
     /// Modules by number, loaded on first use.
     binaries: Vec<Binary>,
     functions: HashMap<usize, Stub>,
@@ -62,7 +62,7 @@ struct Variable {
     size: usize,
 }
 
-static PROGRAM: Mutex<Option<Program>> = Mutex::new(None);
+static PROGRAM: Mutex<Option<RegisteredProgram>> = Mutex::new(None);
 
 /// The `CUDART_VERSION` that this library implements.
 const VERSION: c_int = 13_000;
@@ -496,9 +496,9 @@ fn primary(ordinal: c_int) -> Handle {
     }
 }
 
-fn with_program<R>(body: impl FnOnce(&mut Program) -> R) -> R {
+fn with_program<R>(body: impl FnOnce(&mut RegisteredProgram) -> R) -> R {
     let mut program = PROGRAM.lock().unwrap_or_else(PoisonError::into_inner);
-    body(program.get_or_insert_with(|| Program {
+    body(program.get_or_insert_with(|| RegisteredProgram {
         binaries: Vec::new(),
         functions: HashMap::new(),
         variables: HashMap::new(),
@@ -552,7 +552,8 @@ fn resolve(host: usize) -> Result<Handle, c_int> {
 }
 
 fn module_of(binary: usize) -> Result<Handle, c_int> {
-    let known = |program: &mut Program| program.binaries.get(binary.wrapping_sub(1)).map(|b| (b.wrapper, b.module));
+    let known =
+        |program: &mut RegisteredProgram| program.binaries.get(binary.wrapping_sub(1)).map(|b| (b.wrapper, b.module));
     let (wrapper, module) = with_program(known).ok_or(error::INVALID_HANDLE)?;
     if module != 0 {
         return Ok(module);

@@ -18,7 +18,7 @@ pub(crate) struct Stream {
     pub(crate) context: u32,
     /// The device's number in the process.
     pub(crate) device: i32,
-    pub(crate) role: Role,
+    pub(crate) role: StreamRole,
     pub(crate) flags: u32,
     pub(crate) priority: i32,
     queue: Mutex<Queue>,
@@ -28,7 +28,7 @@ pub(crate) struct Stream {
 
 /// How a stream relates to the legacy default stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum StreamRole {
     /// Waits for all blocking streams, and they wait for it.
     Legacy,
     Blocking,
@@ -85,7 +85,13 @@ static SUBMISSION: Mutex<()> = Mutex::new(());
 
 impl Stream {
     /// Creates a stream of a context, given by its CUPTI id and its device.
-    pub(crate) fn new(id: u32, (context, device): (u32, i32), role: Role, flags: u32, priority: i32) -> Arc<Self> {
+    pub(crate) fn new(
+        id: u32,
+        (context, device): (u32, i32),
+        role: StreamRole,
+        flags: u32,
+        priority: i32,
+    ) -> Arc<Self> {
         Arc::new(Self {
             id,
             context,
@@ -112,9 +118,9 @@ impl Stream {
     /// Returns the work that must finish first by the legacy default stream's rules.
     fn implicit_waits(self: &Arc<Self>, others: &[Arc<Stream>]) -> Vec<Mark> {
         let bound = |other: &&Arc<Stream>| match self.role {
-            Role::Legacy => other.role == Role::Blocking,
-            Role::Blocking => other.role == Role::Legacy,
-            Role::NonBlocking => false,
+            StreamRole::Legacy => other.role == StreamRole::Blocking,
+            StreamRole::Blocking => other.role == StreamRole::Legacy,
+            StreamRole::NonBlocking => false,
         };
         others.iter().filter(bound).map(Stream::mark).filter(|mark| !mark.is_reached()).collect()
     }
