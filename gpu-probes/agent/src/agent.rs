@@ -4,7 +4,7 @@
 
 use crate::backend::{Backend, Refusal};
 use crate::device::{Device, DeviceRegion};
-use crate::intern::{CallNames, Names, ObjectIds, StackIds};
+use crate::intern::{CallNames, NameTable, ObjectIds, StackIds};
 use crate::mappings::Mappings;
 use crate::phase::{Phase, SharedPhase};
 use crate::region::{Region, Tags};
@@ -65,11 +65,11 @@ pub struct Agent {
     pub(crate) conflict: Conflict,
     pub(crate) selection: Selection,
     pub(crate) yielding: Yielding,
-    pub(crate) memory: Held<Memory>,
+    pub(crate) memory: Held<SharedMemory>,
     pub(crate) socket: Socket,
     pub(crate) device: Device,
-    pub(crate) tables: Held<Tables>,
-    pub(crate) code: Held<Code>,
+    pub(crate) tables: Held<InternTables>,
+    pub(crate) code: Held<MappedCode>,
     /// Number of streams created so far; 0 if the backend does not report them.
     pub(crate) stream_epoch: AtomicU64,
     /// Whether the tracer knows the process's GPUs.
@@ -109,7 +109,7 @@ pub(crate) struct Life {
 
 /// Memory shared with the tracer, and the counters summed into it.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct SharedMemory {
     pub(crate) region: Region,
     pub(crate) tags: Option<Tags>,
     pub(crate) device: Option<DeviceRegion>,
@@ -122,8 +122,8 @@ pub(crate) struct Memory {
 
 /// What the tracer is told once.
 #[derive(Debug)]
-pub(crate) struct Tables {
-    pub(crate) names: Names,
+pub(crate) struct InternTables {
+    pub(crate) names: NameTable,
     pub(crate) call_names: CallNames,
     pub(crate) stacks: StackIds,
     pub(crate) objects: ObjectIds,
@@ -133,7 +133,7 @@ pub(crate) struct Tables {
 
 /// What is mapped into the process.
 #[derive(Debug)]
-pub(crate) struct Code {
+pub(crate) struct MappedCode {
     /// Where stacks were asked for.
     pub(crate) stacks: Option<Stacks>,
     pub(crate) mappings: Mappings,
@@ -204,7 +204,7 @@ impl Agent {
             conflict: setup.conflict,
             selection: setup.selection,
             yielding: Yielding::new(),
-            memory: Held::new(Memory {
+            memory: Held::new(SharedMemory {
                 region: setup.region,
                 tags: setup.tags,
                 device: setup.device,
@@ -214,14 +214,14 @@ impl Agent {
             }),
             socket: setup.socket,
             device: Device::default(),
-            tables: Held::new(Tables {
-                names: Names::new().map_err(memory)?,
+            tables: Held::new(InternTables {
+                names: NameTable::new().map_err(memory)?,
                 call_names: CallNames::new(),
                 stacks: StackIds::new().map_err(memory)?,
                 objects: ObjectIds::new().map_err(memory)?,
                 nodes: (setup.most.demand & demand::CAPTURES != 0).then(Nodes::new).transpose().map_err(memory)?,
             }),
-            code: Held::new(Code { stacks, mappings: Mappings::default(), directory }),
+            code: Held::new(MappedCode { stacks, mappings: Mappings::default(), directory }),
             stream_epoch: AtomicU64::new(0),
             gpus_told: AtomicBool::new(false),
             lacks_event_records: AtomicBool::new(false),

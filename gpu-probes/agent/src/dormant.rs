@@ -7,7 +7,7 @@
 //! The socket is in the program's descriptor table, because the driver needs that table when the thread arms: with a
 //! high number, closed by `exec`, and never used before it was compared with what was opened.
 
-use crate::rendezvous::{Identity, Listener, Received, Socket};
+use crate::rendezvous::{DescriptorIdentity, Listener, Received, Socket};
 use crate::seccomp;
 use crate::threads::{name_thread, spawn};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -65,7 +65,7 @@ pub(crate) fn wait(answer_tracer: AnswerTracer) {
 /// Runs first in a forked child, which has no such thread: the parent's socket must not outlive the parent.
 pub(crate) fn in_forked_child() {
     let number = NUMBER.swap(0, Ordering::AcqRel) - 1;
-    let identity = Identity::from_parts(DEVICE.load(Ordering::Relaxed), INODE.load(Ordering::Relaxed));
+    let identity = DescriptorIdentity::from_parts(DEVICE.load(Ordering::Relaxed), INODE.load(Ordering::Relaxed));
     if number >= 0 {
         identity.close_number(number);
     }

@@ -45,14 +45,14 @@ pub(crate) enum Text {
 /// Byte strings by id, which are told once.
 #[derive(Debug)]
 pub struct Store {
-    entries: Zeroed<Entry>,
+    entries: Zeroed<StoreEntry>,
     bytes: Zeroed<AtomicU8>,
     used: AtomicUsize,
 }
 
 #[derive(Debug)]
 #[repr(C)]
-struct Entry {
+struct StoreEntry {
     /// Hash of the bytes; 0 while the slot is free.
     hash: AtomicU64,
     /// `offset << 16 | len + 1` in the store's bytes; 0 while they are being copied.
@@ -62,7 +62,7 @@ struct Entry {
 }
 
 // SAFETY: atomics and an integer.
-unsafe impl ZeroIsValid for Entry {}
+unsafe impl ZeroIsValid for StoreEntry {}
 
 /// The bytes did not fit.
 const NO_PLACE: u64 = u64::MAX;
@@ -97,7 +97,7 @@ impl Store {
         Err(NoId::TableFull)
     }
 
-    fn place(&self, entry: &Entry, parts: &[&[u8]]) -> Result<(), NoId> {
+    fn place(&self, entry: &StoreEntry, parts: &[&[u8]]) -> Result<(), NoId> {
         let len: usize = parts.iter().map(|it| it.len()).sum();
         // Take room only if they fit: taking and returning it could give it out twice.
         let fits = |used: usize| Some(used + len + 1).filter(|end| *end <= self.bytes.len());
@@ -180,7 +180,7 @@ impl Store {
     }
 
     #[inline]
-    fn entry(&self, id: u32) -> &Entry {
+    fn entry(&self, id: u32) -> &StoreEntry {
         &self.entries[self.slot((id as usize).wrapping_sub(1))]
     }
 
@@ -234,17 +234,17 @@ impl Addresses {
 
 /// The table of names.
 #[derive(Debug)]
-pub(crate) struct Names {
+pub(crate) struct NameTable {
     addresses: Addresses,
     store: Store,
 }
 
-impl Names {
+impl NameTable {
     pub(crate) fn new() -> io::Result<Self> {
         let store = Store::new(MAX_NAMES, MAX_NAME_BYTES)?;
         // Kept for when there is no room.
         let _ = store.find(&[UNKNOWN_RANGE.to_bytes()]);
-        Ok(Names { addresses: Addresses::new()?, store })
+        Ok(NameTable { addresses: Addresses::new()?, store })
     }
 
     /// Returns the id of the text at `pointer`; `tell` was called for it before and returned true.
@@ -534,7 +534,7 @@ impl CallNames {
 mod tests {
     use super::*;
 
-    fn name(names: &Names, text: &CStr, kind: Text, told: &mut Vec<(u32, String)>) -> Result<u32, NoId> {
+    fn name(names: &NameTable, text: &CStr, kind: Text, told: &mut Vec<(u32, String)>) -> Result<u32, NoId> {
         // SAFETY: a C string.
         unsafe {
             names.intern(text.as_ptr(), kind, |id, text| {
@@ -546,7 +546,7 @@ mod tests {
 
     #[test]
     fn equal_texts_have_one_id_and_are_told_once() {
-        let (names, mut told) = (Names::new().unwrap(), Vec::new());
+        let (names, mut told) = (NameTable::new().unwrap(), Vec::new());
         let copy = c"_Z3nopv".to_owned();
         let first = name(&names, c"_Z3nopv", Text::Symbol, &mut told).unwrap();
         assert_eq!(name(&names, &copy, Text::Symbol, &mut told), Ok(first));
@@ -556,7 +556,7 @@ mod tests {
 
     #[test]
     fn ranges_without_room_have_a_name() {
-        let (names, mut told) = (Names::new().unwrap(), Vec::new());
+        let (names, mut told) = (NameTable::new().unwrap(), Vec::new());
         let all = (0..MAX_NAMES * 2).map(|it| std::ffi::CString::new(format!("range {it}")).unwrap());
         let refused = all.filter(|it| name(&names, it, Text::Symbol, &mut told) == Err(NoId::TableFull)).count();
         assert!(refused > 0);
@@ -566,9 +566,9 @@ mod tests {
 
     #[test]
     fn a_pointer_whose_text_changed_is_a_new_name() {
-        let (names, mut told) = (Names::new().unwrap(), Vec::new());
+        let (names, mut told) = (NameTable::new().unwrap(), Vec::new());
         let mut buffer = *b"first\0";
-        let id = |names: &Names, buffer: &[u8], told: &mut Vec<_>| {
+        let id = |names: &NameTable, buffer: &[u8], told: &mut Vec<_>| {
             name(names, CStr::from_bytes_with_nul(buffer).unwrap(), Text::Symbol, told).unwrap()
         };
         let first = id(&names, &buffer, &mut told);
@@ -582,7 +582,7 @@ mod tests {
 
     #[test]
     fn a_call_has_no_version_suffix() {
-        let (names, mut told) = (Names::new().unwrap(), Vec::new());
+        let (names, mut told) = (NameTable::new().unwrap(), Vec::new());
         let plain = name(&names, c"cudaLaunchKernel", Text::Call, &mut told);
         for _ in 0..2 {
             assert_eq!(name(&names, c"cudaLaunchKernel_v7000", Text::Call, &mut told), plain);
@@ -594,7 +594,7 @@ mod tests {
 
     #[test]
     fn long_names_are_cut_and_still_equal() {
-        let (names, mut told) = (Names::new().unwrap(), Vec::new());
+        let (names, mut told) = (NameTable::new().unwrap(), Vec::new());
         let long = std::ffi::CString::new("x".repeat(MAX_NAME + 50)).unwrap();
         let first = name(&names, &long, Text::Symbol, &mut told);
         assert_eq!(name(&names, &long, Text::Symbol, &mut told), first);
@@ -604,7 +604,7 @@ mod tests {
 
     #[test]
     fn what_could_not_be_told_is_told_later() {
-        let names = Names::new().unwrap();
+        let names = NameTable::new().unwrap();
         // SAFETY: a C string.
         let intern = |room| unsafe { names.intern(c"f".as_ptr(), Text::Symbol, |_, _| room) };
         assert_eq!(intern(false), Err(NoId::NotTold));
@@ -646,7 +646,7 @@ mod tests {
 
     #[test]
     fn full_tables_say_so() {
-        let (names, stacks) = (Names::new().unwrap(), StackIds::new().unwrap());
+        let (names, stacks) = (NameTable::new().unwrap(), StackIds::new().unwrap());
         let mut full = 0;
         for n in 0..MAX_NAMES + 100 {
             let text = std::ffi::CString::new(format!("name {n}")).unwrap();
@@ -659,9 +659,9 @@ mod tests {
 
     #[test]
     fn threads_agree_on_ids() {
-        let names = std::sync::Arc::new(Names::new().unwrap());
+        let names = std::sync::Arc::new(NameTable::new().unwrap());
         let texts: Vec<_> = (0..500).map(|n| std::ffi::CString::new(format!("kernel{n}")).unwrap()).collect();
-        let run = |names: &Names| -> Vec<u32> {
+        let run = |names: &NameTable| -> Vec<u32> {
             texts.iter().map(|it| name(names, it, Text::Symbol, &mut Vec::new()).unwrap()).collect()
         };
         let all: Vec<Vec<u32>> = std::thread::scope(|scope| {

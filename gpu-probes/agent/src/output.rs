@@ -18,7 +18,7 @@ pub(crate) const BUFFER_PATIENCE: Duration = Duration::from_millis(250);
 const RESERVED_RINGS: u32 = 2;
 
 thread_local! {
-    static GUARD: Guard = const { Guard };
+    static GUARD: RingGuard = const { RingGuard };
 }
 
 /// Who needs a ring.
@@ -160,9 +160,9 @@ fn claim_ring(agent: &Agent, role: Role, tid: u32) -> Option<u32> {
 }
 
 /// Releases the thread's ring when the thread ends.
-struct Guard;
+struct RingGuard;
 
-impl Drop for Guard {
+impl Drop for RingGuard {
     fn drop(&mut self) {
         if let Ok(mut output) = this_thread().output.try_borrow_mut() {
             output.release();

@@ -13,27 +13,27 @@ use xputrace_wire::message::{MAX_SIZE, Message};
 #[derive(Debug)]
 pub struct Socket {
     socket: OwnedFd,
-    identity: Option<Identity>,
+    identity: Option<DescriptorIdentity>,
     /// The tracer's process id, as this process sees it; 0 if it cannot.
     tracer: u32,
 }
 
 /// Device and inode of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity(libc::dev_t, libc::ino_t);
+pub(crate) struct DescriptorIdentity(libc::dev_t, libc::ino_t);
 
-impl Identity {
+impl DescriptorIdentity {
     /// Returns the identity of what is open under this number now.
     fn of(descriptor: i32) -> Option<Self> {
         // SAFETY: zeroes are a stat, which the call fills.
         unsafe {
             let mut stat: libc::stat64 = MaybeUninit::zeroed().assume_init();
-            (libc::fstat64(descriptor, &mut stat) == 0).then_some(Identity(stat.st_dev, stat.st_ino))
+            (libc::fstat64(descriptor, &mut stat) == 0).then_some(DescriptorIdentity(stat.st_dev, stat.st_ino))
         }
     }
 
     pub(crate) fn from_parts(device: u64, inode: u64) -> Self {
-        Identity(device, inode)
+        DescriptorIdentity(device, inode)
     }
 
     /// Returns device and inode.
@@ -43,7 +43,7 @@ impl Identity {
 
     /// Closes a number if it is still this file's. May be called between fork and exec.
     pub(crate) fn close_number(self, number: i32) {
-        if Identity::of(number) == Some(self) {
+        if DescriptorIdentity::of(number) == Some(self) {
             // SAFETY: our own descriptor, which nobody uses any more in this table.
             unsafe { libc::close(number) };
         }
@@ -55,7 +55,7 @@ impl Identity {
 #[derive(Debug)]
 pub(crate) struct Listener {
     number: i32,
-    identity: Identity,
+    identity: DescriptorIdentity,
 }
 
 impl Listener {
@@ -77,7 +77,7 @@ impl Listener {
         if unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let identity = Identity::of(socket.as_raw_fd()).ok_or_else(io::Error::last_os_error)?;
+        let identity = DescriptorIdentity::of(socket.as_raw_fd()).ok_or_else(io::Error::last_os_error)?;
         Ok(Listener { number: socket.into_raw_fd(), identity })
     }
 
@@ -87,7 +87,7 @@ impl Listener {
         unsafe { libc::listen(self.number, 8) };
     }
 
-    pub(crate) fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> DescriptorIdentity {
         self.identity
     }
 
@@ -102,7 +102,7 @@ impl Listener {
     /// The number is no longer this socket's.
     pub(crate) fn accept(&self, within: Duration) -> io::Result<Option<Socket>> {
         let is_ready = wait_readable(self.number, within);
-        if Identity::of(self.number) != Some(self.identity) {
+        if DescriptorIdentity::of(self.number) != Some(self.identity) {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
         if !is_ready {
@@ -205,7 +205,7 @@ impl Socket {
 
     /// Wraps a connected socket.
     pub fn from_connected(socket: OwnedFd) -> Self {
-        let identity = Identity::of(socket.as_raw_fd());
+        let identity = DescriptorIdentity::of(socket.as_raw_fd());
         let mut socket = Socket { socket, identity, tracer: 0 };
         socket.tracer = socket.peer().map_or(0, |it| it.pid as u32);
         socket
@@ -237,7 +237,7 @@ impl Socket {
 
     /// Whether the number is still this socket's.
     fn is_here(&self) -> bool {
-        self.identity.is_some() && Identity::of(self.raw()) == self.identity
+        self.identity.is_some() && DescriptorIdentity::of(self.raw()) == self.identity
     }
 
     /// Returns the tracer's process id, as this process sees it; 0 if it cannot.

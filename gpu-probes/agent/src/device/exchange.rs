@@ -33,11 +33,11 @@ impl Made {
 }
 
 /// What was made, or why nothing.
-pub(super) type Answer = Result<Made, ImageOutcome>;
+pub(super) type ImageAnswer = Result<Made, ImageOutcome>;
 
 #[derive(Default)]
 pub(super) struct Exchange {
-    state: Mutex<State>,
+    state: Mutex<ExchangeState>,
     changed: Condvar,
 }
 
@@ -65,7 +65,7 @@ pub(super) enum Asked {
 }
 
 /// What is done with an answer that nobody waits for.
-type Then = Box<dyn FnOnce(Answer) + Send>;
+type Then = Box<dyn FnOnce(ImageAnswer) + Send>;
 
 /// Whoever wants an answer.
 enum Open {
@@ -81,7 +81,7 @@ enum Open {
 struct Waiting {
     /// Whether the tracer can be sent it without the thread.
     is_copied: bool,
-    answer: Option<Answer>,
+    answer: Option<ImageAnswer>,
 }
 
 /// Until when a thread waits.
@@ -93,7 +93,7 @@ struct Limits {
 }
 
 #[derive(Default)]
-struct State {
+struct ExchangeState {
     /// The number of the last image.
     last: u64,
     /// Numbers of images that are not sent yet, and where they are.
@@ -110,12 +110,12 @@ struct State {
 }
 
 impl Exchange {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ExchangeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks for the twin of an image, and waits for it.
-    pub(super) fn ask(&self, image: CodeAt, until: Instant, may_wait: impl Fn() -> bool) -> Answer {
+    pub(super) fn ask(&self, image: CodeAt, until: Instant, may_wait: impl Fn() -> bool) -> ImageAnswer {
         let began = Instant::now();
         let mut state = self.state();
         if state.has_waited_enough() {
@@ -179,7 +179,7 @@ impl Exchange {
 
     /// Hands an answer to the thread that waits for it, if one does, or does what is to be done with it. Returns it if that
     /// thread has left.
-    pub(super) fn answer(&self, number: u64, answer: Answer) -> Option<Answer> {
+    pub(super) fn answer(&self, number: u64, answer: ImageAnswer) -> Option<ImageAnswer> {
         let mut state = self.state();
         if let Some(waiting) = state.waiting(number) {
             waiting.answer = Some(answer);
@@ -204,7 +204,7 @@ impl Exchange {
     }
 }
 
-impl State {
+impl ExchangeState {
     /// Returns what is known of an image, if its thread waits.
     fn waiting(&mut self, number: u64) -> Option<&mut Waiting> {
         self.open.iter_mut().find(|it| it.0 == number).and_then(|it| match &mut it.1 {
@@ -228,7 +228,7 @@ impl State {
     }
 
     /// Ends a thread's waiting; returns its answer.
-    fn leave(&mut self, number: u64, limits: Limits, began: Instant, now: Instant) -> Answer {
+    fn leave(&mut self, number: u64, limits: Limits, began: Instant, now: Instant) -> ImageAnswer {
         // The address means nothing once the thread goes on.
         self.asked.retain(|it| it.0 != number);
         let Some(Open::Thread(Waiting { is_copied, answer })) = self.take(number) else {
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn threads_wait_for_a_tracer_that_was_late_for_a_limited_time_all_together() {
         let seconds = Duration::from_secs;
-        let mut state = State::default();
+        let mut state = ExchangeState::default();
         state.has_waited(seconds(60), false);
         assert_eq!(state.patience, None, "it was in time");
         state.has_waited(seconds(10), true);
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(state.patience, Some(Duration::ZERO));
         let now = Instant::now();
         assert_eq!(state.limited(now + seconds(10), now), now);
-        assert_eq!(State::default().limited(now + seconds(10), now), now + seconds(10));
+        assert_eq!(ExchangeState::default().limited(now + seconds(10), now), now + seconds(10));
     }
 
     #[test]
@@ -391,7 +391,9 @@ mod tests {
     #[test]
     fn a_thread_stays_for_its_image_to_be_copied() {
         let (now, seconds) = (Instant::now(), Duration::from_secs);
-        let limits = |patience, copying| State { patience, copying, ..State::default() }.limits(now + seconds(9), now);
+        let limits = |patience, copying| {
+            ExchangeState { patience, copying, ..ExchangeState::default() }.limits(now + seconds(9), now)
+        };
         let of = |answered, copied| Limits { answered: now + seconds(answered), copied: now + seconds(copied) };
         assert_eq!(limits(None, seconds(0)), of(9, 9));
         assert_eq!(limits(Some(seconds(3)), seconds(0)), of(3, 5));

@@ -1,6 +1,6 @@
 //! What the program's threads and the agent's own ask of each other and of the tracer for handlers inside kernels.
 
-use super::exchange::{Answer, Asked, LOOKS_EVERY, Made};
+use super::exchange::{Asked, ImageAnswer, LOOKS_EVERY, Made};
 use super::files::{LoadedFile, places_of_portable_code};
 use super::memory::{CodeAt, ImageCode, ImageFile, ProgramMemory};
 use super::region::{self, DeviceRegion};
@@ -110,7 +110,7 @@ impl Agent {
         symbol: String,
         then: impl FnOnce(Result<Vec<Twin>, ImageOutcome>) + Send + 'static,
     ) {
-        let hand_over = move |answer: Answer| {
+        let hand_over = move |answer: ImageAnswer| {
             let twins = answer.and_then(Made::twins);
             self.work_later(move || then(twins));
         };
@@ -140,7 +140,7 @@ impl Agent {
     /// Tells the tracer that there is a context in which programs can run, and asks for them. Nobody waits for them: the worker
     /// does `then` with them, or with why there are none, unless the run ends before.
     pub fn ask_for_programs(&'static self, then: impl FnOnce(Result<Programs, ImageOutcome>) + Send + 'static) {
-        let hand_over = move |answer: Answer| {
+        let hand_over = move |answer: ImageAnswer| {
             let programs = answer.and_then(Made::programs);
             self.work_later(move || then(programs));
         };
@@ -256,7 +256,7 @@ impl Agent {
     }
 
     /// Hands an answer to whoever wants it. An image whose thread has left has counted as one without an answer.
-    fn take_answer(&self, number: u64, answer: Answer) {
+    fn take_answer(&self, number: u64, answer: ImageAnswer) {
         if let (Some(Err(outcome)), Some(region)) = (self.device.exchange.answer(number, answer), self.device_region())
         {
             region.control().images[ImageOutcome::NoAnswer as usize].fetch_sub(1, Ordering::Relaxed);
@@ -364,7 +364,7 @@ struct Sent {
     text: String,
 }
 
-fn answer_of(status: u64, bytes: u64, memory: Option<&OwnedFd>) -> Answer {
+fn answer_of(status: u64, bytes: u64, memory: Option<&OwnedFd>) -> ImageAnswer {
     match status {
         twin_status::NOTHING => Err(ImageOutcome::NothingToProbe),
         twin_status::WOVEN | twin_status::PATCHES | twin_status::PROGRAMS if bytes <= MOST_IMAGE_BYTES => {

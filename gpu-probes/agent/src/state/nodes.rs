@@ -11,11 +11,11 @@ const PROBES: usize = 64;
 
 /// The stacks of nodes. Fixed capacity, no lock, no allocation.
 #[derive(Debug)]
-pub(crate) struct Nodes(Zeroed<Entry>);
+pub(crate) struct Nodes(Zeroed<NodeEntry>);
 
 #[derive(Debug)]
 #[repr(C)]
-struct Entry {
+struct NodeEntry {
     /// The node's id, plus 1; 0 if the entry is free.
     key: AtomicU64,
     /// Stack id.
@@ -23,7 +23,7 @@ struct Entry {
 }
 
 // SAFETY: atomics.
-unsafe impl ZeroIsValid for Entry {}
+unsafe impl ZeroIsValid for NodeEntry {}
 
 impl Nodes {
     pub(crate) fn new() -> io::Result<Self> {
@@ -38,8 +38,9 @@ impl Nodes {
 
     /// Keeps a node's stack; returns false if there is no room.
     pub(crate) fn keep(&self, node: u64, stack: u32) -> bool {
-        let free =
-            |it: &Entry| it.key.compare_exchange(0, node.wrapping_add(1), Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let free = |it: &NodeEntry| {
+            it.key.compare_exchange(0, node.wrapping_add(1), Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
         let Some(entry) = self.entries(node).find(|it| it.is_of(node) || free(it) || it.is_of(node)) else {
             return false;
         };
@@ -47,13 +48,13 @@ impl Nodes {
         true
     }
 
-    fn entries(&self, node: u64) -> impl Iterator<Item = &Entry> {
+    fn entries(&self, node: u64) -> impl Iterator<Item = &NodeEntry> {
         let hash = node.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         (0..PROBES).map(move |probe| &self.0[(hash as usize + probe) % NODES])
     }
 }
 
-impl Entry {
+impl NodeEntry {
     fn is_of(&self, node: u64) -> bool {
         self.key.load(Ordering::Acquire) == node.wrapping_add(1)
     }

@@ -19,7 +19,7 @@ pub(crate) struct Output {
     pub(crate) writer: Option<Writer>,
     pub(crate) ring: u32,
     pub(crate) tid: u32,
-    /// Value of `Memory::released` when no ring was left.
+    /// Value of `SharedMemory::released` when no ring was left.
     pub(crate) released_seen: Option<u64>,
 }
 

@@ -106,16 +106,16 @@ impl Window {
     }
 
     /// Takes the right to change it; `None` if another thread is doing so.
-    pub(crate) fn change(&self) -> Option<Change<'_>> {
-        (!self.is_changing.swap(true, Ordering::SeqCst)).then(|| Change(self))
+    pub(crate) fn change(&self) -> Option<WindowChange<'_>> {
+        (!self.is_changing.swap(true, Ordering::SeqCst)).then(|| WindowChange(self))
     }
 }
 
 /// The right to change the window. No lock: whoever finds it taken goes on, and its holder looks
 /// again before it is done.
-pub(crate) struct Change<'a>(&'a Window);
+pub(crate) struct WindowChange<'a>(&'a Window);
 
-impl Drop for Change<'_> {
+impl Drop for WindowChange<'_> {
     fn drop(&mut self) {
         self.0.is_changing.store(false, Ordering::SeqCst);
     }
