@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// What an expression yields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueKind {
     #[default]
     Unknown,
     Int,
@@ -20,15 +20,15 @@ pub(crate) enum Kind {
     Tuple,
 }
 
-impl Kind {
+impl ValueKind {
     pub(crate) fn is_text(self) -> bool {
-        matches!(self, Kind::Name | Kind::Text)
+        matches!(self, ValueKind::Name | ValueKind::Text)
     }
 
-    fn join(self, other: Kind) -> Kind {
+    fn join(self, other: ValueKind) -> ValueKind {
         match (self, other) {
-            (Kind::Unknown, it) | (it, Kind::Unknown) => it,
-            (a, b) if a.is_text() && b.is_text() && a != b => Kind::Text,
+            (ValueKind::Unknown, it) | (it, ValueKind::Unknown) => it,
+            (a, b) if a.is_text() && b.is_text() && a != b => ValueKind::Text,
             (a, _) => a,
         }
     }
@@ -40,7 +40,7 @@ pub(crate) const AGGREGATIONS: &[&str] = &["count", "sum", "min", "max", "avg", 
 /// What is known of a map.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MapFacts {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ValueKind,
     /// The function that it is updated by, if it is an aggregation.
     pub(crate) aggregation: Option<String>,
     /// Whether 0 or an empty text may be stored, which bpftrace can't tell from nothing.
@@ -54,7 +54,7 @@ type VariableKey = (usize, String);
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     maps: BTreeMap<String, MapFacts>,
-    variables: BTreeMap<VariableKey, Kind>,
+    variables: BTreeMap<VariableKey, ValueKind>,
     /// The script's parameters that are read as text.
     pub(crate) text_parameters: Vec<u32>,
 }
@@ -95,48 +95,48 @@ impl Facts {
         self.maps.get(map).is_some_and(|it| !it.may_hold_nothing && it.aggregation.is_none())
     }
 
-    pub(crate) fn variable(&self, probe: usize, name: &str) -> Kind {
+    pub(crate) fn variable(&self, probe: usize, name: &str) -> ValueKind {
         self.variables.get(&(probe, name.to_owned())).copied().unwrap_or_default()
     }
 
     /// Returns what an expression of a probe yields.
-    pub(crate) fn kind(&self, probe: usize, expression: &Expr) -> Kind {
+    pub(crate) fn kind(&self, probe: usize, expression: &Expr) -> ValueKind {
         match &expression.kind {
-            ExprKind::Int(_) | ExprKind::Cast { .. } | ExprKind::PositionalCount => Kind::Int,
-            ExprKind::Positional(_) | ExprKind::Increment { .. } => Kind::Int,
-            ExprKind::Text(_) => Kind::Name,
+            ExprKind::Int(_) | ExprKind::Cast { .. } | ExprKind::PositionalCount => ValueKind::Int,
+            ExprKind::Positional(_) | ExprKind::Increment { .. } => ValueKind::Int,
+            ExprKind::Text(_) => ValueKind::Name,
             ExprKind::Variable(name) => self.variable(probe, name),
             ExprKind::Map { name, .. } => match self.maps.get(name) {
-                Some(map) if map.aggregation.is_some() => Kind::Int,
+                Some(map) if map.aggregation.is_some() => ValueKind::Int,
                 Some(map) => map.kind,
-                None => Kind::Unknown,
+                None => ValueKind::Unknown,
             },
             ExprKind::Name(name) => match name.as_str() {
-                "comm" => Kind::Text,
-                "func" | "probe" => Kind::Name,
-                "ustack" | "kstack" => Kind::Stack,
-                _ => Kind::Int,
+                "comm" => ValueKind::Text,
+                "func" | "probe" => ValueKind::Name,
+                "ustack" | "kstack" => ValueKind::Stack,
+                _ => ValueKind::Int,
             },
             ExprKind::Call { name, .. } => match name.as_str() {
-                "str" | "kstr" | "strftime" => Kind::Text,
-                "ustack" | "kstack" => Kind::Stack,
-                "strncmp" | "strcontains" | "has_key" => Kind::Bool,
-                _ => Kind::Int,
+                "str" | "kstr" | "strftime" => ValueKind::Text,
+                "ustack" | "kstack" => ValueKind::Stack,
+                "strncmp" | "strcontains" | "has_key" => ValueKind::Bool,
+                _ => ValueKind::Int,
             },
             ExprKind::Field { of, name } => match of.kind {
                 ExprKind::Name(ref args) if args == "args" => field_kind(name),
-                _ => Kind::Unknown,
+                _ => ValueKind::Unknown,
             },
-            ExprKind::Unary(Unary::Not, _) => Kind::Bool,
-            ExprKind::Unary(..) => Kind::Int,
-            ExprKind::Binary(operator, ..) if operator.is_comparison() => Kind::Bool,
-            ExprKind::Binary(..) => Kind::Int,
+            ExprKind::Unary(Unary::Not, _) => ValueKind::Bool,
+            ExprKind::Unary(..) => ValueKind::Int,
+            ExprKind::Binary(operator, ..) if operator.is_comparison() => ValueKind::Bool,
+            ExprKind::Binary(..) => ValueKind::Int,
             ExprKind::Choice { then, otherwise, .. } => {
-                let then = then.as_ref().map_or(Kind::Unknown, |it| self.kind(probe, it));
+                let then = then.as_ref().map_or(ValueKind::Unknown, |it| self.kind(probe, it));
                 then.join(self.kind(probe, otherwise))
             }
-            ExprKind::Tuple(_) => Kind::Tuple,
-            ExprKind::Index { .. } | ExprKind::Block | ExprKind::Opaque(_) => Kind::Unknown,
+            ExprKind::Tuple(_) => ValueKind::Tuple,
+            ExprKind::Index { .. } | ExprKind::Block | ExprKind::Opaque(_) => ValueKind::Unknown,
         }
     }
 
@@ -145,19 +145,19 @@ impl Facts {
             StmtKind::Assign { target, operator: None, value } => self.assignment(probe, target, value),
             StmtKind::Assign { target, operator: Some(_), .. } => self.adds(probe, target),
             StmtKind::Expr(Expr { kind: ExprKind::Increment { target, .. }, .. }) => self.adds(probe, target),
-            StmtKind::ForRange { index, .. } => self.assign(probe, index, Kind::Int),
+            StmtKind::ForRange { index, .. } => self.assign(probe, index, ValueKind::Int),
             _ => {}
         });
     }
 
-    fn assign(&mut self, probe: usize, variable: &str, kind: Kind) {
+    fn assign(&mut self, probe: usize, variable: &str, kind: ValueKind) {
         let known = self.variables.entry((probe, variable.to_owned())).or_default();
         *known = known.join(kind);
     }
 
     fn assignment(&mut self, probe: usize, target: &Expr, value: &Expr) {
         let kind = match self.kind(probe, value) {
-            Kind::Bool => Kind::Int,
+            ValueKind::Bool => ValueKind::Int,
             it => it,
         };
         let is_something = self.is_something(value);
@@ -179,10 +179,10 @@ impl Facts {
 
     fn adds(&mut self, probe: usize, target: &Expr) {
         match &target.kind {
-            ExprKind::Variable(name) => self.assign(probe, name, Kind::Int),
+            ExprKind::Variable(name) => self.assign(probe, name, ValueKind::Int),
             ExprKind::Map { name, .. } => {
                 let map = self.maps.entry(name.clone()).or_default();
-                map.kind = map.kind.join(Kind::Int);
+                map.kind = map.kind.join(ValueKind::Int);
                 map.may_hold_nothing = true;
             }
             _ => {}
@@ -227,10 +227,10 @@ pub(crate) fn is_argument(of: &Expr) -> bool {
 }
 
 /// Guesses what a tracepoint's field holds: names are texts, except for the addresses that system calls take.
-fn field_kind(name: &str) -> Kind {
+fn field_kind(name: &str) -> ValueKind {
     match name.ends_with("comm") || matches!(name, "name" | "rwbs" | "devname" | "driver" | "reason_str") {
-        true => Kind::Text,
-        false => Kind::Int,
+        true => ValueKind::Text,
+        false => ValueKind::Int,
     }
 }
 

@@ -28,25 +28,25 @@ pub(crate) fn expand(program: &mut Program) {
         if let Item::Probe(probe) = item {
             expansion.variables = variables_of(&probe.body);
             if let Some(condition) = &mut probe.condition {
-                expansion.expression(condition, Place::default());
+                expansion.expression(condition, Nesting::default());
             }
-            expansion.block(&mut probe.body, Place::default());
+            expansion.block(&mut probe.body, Nesting::default());
         }
     }
 }
 
 /// Where a node is.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct Nesting {
     /// Macros that it came from.
     macros: usize,
     /// Nodes above it.
     depth: usize,
 }
 
-impl Place {
+impl Nesting {
     fn below(self) -> Self {
-        Place { depth: self.depth + 1, ..self }
+        Nesting { depth: self.depth + 1, ..self }
     }
 }
 
@@ -59,7 +59,7 @@ struct Expansion {
 }
 
 impl Expansion {
-    fn block(&mut self, block: &mut Block, place: Place) {
+    fn block(&mut self, block: &mut Block, place: Nesting) {
         for statement in &mut block.statements {
             for expression in statement.expressions_mut() {
                 self.expression(expression, place.below());
@@ -75,7 +75,7 @@ impl Expansion {
         }
     }
 
-    fn expression(&mut self, expression: &mut Expr, place: Place) {
+    fn expression(&mut self, expression: &mut Expr, place: Nesting) {
         for part in expression.parts_mut() {
             self.expression(part, place.below());
         }
@@ -90,7 +90,7 @@ impl Expansion {
     }
 
     /// Returns a macro's body with the call's arguments; none if it is no call of a macro.
-    fn body_of(&mut self, call: &mut Expr, place: Place) -> Option<Block> {
+    fn body_of(&mut self, call: &mut Expr, place: Nesting) -> Option<Block> {
         let ExprKind::Call { name, arguments } = &call.kind else { return None };
         let called = self.macros.get(name)?;
         if called.parameters.len() != arguments.len() {
@@ -107,7 +107,7 @@ impl Expansion {
         let mut body = called.body.clone();
         let own = own_variables(called, &mut self.variables);
         Substitution { parameters, own, place: &call.span }.block(&mut body);
-        let inside = Place { macros: place.macros + 1, ..place };
+        let inside = Nesting { macros: place.macros + 1, ..place };
         self.block(&mut body, inside);
         if let Some(value) = &mut body.value {
             self.expression(value, inside.below());

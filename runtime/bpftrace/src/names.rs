@@ -125,11 +125,11 @@ pub(crate) enum Named {
 
 /// The names that a script uses: what are different things in bpftrace have different names here.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct ScriptNames {
     given: BTreeMap<(Named, String), String>,
 }
 
-impl Names {
+impl ScriptNames {
     /// Returns the name here of something that is called `name` in bpftrace.
     pub(crate) fn of(&mut self, what: Named, name: &str) -> String {
         let key = (what, name.to_owned());

@@ -6,7 +6,7 @@
 use crate::tree::Span;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TokenKind {
     Name,
     Int(i64),
     /// A quoted text, its escapes replaced.
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Token {
-    pub(crate) kind: Kind,
+    pub(crate) kind: TokenKind,
     pub(crate) span: Span,
 }
 
@@ -148,9 +148,9 @@ impl<'a> Scanner<'a> {
         loop {
             let token = self.next();
             match (token.kind, &self.text[token.span]) {
-                (Kind::Symbol, "{" | "(") => depth += 1,
-                (Kind::Symbol, "}" | ")") => depth -= 1,
-                (Kind::End, _) => return false,
+                (TokenKind::Symbol, "{" | "(") => depth += 1,
+                (TokenKind::Symbol, "}" | ")") => depth -= 1,
+                (TokenKind::End, _) => return false,
                 _ => {}
             }
             if depth == 0 {
@@ -267,17 +267,17 @@ impl<'a> Scanner<'a> {
     fn token(&self) -> Token {
         let rest = self.rest();
         let Some(first) = rest.chars().next() else {
-            return Token { kind: Kind::End, span: self.at..self.at };
+            return Token { kind: TokenKind::End, span: self.at..self.at };
         };
         let (kind, length) = match first {
             '"' => quoted(rest),
-            '@' => (Kind::Map, 1 + word(&rest[1..])),
+            '@' => (TokenKind::Map, 1 + word(&rest[1..])),
             '$' => dollar(rest),
             '0'..='9' => {
                 let length = word(rest);
-                (integer(&rest[..length]).map_or(Kind::Wrong, Kind::Int), length)
+                (integer(&rest[..length]).map_or(TokenKind::Wrong, TokenKind::Int), length)
             }
-            _ if is_of_word(first) => (Kind::Name, word(rest)),
+            _ if is_of_word(first) => (TokenKind::Name, word(rest)),
             _ => symbol(rest, first),
         };
         Token { kind, span: self.at..self.at + length }
@@ -300,35 +300,35 @@ fn word(text: &str) -> usize {
     text.find(|it| !is_of_word(it)).unwrap_or(text.len())
 }
 
-fn dollar(rest: &str) -> (Kind, usize) {
+fn dollar(rest: &str) -> (TokenKind, usize) {
     if rest[1..].starts_with('#') {
-        return (Kind::PositionalCount, 2);
+        return (TokenKind::PositionalCount, 2);
     }
     let length = word(&rest[1..]);
     let name = &rest[1..1 + length];
     let kind = match name.parse() {
-        Ok(number) => Kind::Positional(number),
-        Err(_) if name.is_empty() || name.starts_with(|it: char| it.is_ascii_digit()) => Kind::Wrong,
-        Err(_) => Kind::Variable,
+        Ok(number) => TokenKind::Positional(number),
+        Err(_) if name.is_empty() || name.starts_with(|it: char| it.is_ascii_digit()) => TokenKind::Wrong,
+        Err(_) => TokenKind::Variable,
     };
     (kind, 1 + length)
 }
 
-fn symbol(rest: &str, first: char) -> (Kind, usize) {
+fn symbol(rest: &str, first: char) -> (TokenKind, usize) {
     match LONG_SYMBOLS.iter().find(|it| rest.starts_with(**it)) {
-        Some(it) => (Kind::Symbol, it.len()),
-        None if first.is_ascii_punctuation() => (Kind::Symbol, 1),
-        None => (Kind::Wrong, first.len_utf8()),
+        Some(it) => (TokenKind::Symbol, it.len()),
+        None if first.is_ascii_punctuation() => (TokenKind::Symbol, 1),
+        None => (TokenKind::Wrong, first.len_utf8()),
     }
 }
 
 /// Reads a text in quotes, with C's escapes.
-fn quoted(rest: &str) -> (Kind, usize) {
+fn quoted(rest: &str) -> (TokenKind, usize) {
     let mut text = String::new();
     let mut chars = rest.char_indices().skip(1);
     while let Some((at, it)) = chars.next() {
         match it {
-            '"' => return (Kind::Text(text), at + 1),
+            '"' => return (TokenKind::Text(text), at + 1),
             '\\' => match chars.next() {
                 Some((_, 'n')) => text.push('\n'),
                 Some((_, 't')) => text.push('\t'),
@@ -344,7 +344,7 @@ fn quoted(rest: &str) -> (Kind, usize) {
             it => text.push(it),
         }
     }
-    (Kind::Wrong, rest.len())
+    (TokenKind::Wrong, rest.len())
 }
 
 /// Reads the digits of `\x1b` or `\033`; also returns how many characters follow the first.
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn escapes() {
         let text = quoted(r#""a\n\t\"\\ \033[1m \x1b[0m \0 \q ü""#).0;
-        assert_eq!(text, Kind::Text("a\n\t\"\\ \u{1b}[1m \u{1b}[0m \0 q ü".into()));
+        assert_eq!(text, TokenKind::Text("a\n\t\"\\ \u{1b}[1m \u{1b}[0m \0 q ü".into()));
     }
 
     #[test]
@@ -429,7 +429,7 @@ mod tests {
         let mut words = Vec::new();
         loop {
             let token = scanner.next();
-            if token.kind == Kind::End {
+            if token.kind == TokenKind::End {
                 break;
             }
             words.push(&text[token.span]);

@@ -43,7 +43,7 @@ impl Event {
 
 /// An attach point in this language.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct AttachPoint {
     pub(crate) event: Event,
     /// Its first argument as code: `"libc:malloc"`, `99.hz`; empty for `begin` and `end`.
     pub(crate) place: String,
@@ -51,14 +51,14 @@ pub(crate) struct Target {
     pub(crate) parameters: Vec<u32>,
 }
 
-impl Target {
+impl AttachPoint {
     /// Reads an attach point.
     ///
     /// # Errors
     /// A reason why it cannot be probed here.
-    pub(crate) fn of(point: &str) -> Result<Target, &'static str> {
+    pub(crate) fn of(point: &str) -> Result<AttachPoint, &'static str> {
         let (kind, rest) = point.split_once(':').unwrap_or((point, ""));
-        let at = |event, place: String| Ok(Target { event, place, parameters: parameters(rest) });
+        let at = |event, place: String| Ok(AttachPoint { event, place, parameters: parameters(rest) });
         match kind {
             "BEGIN" | "begin" => at(Event::Begin, String::new()),
             "END" | "end" => at(Event::End, String::new()),
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn places() {
-        let place = |point: &str| Target::of(point).map(|it| it.place);
+        let place = |point: &str| AttachPoint::of(point).map(|it| it.place);
         for (point, expected) in [
             ("uprobe:/bin/bash:readline", "\"/bin/bash:readline\""),
             ("u:libc:mem*", "\"libc:mem*\""),

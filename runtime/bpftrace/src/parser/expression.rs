@@ -1,7 +1,7 @@
 //! Reads expressions, with C's precedence.
 
 use super::{Parsed, Parser};
-use crate::scanner::{Kind, Token};
+use crate::scanner::{Token, TokenKind};
 use crate::tree::{Binary, Expr, ExprKind, Span, Unary};
 
 /// Words that a type consists of, apart from `struct x` and names that end with `_t`.
@@ -44,7 +44,7 @@ impl Parser<'_> {
     fn binary_operator(&mut self) -> Option<Binary> {
         let token = self.scanner.peek();
         let written = self.scanner.slice(&token.span);
-        let operator = *Binary::ALL.iter().find(|it| token.kind == Kind::Symbol && it.text() == written)?;
+        let operator = *Binary::ALL.iter().find(|it| token.kind == TokenKind::Symbol && it.text() == written)?;
         let is_end = operator == Binary::Divide && self.in_condition && self.scanner.ends_condition(&token.span);
         (!is_end).then_some(operator)
     }
@@ -94,8 +94,8 @@ impl Parser<'_> {
     fn begins_operand(&mut self) -> bool {
         let token = self.scanner.peek();
         match token.kind {
-            Kind::Symbol => matches!(self.scanner.slice(&token.span), "(" | "-" | "!" | "~" | "*" | "&"),
-            Kind::Wrong | Kind::End => false,
+            TokenKind::Symbol => matches!(self.scanner.slice(&token.span), "(" | "-" | "!" | "~" | "*" | "&"),
+            TokenKind::Wrong | TokenKind::End => false,
             _ => true,
         }
     }
@@ -108,7 +108,7 @@ impl Parser<'_> {
         loop {
             let token = self.scanner.peek();
             let word = self.scanner.slice(&token.span);
-            if token.kind != Kind::Name {
+            if token.kind != TokenKind::Name {
                 break;
             }
             if matches!(word, "struct" | "union" | "enum") {
@@ -146,7 +146,7 @@ impl Parser<'_> {
         let mut value = self.primary()?;
         loop {
             let token = self.scanner.peek();
-            let written = if token.kind == Kind::Symbol { self.scanner.slice(&token.span) } else { "" };
+            let written = if token.kind == TokenKind::Symbol { self.scanner.slice(&token.span) } else { "" };
             if matches!(written, "." | "->" | "[" | "++" | "--") {
                 self.level()?;
             }
@@ -154,7 +154,7 @@ impl Parser<'_> {
                 "." | "->" => {
                     self.scanner.next();
                     let name = self.scanner.next();
-                    if !matches!(name.kind, Kind::Name | Kind::Int(_)) {
+                    if !matches!(name.kind, TokenKind::Name | TokenKind::Int(_)) {
                         return Err(self.wrong(&name, "a field"));
                     }
                     let span = value.span.start..name.span.end;
@@ -181,7 +181,7 @@ impl Parser<'_> {
     fn primary(&mut self) -> Parsed<Expr> {
         let token = self.scanner.peek();
         let written = self.scanner.slice(&token.span);
-        if token.kind == Kind::Symbol {
+        if token.kind == TokenKind::Symbol {
             return match written {
                 "(" => self.parenthesized(),
                 "{" => {
@@ -193,14 +193,14 @@ impl Parser<'_> {
         }
         self.scanner.next();
         let kind = match token.kind {
-            Kind::Int(it) => ExprKind::Int(it),
-            Kind::Text(ref it) => ExprKind::Text(it.clone()),
-            Kind::Variable => ExprKind::Variable(written[1..].to_owned()),
-            Kind::Positional(it) => ExprKind::Positional(it),
-            Kind::PositionalCount => ExprKind::PositionalCount,
-            Kind::Map => ExprKind::Map { name: written[1..].to_owned(), keys: self.keys()? },
-            Kind::Name => return self.named(&token),
-            Kind::Symbol | Kind::Wrong | Kind::End => return Err(self.wrong(&token, "a value")),
+            TokenKind::Int(it) => ExprKind::Int(it),
+            TokenKind::Text(ref it) => ExprKind::Text(it.clone()),
+            TokenKind::Variable => ExprKind::Variable(written[1..].to_owned()),
+            TokenKind::Positional(it) => ExprKind::Positional(it),
+            TokenKind::PositionalCount => ExprKind::PositionalCount,
+            TokenKind::Map => ExprKind::Map { name: written[1..].to_owned(), keys: self.keys()? },
+            TokenKind::Name => return self.named(&token),
+            TokenKind::Symbol | TokenKind::Wrong | TokenKind::End => return Err(self.wrong(&token, "a value")),
         };
         Ok(Expr { kind, span: token.span.start..self.end() })
     }

@@ -4,7 +4,7 @@ mod expression;
 mod statement;
 
 use crate::facts;
-use crate::scanner::{Comment, Kind, Scanner, Token};
+use crate::scanner::{Comment, Scanner, Token, TokenKind};
 use crate::tree::{Block, Constant, Expr, ExprKind, Item, Macro, Other, Point, Probe, Program, Span};
 
 /// Where and why a text is no bpftrace program.
@@ -88,7 +88,7 @@ pub(crate) struct Parser<'a> {
 impl<'a> Parser<'a> {
     fn program(&mut self) -> Parsed<Program> {
         let mut program = Program::default();
-        while self.scanner.peek().kind != Kind::End {
+        while self.scanner.peek().kind != TokenKind::End {
             let item = self.item(&mut program)?;
             program.items.push(item);
         }
@@ -141,13 +141,13 @@ impl<'a> Parser<'a> {
                     self.scanner.reset(&mark);
                     return Ok(());
                 }
-                _ if token.kind == Kind::End => return Err(self.wrong_at(start, "this has no end")),
+                _ if token.kind == TokenKind::End => return Err(self.wrong_at(start, "this has no end")),
                 _ => {}
             }
             // A type may end without a semicolon.
             let next = self.scanner.peek();
             let is_closed = self.scanner.text[..next.span.start].trim_end().ends_with('}');
-            if is_closed && (next.kind == Kind::End || PROBE_KINDS.contains(&self.scanner.slice(&next.span))) {
+            if is_closed && (next.kind == TokenKind::End || PROBE_KINDS.contains(&self.scanner.slice(&next.span))) {
                 return Ok(());
             }
         }
@@ -156,7 +156,7 @@ impl<'a> Parser<'a> {
     /// Takes `enum name { A, B = 3 }`, and notes its constants.
     fn enumeration(&mut self, program: &mut Program) -> Parsed<()> {
         self.scanner.next();
-        if self.scanner.peek().kind == Kind::Name {
+        if self.scanner.peek().kind == TokenKind::Name {
             self.scanner.next();
         }
         self.expect("{")?;
@@ -188,7 +188,7 @@ impl<'a> Parser<'a> {
             };
             value.scanner.jump(define.value.start);
             if let Ok(expression) = value.expression()
-                && value.scanner.peek().kind == Kind::End
+                && value.scanner.peek().kind == TokenKind::End
             {
                 program.constants.push(Constant { name: define.name, value: expression });
             }
@@ -202,7 +202,7 @@ impl<'a> Parser<'a> {
         let mut parameters = Vec::new();
         while !self.take(")") {
             let parameter = self.scanner.next();
-            if !matches!(parameter.kind, Kind::Name | Kind::Variable | Kind::Map) {
+            if !matches!(parameter.kind, TokenKind::Name | TokenKind::Variable | TokenKind::Map) {
                 return Err(self.wrong(&parameter, "a parameter"));
             }
             parameters.push(self.scanner.slice(&parameter.span).to_owned());
@@ -256,7 +256,8 @@ impl<'a> Parser<'a> {
     /// Takes a symbol or word if it is next.
     fn take(&mut self, written: &str) -> bool {
         let token = self.scanner.peek();
-        let is_it = matches!(token.kind, Kind::Symbol | Kind::Name) && self.scanner.slice(&token.span) == written;
+        let is_it =
+            matches!(token.kind, TokenKind::Symbol | TokenKind::Name) && self.scanner.slice(&token.span) == written;
         if is_it {
             self.scanner.next();
         }
@@ -265,7 +266,7 @@ impl<'a> Parser<'a> {
 
     fn next_is(&mut self, written: &str) -> bool {
         let token = self.scanner.peek();
-        matches!(token.kind, Kind::Symbol | Kind::Name) && self.scanner.slice(&token.span) == written
+        matches!(token.kind, TokenKind::Symbol | TokenKind::Name) && self.scanner.slice(&token.span) == written
     }
 
     fn expect(&mut self, written: &str) -> Parsed<Span> {
@@ -279,7 +280,7 @@ impl<'a> Parser<'a> {
     fn name(&mut self, what: &str) -> Parsed<Token> {
         let token = self.scanner.next();
         match token.kind {
-            Kind::Name => Ok(token),
+            TokenKind::Name => Ok(token),
             _ => Err(self.wrong(&token, what)),
         }
     }
@@ -287,8 +288,10 @@ impl<'a> Parser<'a> {
     /// Says what was expected in place of a token.
     fn wrong(&self, token: &Token, expected: &str) -> Wrong {
         let found = match token.kind {
-            Kind::End => "the text ends".to_owned(),
-            Kind::Wrong if self.scanner.slice(&token.span).starts_with('"') => "there is a text without its end".into(),
+            TokenKind::End => "the text ends".to_owned(),
+            TokenKind::Wrong if self.scanner.slice(&token.span).starts_with('"') => {
+                "there is a text without its end".into()
+            }
             _ => format!("there is `{}`", self.scanner.slice(&token.span)),
         };
         self.wrong_at(token.span.start, &format!("{expected} was expected, but {found}"))

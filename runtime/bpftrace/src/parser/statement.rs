@@ -1,7 +1,7 @@
 //! Reads statements.
 
 use super::{Parsed, Parser};
-use crate::scanner::Kind;
+use crate::scanner::TokenKind;
 use crate::tree::{Binary, Block, Expr, ExprKind, Stmt, StmtKind};
 
 /// Operators that assign what they compute.
@@ -56,23 +56,23 @@ impl Parser<'_> {
         let first = self.scanner.peek();
         let start = first.span.start;
         let kind = match (&first.kind, self.scanner.slice(&first.span)) {
-            (Kind::Symbol, "{") => StmtKind::Block(self.block(false)?),
-            (Kind::Name, "if") => self.if_()?,
-            (Kind::Name, "unroll") => {
+            (TokenKind::Symbol, "{") => StmtKind::Block(self.block(false)?),
+            (TokenKind::Name, "if") => self.if_()?,
+            (TokenKind::Name, "unroll") => {
                 self.scanner.next();
                 let times = self.expression()?;
                 StmtKind::Unroll { times, body: self.block(false)? }
             }
-            (Kind::Name, "while") => {
+            (TokenKind::Name, "while") => {
                 self.scanner.next();
                 let condition = self.expression()?;
                 StmtKind::While { condition, body: self.block(false)? }
             }
-            (Kind::Name, "for") => self.for_()?,
-            (Kind::Name, "break") => self.word(StmtKind::Break),
-            (Kind::Name, "continue") => self.word(StmtKind::Continue),
-            (Kind::Name, "return") => self.return_()?,
-            (Kind::Name, "let") => self.let_()?,
+            (TokenKind::Name, "for") => self.for_()?,
+            (TokenKind::Name, "break") => self.word(StmtKind::Break),
+            (TokenKind::Name, "continue") => self.word(StmtKind::Continue),
+            (TokenKind::Name, "return") => self.return_()?,
+            (TokenKind::Name, "let") => self.let_()?,
             _ => self.assignment()?,
         };
         Ok(Stmt { kind, span: start..self.end() })
@@ -109,7 +109,7 @@ impl Parser<'_> {
         self.scanner.next();
         let in_parentheses = self.take("(");
         let variable = self.scanner.next();
-        if variable.kind != Kind::Variable {
+        if variable.kind != TokenKind::Variable {
             return Err(self.wrong(&variable, "a variable such as $kv"));
         }
         let name = self.scanner.slice(&variable.span)[1..].to_owned();
@@ -138,7 +138,7 @@ impl Parser<'_> {
     fn let_(&mut self) -> Parsed<StmtKind> {
         self.scanner.next();
         let variable = self.scanner.next();
-        if variable.kind != Kind::Variable {
+        if variable.kind != TokenKind::Variable {
             return Err(self.wrong(&variable, "a variable such as $x"));
         }
         if self.take(":") {
@@ -159,7 +159,7 @@ impl Parser<'_> {
         }
         let token = self.scanner.peek();
         let written = self.scanner.slice(&token.span);
-        match ASSIGNING.iter().find(|it| token.kind == Kind::Symbol && it.0 == written) {
+        match ASSIGNING.iter().find(|it| token.kind == TokenKind::Symbol && it.0 == written) {
             Some((_, operator)) => {
                 self.scanner.next();
                 Ok(StmtKind::Assign { target, operator: Some(*operator), value: self.expression()? })

@@ -1,10 +1,10 @@
 //! Translates calls, as values and as statements.
 
 use super::Coded;
-use super::expression::{Code, TIGHTEST};
+use super::expression::{TIGHTEST, ValueCode};
 use super::format::TIME_OF_DAY;
 use super::handler::{Handler, refused};
-use crate::facts::{self, Kind};
+use crate::facts::{self, ValueKind};
 use crate::names::{self, Named};
 use crate::quoted::quoted;
 use crate::tree::{Expr, ExprKind};
@@ -14,18 +14,18 @@ const MOST_TEXT: i64 = 240;
 
 impl Handler<'_, '_> {
     /// Translates a call that has a value.
-    pub(super) fn call(&mut self, name: &str, arguments: &[Expr], it: &Expr) -> Coded<Code> {
+    pub(super) fn call(&mut self, name: &str, arguments: &[Expr], it: &Expr) -> Coded<ValueCode> {
         match (name, arguments) {
             ("str", [text, length @ ..]) => self.str_(text, length.first(), it),
             ("has_key", _) => self.has_key(arguments, it),
             ("strcontains", [text, Expr { kind: ExprKind::Text(part), .. }]) => {
                 let code = self.operand(text, TIGHTEST)?;
-                Ok(Code::tight(format!("{code}.contains({})", quoted(part)), Kind::Bool))
+                Ok(ValueCode::tight(format!("{code}.contains({})", quoted(part)), ValueKind::Bool))
             }
             ("len", [Expr { kind: ExprKind::Map { name, keys }, span }]) if keys.is_empty() => {
                 self.translator.read(name, span)?;
                 match self.event.is_interpreted() {
-                    true => Ok(Code::tight(format!("@{name}.len()"), Kind::Int)),
+                    true => Ok(ValueCode::tight(format!("@{name}.len()"), ValueKind::Int)),
                     false => Err(refused(it, "only `interval`, `begin` and `end` can count a map's elements")),
                 }
             }
@@ -42,16 +42,16 @@ impl Handler<'_, '_> {
                 self.value(&of_event)
             }
             ("strftime", [Expr { kind: ExprKind::Text(format), .. }, nsecs]) if format == TIME_OF_DAY => {
-                Ok(Code::tight(self.clock_time(nsecs)?, Kind::Text))
+                Ok(ValueCode::tight(self.clock_time(nsecs)?, ValueKind::Text))
             }
             ("getopt", [Expr { kind: ExprKind::Text(option), .. }, rest @ ..]) => self.getopt(option, rest, it),
             _ => Err(refused(it, &no_function(name))),
         }
     }
 
-    fn str_(&mut self, text: &Expr, length: Option<&Expr>, it: &Expr) -> Coded<Code> {
+    fn str_(&mut self, text: &Expr, length: Option<&Expr>, it: &Expr) -> Coded<ValueCode> {
         if let ExprKind::Positional(number) = text.kind {
-            return Ok(Code::tight(self.translator.declare_parameter(number, "\"\""), Kind::Name));
+            return Ok(ValueCode::tight(self.translator.declare_parameter(number, "\"\""), ValueKind::Name));
         }
         let address = self.number(text)?;
         // Whether a tracepoint's field is text is a guess, and `str()` of a text is that text.
@@ -71,14 +71,14 @@ impl Handler<'_, '_> {
         if self.event.is_interpreted() {
             return Err(refused(it, "a program's memory can be read only while it is at a probe"));
         }
-        Ok(Code::tight(format!("str({}{length})", address.text), Kind::Text))
+        Ok(ValueCode::tight(format!("str({}{length})", address.text), ValueKind::Text))
     }
 
     /// Translates an option of the script.
-    fn getopt(&mut self, option: &str, rest: &[Expr], it: &Expr) -> Coded<Code> {
+    fn getopt(&mut self, option: &str, rest: &[Expr], it: &Expr) -> Coded<ValueCode> {
         let (default, kind) = match rest.first().map(|it| &it.kind) {
-            Some(ExprKind::Int(number)) => (number.to_string(), Kind::Int),
-            Some(ExprKind::Text(text)) => (quoted(text), Kind::Name),
+            Some(ExprKind::Int(number)) => (number.to_string(), ValueKind::Int),
+            Some(ExprKind::Text(text)) => (quoted(text), ValueKind::Name),
             _ => return Err(refused(it, "the option's default must be a number or a text")),
         };
         let help = match rest.get(1).map(|it| &it.kind) {
@@ -91,7 +91,7 @@ impl Handler<'_, '_> {
         let variable = self.translator.name(Named::Option, option);
         let line = format!("let {variable} = arg({}, {default}, {help});", quoted(option));
         self.translator.declare(&variable, line);
-        Ok(Code::tight(variable, kind))
+        Ok(ValueCode::tight(variable, kind))
     }
 
     /// Translates an expression that stands alone; the code lacks its semicolon.

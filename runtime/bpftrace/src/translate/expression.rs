@@ -3,7 +3,7 @@
 
 use super::handler::{Handler, Variable, refused};
 use super::{Coded, Refused};
-use crate::facts::{self, Kind};
+use crate::facts::{self, ValueKind};
 use crate::names;
 use crate::quoted::quoted;
 use crate::target::Event;
@@ -28,25 +28,25 @@ const MOST_KEY_PARTS: usize = 4;
 
 /// Code of a value.
 #[derive(Clone, Debug)]
-pub(super) struct Code {
+pub(super) struct ValueCode {
     pub(super) text: String,
     level: u8,
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
     /// The opposite of a condition, where it is as short.
     opposite: Option<String>,
 }
 
-impl Code {
-    pub(super) fn tight(text: impl Into<String>, kind: Kind) -> Self {
-        Code { text: text.into(), level: TIGHTEST, kind, opposite: None }
+impl ValueCode {
+    pub(super) fn tight(text: impl Into<String>, kind: ValueKind) -> Self {
+        ValueCode { text: text.into(), level: TIGHTEST, kind, opposite: None }
     }
 
-    fn weak(text: String, kind: Kind) -> Self {
-        Code { level: level::WEAKEST, ..Code::tight(text, kind) }
+    fn weak(text: String, kind: ValueKind) -> Self {
+        ValueCode { level: level::WEAKEST, ..ValueCode::tight(text, kind) }
     }
 
-    fn at(level: u8, text: String, kind: Kind) -> Self {
-        Code { level, ..Code::tight(text, kind) }
+    fn at(level: u8, text: String, kind: ValueKind) -> Self {
+        ValueCode { level, ..ValueCode::tight(text, kind) }
     }
 
     /// Returns the code for a place where everything binds at least so tightly.
@@ -69,15 +69,15 @@ fn rhai_level(operator: Binary) -> u8 {
 
 impl Handler<'_, '_> {
     /// Translates a value; a condition stays one.
-    pub(super) fn value(&mut self, it: &Expr) -> Coded<Code> {
+    pub(super) fn value(&mut self, it: &Expr) -> Coded<ValueCode> {
         match &it.kind {
             ExprKind::Int(number) => Ok(self.integer(*number, it)),
-            ExprKind::Text(text) => Ok(Code::tight(quoted(text), Kind::Name)),
+            ExprKind::Text(text) => Ok(ValueCode::tight(quoted(text), ValueKind::Name)),
             ExprKind::Variable(name) => self.variable(name, &it.span),
             ExprKind::Positional(number) => {
                 let is_text = self.translator.facts.text_parameters.contains(number);
                 let name = self.translator.declare_parameter(*number, "0");
-                Ok(Code::tight(name, if is_text { Kind::Name } else { Kind::Int }))
+                Ok(ValueCode::tight(name, if is_text { ValueKind::Name } else { ValueKind::Int }))
             }
             ExprKind::PositionalCount => Err(refused(it, "the number of the script's parameters is not known")),
             ExprKind::Map { name, keys } => self.read_element(name, keys, it),
@@ -98,17 +98,17 @@ impl Handler<'_, '_> {
     }
 
     /// Writes an integer; in hexadecimal if the program does.
-    fn integer(&self, number: i64, it: &Expr) -> Code {
+    fn integer(&self, number: i64, it: &Expr) -> ValueCode {
         let written = &self.translator.text[it.span.clone()];
         let is_hex = number >= 0 && written.starts_with("0x") && written[2..].bytes().all(|it| it.is_ascii_hexdigit());
-        if is_hex { Code::tight(written, Kind::Int) } else { int(number) }
+        if is_hex { ValueCode::tight(written, ValueKind::Int) } else { int(number) }
     }
 
     /// Translates a value to compute with, or to keep: a condition as 0 or 1.
-    pub(super) fn number(&mut self, it: &Expr) -> Coded<Code> {
+    pub(super) fn number(&mut self, it: &Expr) -> Coded<ValueCode> {
         let code = self.value(it)?;
         Ok(match code.kind {
-            Kind::Bool => Code::weak(format!("if {} {{ 1 }} else {{ 0 }}", code.text), Kind::Int),
+            ValueKind::Bool => ValueCode::weak(format!("if {} {{ 1 }} else {{ 0 }}", code.text), ValueKind::Int),
             _ => code,
         })
     }
@@ -118,11 +118,11 @@ impl Handler<'_, '_> {
         Ok(self.number(it)?.at_least(level))
     }
 
-    pub(super) fn variable(&mut self, name: &str, span: &Span) -> Coded<Code> {
+    pub(super) fn variable(&mut self, name: &str, span: &Span) -> Coded<ValueCode> {
         let because = match self.variables.get(name) {
             Some(Variable::Declared) => {
                 let kind = self.translator.facts.variable(self.probe, name);
-                return Ok(Code::tight(self.variable_name(name), kind));
+                return Ok(ValueCode::tight(self.variable_name(name), kind));
             }
             Some(Variable::Row) => format!("`${name}` is a whole row: read `.0` and `.1`"),
             Some(Variable::Unknown) => format!("`${name}` has no value here"),
@@ -149,7 +149,7 @@ impl Handler<'_, '_> {
     }
 
     /// Translates `has_key(@m, k)`.
-    pub(super) fn has_key(&mut self, arguments: &[Expr], it: &Expr) -> Coded<Code> {
+    pub(super) fn has_key(&mut self, arguments: &[Expr], it: &Expr) -> Coded<ValueCode> {
         let (map, element) = self.element_of(arguments, &it.span)?;
         self.translator.read(&map, &it.span)?;
         let keys = match arguments {
@@ -171,7 +171,7 @@ impl Handler<'_, '_> {
     }
 
     /// Reads an element, which is 0 or empty in bpftrace if it doesn't exist.
-    fn read_element(&mut self, name: &str, keys: &[Expr], it: &Expr) -> Coded<Code> {
+    fn read_element(&mut self, name: &str, keys: &[Expr], it: &Expr) -> Coded<ValueCode> {
         self.translator.read(name, &it.span)?;
         if !self.translator.facts.is_filled(name) && !self.event.is_interpreted() {
             return Err(refused(it, &format!("the program stores nothing in `@{name}`")));
@@ -183,34 +183,34 @@ impl Handler<'_, '_> {
                 "aggregations can be read only in `interval`, `begin` and `end`; store a value with `=` or `+=`";
             return Err(refused(it, because));
         }
-        let kind = if map.aggregation.is_some() { Kind::Int } else { map.kind };
-        if self.present.contains(&element) || kind == Kind::Stack {
-            return Ok(Code::tight(element, kind));
+        let kind = if map.aggregation.is_some() { ValueKind::Int } else { map.kind };
+        if self.present.contains(&element) || kind == ValueKind::Stack {
+            return Ok(ValueCode::tight(element, kind));
         }
         let nothing = if kind.is_text() { "\"\"" } else { "0" };
-        Ok(Code::weak(format!("{element} ?? {nothing}"), kind))
+        Ok(ValueCode::weak(format!("{element} ?? {nothing}"), kind))
     }
 
-    fn builtin(&mut self, name: &str, it: &Expr) -> Coded<Code> {
+    fn builtin(&mut self, name: &str, it: &Expr) -> Coded<ValueCode> {
         if let Some(constant) = self.translator.declare_constant(name) {
-            return Ok(Code::tight(constant, Kind::Int));
+            return Ok(ValueCode::tight(constant, ValueKind::Int));
         }
         if self.event.is_interpreted() {
             return self.builtin_without_event(name, it);
         }
         let kind = match name {
-            "comm" => Kind::Text,
-            "func" | "probe" => Kind::Name,
-            "ustack" | "kstack" => Kind::Stack,
-            _ => Kind::Int,
+            "comm" => ValueKind::Text,
+            "func" | "probe" => ValueKind::Name,
+            "ustack" | "kstack" => ValueKind::Stack,
+            _ => ValueKind::Int,
         };
         let argument = name.strip_prefix("arg").and_then(|it| it.parse::<usize>().ok());
         let is_argument = argument.is_some_and(|it| it < if self.event == Event::Usdt { 12 } else { 6 });
         match name {
-            "nsecs" => Ok(Code::tight("e.time", Kind::Int)),
+            "nsecs" => Ok(ValueCode::tight("e.time", ValueKind::Int)),
             "elapsed" => {
                 let loaded = self.loaded();
-                Ok(Code::at(ADDITION, format!("e.time - {loaded}"), Kind::Int))
+                Ok(ValueCode::at(ADDITION, format!("e.time - {loaded}"), ValueKind::Int))
             }
             "func" if !matches!(self.event, Event::Uprobe | Event::Uretprobe) => {
                 Err(refused(it, "this probe is at no function; `probe` is its name"))
@@ -220,14 +220,14 @@ impl Handler<'_, '_> {
                 if self.translator.says(PATTERN) {
                     self.differences.push(PATTERN.into());
                 }
-                Ok(Code::tight("e.func", kind))
+                Ok(ValueCode::tight("e.func", kind))
             }
             "comm" | "func" | "probe" | "ustack" | "kstack" | "pid" | "tid" | "uid" | "gid" | "cpu" | "cgroup" => {
-                Ok(Code::tight(format!("e.{name}"), kind))
+                Ok(ValueCode::tight(format!("e.{name}"), kind))
             }
-            "retval" if self.event == Event::Uretprobe => Ok(Code::tight("e.retval", Kind::Int)),
+            "retval" if self.event == Event::Uretprobe => Ok(ValueCode::tight("e.retval", ValueKind::Int)),
             _ if is_argument && matches!(self.event, Event::Uprobe | Event::Usdt) => {
-                Ok(Code::tight(format!("e.{name}"), Kind::Int))
+                Ok(ValueCode::tight(format!("e.{name}"), ValueKind::Int))
             }
             _ if is_argument && self.event == Event::Uretprobe => {
                 Err(refused(it, &format!("at its return, a call's arguments are `e.entry.{name}`")))
@@ -242,15 +242,15 @@ impl Handler<'_, '_> {
         "loaded"
     }
 
-    fn builtin_without_event(&mut self, name: &str, it: &Expr) -> Coded<Code> {
+    fn builtin_without_event(&mut self, name: &str, it: &Expr) -> Coded<ValueCode> {
         match name {
             // The run has not begun there.
             "elapsed" if self.event == Event::Begin => Ok(int(0)),
-            "nsecs" if self.event == Event::Begin => Ok(Code::tight(self.loaded(), Kind::Int)),
-            "elapsed" => Ok(Code::tight("elapsed_ns()", Kind::Int)),
+            "nsecs" if self.event == Event::Begin => Ok(ValueCode::tight(self.loaded(), ValueKind::Int)),
+            "elapsed" => Ok(ValueCode::tight("elapsed_ns()", ValueKind::Int)),
             "nsecs" => {
                 let loaded = self.loaded();
-                Ok(Code::at(ADDITION, format!("{loaded} + elapsed_ns()"), Kind::Int))
+                Ok(ValueCode::at(ADDITION, format!("{loaded} + elapsed_ns()"), ValueKind::Int))
             }
             "pid" | "tid" | "comm" | "cpu" | "uid" | "gid" | "cgroup" | "probe" | "func" | "ustack" | "kstack" => {
                 let function = self.event.function();
@@ -260,7 +260,7 @@ impl Handler<'_, '_> {
         }
     }
 
-    fn field(&mut self, of: &Expr, name: &str, it: &Expr) -> Coded<Code> {
+    fn field(&mut self, of: &Expr, name: &str, it: &Expr) -> Coded<ValueCode> {
         match &of.kind {
             ExprKind::Name(args) if args == "args" && self.event == Event::Tracepoint => {
                 if name.starts_with('_') {
@@ -268,7 +268,7 @@ impl Handler<'_, '_> {
                 }
                 let kind = self.translator.facts.kind(self.probe, it);
                 let place = if names::CPU_FIELDS.contains(&name) { "e.args" } else { "e" };
-                Ok(Code::tight(format!("{place}.{name}"), kind))
+                Ok(ValueCode::tight(format!("{place}.{name}"), kind))
             }
             ExprKind::Name(args) if args == "args" => {
                 Err(refused(it, "arguments are known by their position: `e.arg0`"))
@@ -279,11 +279,11 @@ impl Handler<'_, '_> {
                     "1" => "value",
                     _ => return Err(refused(it, "a row has a key and a value")),
                 };
-                Ok(Code::tight(format!("{}.{part}", self.variable_name(row)), Kind::Unknown))
+                Ok(ValueCode::tight(format!("{}.{part}", self.variable_name(row)), ValueKind::Unknown))
             }
             ExprKind::Field { of: inner, name: part } if part == "0" => match &inner.kind {
                 ExprKind::Variable(row) if matches!(self.variables.get(row), Some(Variable::Row)) => {
-                    Ok(Code::tight(format!("{}.keys[{name}]", self.variable_name(row)), Kind::Unknown))
+                    Ok(ValueCode::tight(format!("{}.keys[{name}]", self.variable_name(row)), ValueKind::Unknown))
                 }
                 _ => Err(refused(it, "fields of C's structures cannot be read")),
             },
@@ -291,31 +291,31 @@ impl Handler<'_, '_> {
         }
     }
 
-    fn unary(&mut self, operator: Unary, of: &Expr, it: &Expr) -> Coded<Code> {
+    fn unary(&mut self, operator: Unary, of: &Expr, it: &Expr) -> Coded<ValueCode> {
         match operator {
             Unary::Not => self.condition(it),
             Unary::Minus => match facts::constant_value(it) {
                 Some(number) => Ok(int(number)),
                 None => {
                     let operand = behind_minus(self.operand(of, level::UNARY)?);
-                    Ok(Code::at(level::UNARY, format!("-{operand}"), Kind::Int))
+                    Ok(ValueCode::at(level::UNARY, format!("-{operand}"), ValueKind::Int))
                 }
             },
             Unary::Invert => {
                 let operand = self.operand(of, rhai_level(Binary::BitXor))?;
-                Ok(Code::at(rhai_level(Binary::BitXor), format!("{operand} ^ -1"), Kind::Int))
+                Ok(ValueCode::at(rhai_level(Binary::BitXor), format!("{operand} ^ -1"), ValueKind::Int))
             }
             Unary::Read | Unary::Address => Err(refused(it, "only text can be read from memory, by `str`")),
         }
     }
 
-    fn arithmetic(&mut self, operator: Binary, a: &Expr, b: &Expr) -> Coded<Code> {
+    fn arithmetic(&mut self, operator: Binary, a: &Expr, b: &Expr) -> Coded<ValueCode> {
         let level = rhai_level(operator);
         let (left, right) = (self.operand(a, level)?, self.operand(b, level + 1)?);
-        Ok(Code::at(level, format!("{left} {} {right}", operator.text()), Kind::Int))
+        Ok(ValueCode::at(level, format!("{left} {} {right}", operator.text()), ValueKind::Int))
     }
 
-    fn choice(&mut self, condition: &Expr, then: Option<&Expr>, otherwise: &Expr) -> Coded<Code> {
+    fn choice(&mut self, condition: &Expr, then: Option<&Expr>, otherwise: &Expr) -> Coded<ValueCode> {
         let test = self.condition(condition)?.text;
         let then = match then {
             Some(then) => self.number(then)?,
@@ -324,12 +324,12 @@ impl Handler<'_, '_> {
             None => return Err(refused(condition, "it has no middle; assign the condition to a variable first")),
         };
         let otherwise = self.number(otherwise)?;
-        let kind = if then.kind == Kind::Unknown { otherwise.kind } else { then.kind };
-        Ok(Code::weak(format!("if {test} {{ {} }} else {{ {} }}", then.text, otherwise.text), kind))
+        let kind = if then.kind == ValueKind::Unknown { otherwise.kind } else { then.kind };
+        Ok(ValueCode::weak(format!("if {test} {{ {} }} else {{ {} }}", then.text, otherwise.text), kind))
     }
 
     /// Translates casts between integers.
-    fn cast(&mut self, to: &str, value: &Expr, it: &Expr) -> Coded<Code> {
+    fn cast(&mut self, to: &str, value: &Expr, it: &Expr) -> Coded<ValueCode> {
         let words: Vec<&str> = to.split_whitespace().filter(|it| *it != "const").collect();
         let view = match words.join(" ").as_str() {
             "int8" | "s8" | "char" => "i8",
@@ -343,17 +343,17 @@ impl Handler<'_, '_> {
             _ => return Err(refused(it, "C's types other than integers are not known")),
         };
         let operand = behind_minus(self.operand(value, TIGHTEST)?);
-        Ok(Code::tight(format!("{operand}.{view}"), Kind::Int))
+        Ok(ValueCode::tight(format!("{operand}.{view}"), ValueKind::Int))
     }
 
     /// Translates a truth: what is no comparison is compared with 0, or tested for existence.
-    pub(super) fn condition(&mut self, it: &Expr) -> Coded<Code> {
+    pub(super) fn condition(&mut self, it: &Expr) -> Coded<ValueCode> {
         match &it.kind {
             ExprKind::Binary(operator @ (Binary::And | Binary::Or), a, b) => {
                 let level = rhai_level(*operator);
                 let left = self.condition(a)?.at_least(level);
                 let right = self.condition(b)?.at_least(level + 1);
-                Ok(Code::at(level, format!("{left} {} {right}", operator.text()), Kind::Bool))
+                Ok(ValueCode::at(level, format!("{left} {} {right}", operator.text()), ValueKind::Bool))
             }
             ExprKind::Binary(operator, a, b) if operator.is_comparison() => self.comparison(*operator, a, b),
             ExprKind::Unary(Unary::Not, of) => {
@@ -364,7 +364,7 @@ impl Handler<'_, '_> {
                 self.translator.read(name, &it.span)?;
                 self.exists(name, keys, &it.span)
             }
-            ExprKind::Int(number) => Ok(Code::tight(if *number == 0 { "false" } else { "true" }, Kind::Bool)),
+            ExprKind::Int(number) => Ok(ValueCode::tight(if *number == 0 { "false" } else { "true" }, ValueKind::Bool)),
             ExprKind::Call { name, arguments } if name == "strncmp" => {
                 Ok(negated(&self.same_beginning(arguments, it)?))
             }
@@ -372,9 +372,9 @@ impl Handler<'_, '_> {
                 let code = self.value(it)?;
                 let level = rhai_level(Binary::Unequal);
                 let nothing = match code.kind {
-                    Kind::Bool => return Ok(code),
+                    ValueKind::Bool => return Ok(code),
                     kind if kind.is_text() => "\"\"",
-                    Kind::Stack => "()",
+                    ValueKind::Stack => "()",
                     _ => "0",
                 };
                 Ok(test(false, &code.at_least(level), nothing))
@@ -382,7 +382,7 @@ impl Handler<'_, '_> {
         }
     }
 
-    fn comparison(&mut self, operator: Binary, a: &Expr, b: &Expr) -> Coded<Code> {
+    fn comparison(&mut self, operator: Binary, a: &Expr, b: &Expr) -> Coded<ValueCode> {
         let is_test = matches!(operator, Binary::Equal | Binary::Unequal);
         if is_test && is_nothing(b) {
             let is_text_test = matches!(&a.kind, ExprKind::Call { name, .. } if name == "strncmp");
@@ -399,18 +399,18 @@ impl Handler<'_, '_> {
         let (left, right) = (sign(self.operand(a, level + 1)?), sign(self.operand(b, level + 1)?));
         Ok(match operator {
             Binary::Equal | Binary::Unequal => test(operator == Binary::Equal, &left, &right),
-            _ => Code::at(level, format!("{left} {} {right}", operator.text()), Kind::Bool),
+            _ => ValueCode::at(level, format!("{left} {} {right}", operator.text()), ValueKind::Bool),
         })
     }
 
     /// Writes `k in @m`.
-    fn exists(&mut self, map: &str, keys: &[Expr], span: &Span) -> Coded<Code> {
+    fn exists(&mut self, map: &str, keys: &[Expr], span: &Span) -> Coded<ValueCode> {
         let element = self.element(map, keys, span)?;
         Ok(existence(map, &element, key_parts(keys).len()))
     }
 
     /// Translates `strncmp(text, "beginning", n) == 0`.
-    fn same_beginning(&mut self, arguments: &[Expr], it: &Expr) -> Coded<Code> {
+    fn same_beginning(&mut self, arguments: &[Expr], it: &Expr) -> Coded<ValueCode> {
         let [a, b, length] = arguments else {
             return Err(refused(it, "`strncmp` takes two texts and a length"));
         };
@@ -427,7 +427,7 @@ impl Handler<'_, '_> {
         Ok(match literal.get(..length) {
             Some(beginning) => {
                 let text = format!("{}.starts_with({})", code.at_least(TIGHTEST), quoted(beginning));
-                Code::tight(text, Kind::Bool)
+                ValueCode::tight(text, ValueKind::Bool)
             }
             None => {
                 let text = code.at_least(rhai_level(Binary::Equal) + 1);
@@ -447,12 +447,12 @@ fn key_parts(keys: &[Expr]) -> Vec<&Expr> {
 }
 
 /// Writes whether an element of a map exists whose key has so many parts.
-fn existence(map: &str, element: &str, parts: usize) -> Code {
+fn existence(map: &str, element: &str, parts: usize) -> ValueCode {
     let key = element.strip_prefix(&format!("@{map}[")).and_then(|it| it.strip_suffix(']'));
     match key {
         None => test(false, element, "()"),
-        Some(key) if parts == 1 => Code::at(level::IN, format!("{key} in @{map}"), Kind::Bool),
-        Some(key) => Code::at(level::IN, format!("[{key}] in @{map}"), Kind::Bool),
+        Some(key) if parts == 1 => ValueCode::at(level::IN, format!("{key} in @{map}"), ValueKind::Bool),
+        Some(key) => ValueCode::at(level::IN, format!("[{key}] in @{map}"), ValueKind::Bool),
     }
 }
 
@@ -462,11 +462,11 @@ fn behind_minus(code: String) -> String {
 }
 
 /// Writes an integer.
-fn int(number: i64) -> Code {
+fn int(number: i64) -> ValueCode {
     let level = if number < 0 { level::UNARY } else { TIGHTEST };
     // The smallest integer cannot be written as a negated one.
     let text = if number == i64::MIN { "(-9223372036854775807 - 1)".into() } else { grouped(number) };
-    Code::at(level, text, Kind::Int)
+    ValueCode::at(level, text, ValueKind::Int)
 }
 
 /// Writes long numbers as the bundled scripts do: `1_000_000`.
@@ -486,19 +486,22 @@ fn grouped(number: i64) -> String {
 }
 
 /// Writes `a == b` and its opposite, or `a != b`.
-fn test(is_equal: bool, left: &str, right: &str) -> Code {
+fn test(is_equal: bool, left: &str, right: &str) -> ValueCode {
     let (operator, other) = if is_equal { ("==", "!=") } else { ("!=", "==") };
     let opposite = Some(format!("{left} {other} {right}"));
-    Code { opposite, ..Code::at(rhai_level(Binary::Equal), format!("{left} {operator} {right}"), Kind::Bool) }
+    ValueCode {
+        opposite,
+        ..ValueCode::at(rhai_level(Binary::Equal), format!("{left} {operator} {right}"), ValueKind::Bool)
+    }
 }
 
-fn negated(code: &Code) -> Code {
+fn negated(code: &ValueCode) -> ValueCode {
     match &code.opposite {
-        Some(text) => Code { text: text.clone(), opposite: Some(code.text.clone()), ..code.clone() },
+        Some(text) => ValueCode { text: text.clone(), opposite: Some(code.text.clone()), ..code.clone() },
         None => {
             let text = format!("!{}", code.at_least(level::UNARY));
             let opposite = Some(code.at_least(level::UNARY));
-            Code { opposite, ..Code::at(level::UNARY, text, Kind::Bool) }
+            ValueCode { opposite, ..ValueCode::at(level::UNARY, text, ValueKind::Bool) }
         }
     }
 }

@@ -4,14 +4,14 @@ use super::Coded;
 use super::expression::ADDITION;
 use super::expression::TIGHTEST;
 use super::handler::{Handler, refused};
-use crate::facts::{self, Kind};
+use crate::facts::{self, ValueKind};
 use crate::layout::Piece;
 use crate::quoted::{quoted, within_backticks};
 use crate::tree::{Binary, Expr, ExprKind, Stmt, StmtKind};
 
 /// A part of what is printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum FormatPart {
     Text(String),
     /// Code of a value.
     Value(String),
@@ -81,7 +81,7 @@ impl Handler<'_, '_> {
             self.differences.push("`print` ends the line here".into());
         }
         self.say_differences(pieces);
-        if let Some(Part::Text(last)) = parts.last_mut().filter(|it| matches!(it, Part::Text(_)))
+        if let Some(FormatPart::Text(last)) = parts.last_mut().filter(|it| matches!(it, FormatPart::Text(_)))
             && last.ends_with('\n')
         {
             last.pop();
@@ -91,7 +91,7 @@ impl Handler<'_, '_> {
     }
 
     /// Returns what a statement prints; none if it isn't one that prints text.
-    fn parts_of(&mut self, statement: &Stmt) -> Option<Coded<Vec<Part>>> {
+    fn parts_of(&mut self, statement: &Stmt) -> Option<Coded<Vec<FormatPart>>> {
         let StmtKind::Expr(call) = &statement.kind else { return None };
         let ExprKind::Call { name, arguments } = &call.kind else { return None };
         match (name.as_str(), &arguments[..]) {
@@ -107,7 +107,7 @@ impl Handler<'_, '_> {
     }
 
     /// Translates a format of `strftime`. Only the time of day is known.
-    fn time_of_day(&mut self, format: &str, it: &Expr) -> Coded<Vec<Part>> {
+    fn time_of_day(&mut self, format: &str, it: &Expr) -> Coded<Vec<FormatPart>> {
         if format.replace(TIME_OF_DAY, "").contains('%') {
             return Err(refused(it, "only the time of day, %H:%M:%S, can be printed"));
         }
@@ -115,9 +115,9 @@ impl Handler<'_, '_> {
         let mut parts = Vec::new();
         for (at, text) in format.split(TIME_OF_DAY).enumerate() {
             if at > 0 {
-                parts.push(Part::Value(now.clone()));
+                parts.push(FormatPart::Value(now.clone()));
             }
-            parts.push(Part::Text(text.to_owned()));
+            parts.push(FormatPart::Text(text.to_owned()));
         }
         Ok(parts)
     }
@@ -129,7 +129,7 @@ impl Handler<'_, '_> {
         Ok(format!("clock::of_day({} + ahead)", self.operand(nsecs, ADDITION)?))
     }
 
-    fn formatted(&mut self, format: &str, values: &[Expr], call: &Expr) -> Coded<Vec<Part>> {
+    fn formatted(&mut self, format: &str, values: &[Expr], call: &Expr) -> Coded<Vec<FormatPart>> {
         let pieces = format_pieces(format);
         let wanted = pieces.iter().filter(|it| matches!(it, FormatPiece::Conversion(_))).count();
         if wanted != values.len() {
@@ -141,7 +141,7 @@ impl Handler<'_, '_> {
         let mut values = values.iter();
         for piece in pieces {
             match piece {
-                FormatPiece::Text(text) => parts.push(Part::Text(text)),
+                FormatPiece::Text(text) => parts.push(FormatPart::Text(text)),
                 FormatPiece::Conversion(conversion) => {
                     let Some(value) = values.next() else { continue };
                     let more = self.converted(&conversion, value, &mut parts)?;
@@ -153,16 +153,23 @@ impl Handler<'_, '_> {
     }
 
     /// Translates a value as it is to be formatted; `before` is what is printed before it.
-    fn converted(&mut self, conversion: &Conversion, value: &Expr, before: &mut [Part]) -> Coded<Vec<Part>> {
+    fn converted(
+        &mut self,
+        conversion: &Conversion,
+        value: &Expr,
+        before: &mut [FormatPart],
+    ) -> Coded<Vec<FormatPart>> {
         if conversion.letter != 's' && matches!(value.kind, ExprKind::Text(_)) {
             return Err(refused(value, "its format prints a number, and this is text"));
         }
         if let Some(text) = known(conversion, value) {
-            return Ok(vec![Part::Text(text)]);
+            return Ok(vec![FormatPart::Text(text)]);
         }
         match conversion.letter {
             'd' | 'i' | 'u' | 's' => {}
-            'x' | 'X' | 'p' => return self.hexadecimal(conversion, value, before).map(|it| vec![Part::Value(it)]),
+            'x' | 'X' | 'p' => {
+                return self.hexadecimal(conversion, value, before).map(|it| vec![FormatPart::Value(it)]);
+            }
             'o' => return Err(refused(value, "numbers are printed in decimal or hexadecimal digits")),
             'c' => return Err(refused(value, "a number cannot be printed as a character")),
             'r' => return Err(refused(value, "only text can be read from memory, by `str`")),
@@ -176,13 +183,13 @@ impl Handler<'_, '_> {
         }
         self.say_of_negative(conversion, value);
         if conversion.has_zeros && conversion.width > 1 && conversion.letter != 's' {
-            return Ok(self.digits(conversion.width, value)?.into_iter().map(Part::Value).collect());
+            return Ok(self.digits(conversion.width, value)?.into_iter().map(FormatPart::Value).collect());
         }
         let code = self.number(value)?;
         // A stack has several lines.
-        let is_plain = conversion.width < 2 || code.kind == Kind::Stack;
+        let is_plain = conversion.width < 2 || code.kind == ValueKind::Stack;
         let text = if is_plain { code.text } else { padded(conversion, &code.at_least(TIGHTEST)) };
-        Ok(vec![Part::Value(text)])
+        Ok(vec![FormatPart::Value(text)])
     }
 
     /// Says how a negative number is printed otherwise, where the value may be one.
@@ -201,7 +208,7 @@ impl Handler<'_, '_> {
     }
 
     /// Writes `x.hex`, which begins with `0x`: a `0x` of the format before it is left out.
-    fn hexadecimal(&mut self, conversion: &Conversion, value: &Expr, before: &mut [Part]) -> Coded<String> {
+    fn hexadecimal(&mut self, conversion: &Conversion, value: &Expr, before: &mut [FormatPart]) -> Coded<String> {
         const PREFIXED: &str = "hexadecimal digits have `0x` before them, and are small";
         if conversion.has_zeros && conversion.width > 1 {
             return Err(refused(value, "hexadecimal numbers are printed without leading zeros"));
@@ -209,7 +216,7 @@ impl Handler<'_, '_> {
         let code = format!("{}.hex", self.operand(value, TIGHTEST)?);
         match before.last_mut() {
             _ if conversion.letter == 'p' || conversion.has_prefix => {}
-            Some(Part::Text(text)) if text.ends_with("0x") && conversion.letter == 'x' => {
+            Some(FormatPart::Text(text)) if text.ends_with("0x") && conversion.letter == 'x' => {
                 text.truncate(text.len() - "0x".len());
             }
             _ if self.translator.says(PREFIXED) => self.differences.push(PREFIXED.into()),
@@ -345,13 +352,13 @@ fn conversion(rest: &str) -> (Option<Conversion>, usize) {
     }
 }
 
-fn ends_line(parts: &[Part]) -> bool {
-    matches!(parts.last(), Some(Part::Text(text)) if text.ends_with('\n'))
+fn ends_line(parts: &[FormatPart]) -> bool {
+    matches!(parts.last(), Some(FormatPart::Text(text)) if text.ends_with('\n'))
 }
 
 /// Writes the argument of `print`.
-fn template(parts: &[Part]) -> String {
-    let text = |it: &Part| if let Part::Text(it) = it { Some(it.clone()) } else { None };
+fn template(parts: &[FormatPart]) -> String {
+    let text = |it: &FormatPart| if let FormatPart::Text(it) = it { Some(it.clone()) } else { None };
     // In quotes, `${` looks like a mistake.
     if let Some(text) = parts.iter().map(text).collect::<Option<String>>().filter(|it| !it.contains("${")) {
         return quoted(&text);
@@ -359,8 +366,8 @@ fn template(parts: &[Part]) -> String {
     let mut code = String::from("`");
     for part in parts {
         match part {
-            Part::Value(value) => code += &format!("${{{value}}}"),
-            Part::Text(text) => code += &within_backticks(text),
+            FormatPart::Value(value) => code += &format!("${{{value}}}"),
+            FormatPart::Text(text) => code += &within_backticks(text),
         }
     }
     code.push('`');

@@ -2,10 +2,10 @@
 
 use super::expression::ADDITION;
 use super::{Coded, Refused, Translator};
-use crate::facts::{self, Kind};
+use crate::facts::{self, ValueKind};
 use crate::layout::Piece;
 use crate::names::Named;
-use crate::target::{Event, Target};
+use crate::target::{AttachPoint, Event};
 use crate::tree::{Binary, Block, Expr, ExprKind, Probe, Span, Stmt, StmtKind};
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub(super) struct Handler<'h, 't> {
 }
 
 impl<'h, 't> Handler<'h, 't> {
-    pub(super) fn new(translator: &'h mut Translator<'t>, probe: usize, event: Event, targets: &[Target]) -> Self {
+    pub(super) fn new(translator: &'h mut Translator<'t>, probe: usize, event: Event, targets: &[AttachPoint]) -> Self {
         let is_at_pattern =
             matches!(event, Event::Uprobe | Event::Uretprobe) && targets.iter().any(|it| it.place.contains(['*', '?']));
         Handler {
@@ -117,10 +117,10 @@ impl<'h, 't> Handler<'h, 't> {
             let uses = block.statements.iter().filter(|it| mentions(it, &name)).count();
             if is_nested && uses > 1 && !self.variables.contains_key(&name) {
                 let nothing = match self.translator.facts.variable(self.probe, &name) {
-                    Kind::Int | Kind::Unknown | Kind::Bool => "0",
-                    Kind::Name => "\"\"",
+                    ValueKind::Int | ValueKind::Unknown | ValueKind::Bool => "0",
+                    ValueKind::Name => "\"\"",
                     // Texts that are read, stacks and tuples have no such value.
-                    Kind::Text | Kind::Stack | Kind::Tuple => continue,
+                    ValueKind::Text | ValueKind::Stack | ValueKind::Tuple => continue,
                 };
                 pieces.push(Piece::Line(format!("let {} = {nothing};", self.variable_name(&name))));
                 self.variables.insert(name, Variable::Declared);
@@ -294,10 +294,10 @@ impl<'h, 't> Handler<'h, 't> {
         }
         let value_code = self.number(value)?;
         let kind = self.translator.facts.variable(self.probe, name);
-        if kind == Kind::Text && value_code.kind == Kind::Name {
+        if kind == ValueKind::Text && value_code.kind == ValueKind::Name {
             return Err(refused(value, &format!("`${name}` holds texts that are read at run time, not a literal")));
         }
-        if kind == Kind::Tuple {
+        if kind == ValueKind::Tuple {
             return Err(refused(value, "tuples are only keys of maps"));
         }
         let is_new = !matches!(self.variables.get(name), Some(Variable::Declared));
@@ -324,7 +324,7 @@ impl<'h, 't> Handler<'h, 't> {
             }
             (None, None) if known.aggregation.is_none() => {
                 let value_code = self.number(value)?;
-                if value_code.kind == Kind::Tuple {
+                if value_code.kind == ValueKind::Tuple {
                     return Err(refused(value, "a map cannot hold tuples; use a map for each part"));
                 }
                 exists_then = true;

@@ -7,9 +7,9 @@ mod handler;
 
 use crate::facts::{self, Facts};
 use crate::layout::{self, Piece};
-use crate::names::{self, Named, Names};
+use crate::names::{self, Named, ScriptNames};
 use crate::scanner::Comment;
-use crate::target::{Event, Target};
+use crate::target::{AttachPoint, Event};
 use crate::translation::{Translation, Untranslated, position};
 use crate::tree::{Item, Other, Probe, Program, Span};
 use handler::Handler;
@@ -61,7 +61,7 @@ pub(crate) struct Translator<'t> {
     /// Declarations before all handlers, by what they are for.
     declared: BTreeMap<String, String>,
     untranslated: Vec<Untranslated>,
-    names: Names,
+    names: ScriptNames,
     /// Differences that are said once.
     said: BTreeSet<&'static str>,
 }
@@ -86,7 +86,7 @@ impl<'t> Translator<'t> {
             read: BTreeSet::new(),
             declared: BTreeMap::new(),
             untranslated: Vec::new(),
-            names: Names::default(),
+            names: ScriptNames::default(),
             said: BTreeSet::new(),
         }
     }
@@ -186,10 +186,10 @@ impl<'t> Translator<'t> {
     }
 
     fn probe(&mut self, number: usize, probe: &'t Probe, pieces: &mut Vec<Piece>) {
-        let mut groups: Vec<(Event, Vec<Target>)> = Vec::new();
+        let mut groups: Vec<(Event, Vec<AttachPoint>)> = Vec::new();
         let mut refusals: Vec<(String, &'static str)> = Vec::new();
         for point in &probe.points {
-            match Target::of(&point.text) {
+            match AttachPoint::of(&point.text) {
                 Ok(target) => match groups.iter_mut().find(|it| it.0 == target.event && target.event.takes_list()) {
                     Some(group) => group.1.push(target),
                     None => groups.push((target.event, vec![target])),
@@ -214,7 +214,7 @@ impl<'t> Translator<'t> {
         number: usize,
         probe: &'t Probe,
         event: Event,
-        targets: &[Target],
+        targets: &[AttachPoint],
         pieces: &mut Vec<Piece>,
     ) {
         let refused_before = self.untranslated.len();
@@ -353,7 +353,7 @@ impl<'t> Translator<'t> {
 }
 
 /// Writes the beginning of a declaration, up to the handler's body.
-fn head(event: Event, targets: &[Target]) -> String {
+fn head(event: Event, targets: &[AttachPoint]) -> String {
     let parameter = if event.is_interpreted() { "||" } else { "|e|" };
     let places: Vec<&str> = targets.iter().map(|it| it.place.as_str()).collect();
     let function = event.function();
