@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use xputrace_boundary::create::{Access, Creator};
+use xputrace_boundary::create::{Creator, FileAccess};
 use xputrace_boundary::read;
 use xputrace_boundary::trust::Changers;
 use xputrace_boundary::user::Account;
@@ -96,7 +96,7 @@ impl Cache {
     pub(crate) fn put(&self, key: CubinKey, output: &Output) -> Result<(), CacheError> {
         let failed = |answer| CacheError::System { path: self.directory.clone(), answer };
         let path = self.directory.join(key.file_name());
-        Creator::own().write(&path, &encode(key, output), Access::Private).map_err(failed)?;
+        Creator::own().write(&path, &encode(key, output), FileAccess::Private).map_err(failed)?;
         // What is kept is there. A cache that can't be read here is tidied by the next one.
         let _ = self.evict();
         Ok(())

@@ -24,14 +24,14 @@ const MOST_LINKS: usize = 40;
 /// Where a path leads.
 #[derive(Debug)]
 pub(crate) enum End {
-    Entry(Entry),
+    Entry(DirectoryEntry),
     /// What a process has open or uses, by a link of procfs: it is reached, but has no name.
     Nameless(Nameless),
 }
 
 /// A name in a directory that is held open, so that nothing above it can be swapped.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct DirectoryEntry {
     pub(crate) directory: File,
     pub(crate) name: OsString,
     /// What is there: no link, or one of another user that is not followed; `None` if nothing is.
@@ -45,7 +45,7 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct Nameless {
     pub(crate) file: File,
-    /// As for [`Entry`].
+    /// As for [`DirectoryEntry`].
     pub(crate) is_elsewhere: bool,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn follow(path: &Path) -> io::Result<End> {
             _ if is_last => {
                 let path = way.path.join(&name);
                 let (directory, is_elsewhere) = (way.at, way.is_elsewhere);
-                return Ok(End::Entry(Entry { directory, name, there, path, is_elsewhere }));
+                return Ok(End::Entry(DirectoryEntry { directory, name, there, path, is_elsewhere }));
             }
             _ => way.enter(&name)?,
         }
@@ -287,7 +287,7 @@ mod tests {
         }
     }
 
-    fn entry_at(path: &Path) -> Entry {
+    fn entry_at(path: &Path) -> DirectoryEntry {
         match follow(path).unwrap() {
             End::Entry(it) => it,
             End::Nameless(_) => panic!("{} has no name", path.display()),

@@ -1,4 +1,4 @@
-//! [`Access`]: the maps with all their parts.
+//! [`StoreAccess`]: the maps with all their parts.
 
 use crate::Store;
 use crate::backing::{Backing, Refusal};
@@ -12,13 +12,13 @@ use xputrace_model::table::{Cell, Key, Scalar, Table, TableDef, TableId, TableKi
 
 /// The store and the engines, borrowed for one step. No handler may run meanwhile.
 #[derive(Debug)]
-pub struct Access<'a, L, T> {
+pub struct StoreAccess<'a, L, T> {
     pub(crate) store: &'a mut Store,
     pub(crate) engines: Engines<L, T>,
     pub(crate) names: &'a mut Names,
 }
 
-impl<L: Backing, T: Backing> Access<'_, L, T> {
+impl<L: Backing, T: Backing> StoreAccess<'_, L, T> {
     /// Returns a consistent snapshot of a map's contents.
     pub fn snapshot(&mut self, id: TableId) -> Table {
         self.store.map_mut(id).is_read = true;

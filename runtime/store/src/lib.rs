@@ -16,7 +16,7 @@ pub mod codec;
 mod engines;
 mod map;
 
-pub use access::Access;
+pub use access::StoreAccess;
 pub use backing::{Backing, OnValue, Refusal};
 
 use engines::Engines;
@@ -71,8 +71,8 @@ impl Store {
         linux: Option<L>,
         tracer: T,
         names: &'a mut Names,
-    ) -> Access<'a, L, T> {
-        Access { store: self, engines: Engines { linux, tracer }, names }
+    ) -> StoreAccess<'a, L, T> {
+        StoreAccess { store: self, engines: Engines { linux, tracer }, names }
     }
 
     fn map(&self, id: TableId) -> &Map {

@@ -99,7 +99,7 @@ impl Run {
         Run { store, linux: has_linux.then(memory), tracer: memory(), names: Names::new(&[]) }
     }
 
-    fn maps(&mut self) -> xputrace_store::Access<'_, &mut Memory, &mut Memory> {
+    fn maps(&mut self) -> xputrace_store::StoreAccess<'_, &mut Memory, &mut Memory> {
         self.store.with(self.linux.as_mut(), &mut self.tracer, &mut self.names)
     }
 

@@ -7,7 +7,7 @@ use crate::creator::creator;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use xputrace_boundary::create::Access;
+use xputrace_boundary::create::FileAccess;
 use xputrace_bytecode::object::{self, AttachPlace, Loaders, LossSlot};
 use xputrace_bytecode::{Image, ProgramId};
 use xputrace_linux::place_for_libbpf;
@@ -23,7 +23,7 @@ pub fn build(run: &Run) -> Result<ExitCode> {
     let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
     let image = &compiled.plan.image;
     let bytes = object::write_for(image, loaders, &places(&compiled.plan), &losses(&compiled.plan))?;
-    let written = creator().write(&path, &bytes, Access::Usual);
+    let written = creator().write(&path, &bytes, FileAccess::Usual);
     written.with_context(|| format!("cannot write {}", path.display()))?;
     console::print(format_args!("{}: {}\n", path.display(), contents(image, loaders)))?;
     Ok(ExitCode::SUCCESS)

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use xputrace_boundary::create::{Access, Destination, Stream};
+use xputrace_boundary::create::{Destination, FileAccess, Stream};
 use xputrace_model::diagnostic::{Diagnostic, Severity, Sources};
 use xputrace_model::text::printed;
 
@@ -102,7 +102,7 @@ impl Outlet {
     pub fn begin(destination: Destination, misplaced: impl FnOnce(io::Error)) -> io::Result<Self> {
         let file = match destination {
             Destination::File(place) => {
-                let draft = place.draft(Access::Usual)?;
+                let draft = place.draft(FileAccess::Usual)?;
                 let file = draft.file()?;
                 draft.publish().unwrap_or_else(|error| {
                     misplaced(error);

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use xputrace_boundary::create::Access;
+use xputrace_boundary::create::FileAccess;
 use xputrace_boundary::read;
 use xputrace_nvidia_tracer::drivers;
 
@@ -85,7 +85,7 @@ impl Stage {
 
     fn write(&self, name: &str, contents: &[u8]) -> Result<()> {
         let path = self.path(name);
-        creator().write(&path, contents, Access::Usual).with_context(|| format!("writing {}", path.display()))
+        creator().write(&path, contents, FileAccess::Usual).with_context(|| format!("writing {}", path.display()))
     }
 
     /// Runs this program in the demo's directory as a user would, and shows its output, or the
@@ -224,7 +224,7 @@ fn next(stage: &Stage, number: usize) -> Result<()> {
 /// Copies a bundled file to the demo's directory, under a readable name.
 fn copy(stage: &Stage, payload: Payload, name: &str) -> Result<PathBuf> {
     let at = stage.path(name);
-    let written = creator().write(&at, payload.bytes(), Access::Program);
+    let written = creator().write(&at, payload.bytes(), FileAccess::Program);
     written.with_context(|| format!("writing {}", at.display()))?;
     Ok(at)
 }

@@ -8,7 +8,7 @@ use clap::Command;
 use clap_mangen::Man;
 use std::path::Path;
 use std::process::ExitCode;
-use xputrace_boundary::create::Access;
+use xputrace_boundary::create::FileAccess;
 use xputrace_model::diagnostic::nearest;
 use xputrace_model::schema::Event;
 
@@ -60,7 +60,7 @@ pub fn page(options: &ManOptions) -> Result<ExitCode> {
 fn write_pages(table: &Command, directory: &Path) -> Result<()> {
     for command in std::iter::once(table).chain(table.get_subcommands()) {
         let path = directory.join(Man::new(command.clone()).get_filename());
-        let written = creator().write(&path, roff(command)?.as_bytes(), Access::Usual);
+        let written = creator().write(&path, roff(command)?.as_bytes(), FileAccess::Usual);
         written.with_context(|| format!("cannot write {}", path.display()))?;
         console::print(format_args!("{}\n", path.display()))?;
     }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use xputrace_boundary::create::{Access, Creator};
+use xputrace_boundary::create::{Creator, FileAccess};
 use xputrace_boundary::read::{self, Links};
 use xputrace_boundary::user::Account;
 use xputrace_wire::limits::advice;
@@ -112,7 +112,7 @@ impl Payload {
     }
 
     fn write(self, directory: File, creator: &Creator) -> io::Result<()> {
-        let mut draft = creator.place_in(directory, self.file_name().into()).draft(Access::Program)?;
+        let mut draft = creator.place_in(directory, self.file_name().into()).draft(FileAccess::Program)?;
         draft.write_all(self.bytes)?;
         draft.finish()
     }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use xputrace_boundary::create::{Access, Draft};
+use xputrace_boundary::create::{Draft, FileAccess};
 use xputrace_model::gpu::GpuKind;
 use xputrace_model::plan::Plan;
 use xputrace_model::plan::cookie;
@@ -82,7 +82,7 @@ impl Tape {
     fn create(path: &Path, run: &Run, recorder: &hits::Recorder, lines: bool) -> Result<Self> {
         // An earlier recording of that name stays until this one is complete. It has the program's arguments, and what
         // the script reads of its memory: nobody else's business.
-        let draft = creator().place(path).and_then(|it| it.draft(Access::Private));
+        let draft = creator().place(path).and_then(|it| it.draft(FileAccess::Private));
         let draft = draft.with_context(|| format!("cannot record into {}", path.display()))?;
         let meta = Meta {
             command: run.command.iter().map(|it| it.to_string_lossy().into_owned()).collect(),

@@ -28,7 +28,7 @@ enum Root {
 
 /// Who may read and change a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum FileAccess {
     /// The umask decides, as for other programs' files.
     Usual,
     /// Its owner alone.
@@ -37,12 +37,12 @@ pub enum Access {
     Program,
 }
 
-impl Access {
+impl FileAccess {
     pub(super) fn mode(self) -> u32 {
         match self {
-            Access::Usual => 0o666,
-            Access::Private => 0o600,
-            Access::Program => 0o755,
+            FileAccess::Usual => 0o666,
+            FileAccess::Private => 0o600,
+            FileAccess::Program => 0o755,
         }
     }
 }
@@ -103,7 +103,7 @@ impl Creator {
     ///
     /// # Errors
     /// As for [`Creator::destination`], or it can't be written.
-    pub fn write(&self, path: &Path, bytes: &[u8], access: Access) -> io::Result<()> {
+    pub fn write(&self, path: &Path, bytes: &[u8], access: FileAccess) -> io::Result<()> {
         match self.destination(path)? {
             Destination::File(place) => {
                 let mut draft = place.draft(access)?;

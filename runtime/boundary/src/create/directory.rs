@@ -4,7 +4,7 @@ use super::creator::Creator;
 use crate::read::{self, Links};
 use crate::trust::Changers;
 use crate::user::Account;
-use crate::walk::{self, End, Entry, below};
+use crate::walk::{self, DirectoryEntry, End, below};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -29,7 +29,7 @@ impl Creator {
     fn make_directory(&self, path: &Path) -> io::Result<()> {
         let _acting = self.act()?;
         let (directory, name, there) = match walk::follow(path) {
-            Ok(End::Entry(Entry { directory, name, there, .. })) => (directory, name, there),
+            Ok(End::Entry(DirectoryEntry { directory, name, there, .. })) => (directory, name, there),
             Ok(End::Nameless(end)) => return be_directory(&end.file),
             // The root, `.` and `..` end in no name.
             Err(_) => return walk::enter(path).map(drop),

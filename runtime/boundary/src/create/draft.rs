@@ -1,6 +1,6 @@
 //! A file while it is written.
 
-use super::creator::Access;
+use super::creator::FileAccess;
 use super::place::{Inherited, Place};
 use crate::answer;
 use crate::trust::may_lead;
@@ -31,7 +31,7 @@ impl Place {
     ///
     /// # Errors
     /// The system's.
-    pub fn draft(self, access: Access) -> io::Result<Draft> {
+    pub fn draft(self, access: FileAccess) -> io::Result<Draft> {
         let acting = self.creator.act()?;
         let mut prefix = self.name.clone();
         prefix.push(".");
@@ -55,12 +55,12 @@ impl Place {
 
 impl Draft {
     /// Gives it its group, and then its mode.
-    fn inherit(&self, access: Access) -> io::Result<()> {
+    fn inherit(&self, access: FileAccess) -> io::Result<()> {
         let inherited = self.place.inherited;
         let mode = match access {
-            Access::Usual => inherited.map(|it| it.mode),
+            FileAccess::Usual => inherited.map(|it| it.mode),
             // Whatever the umask is.
-            Access::Private | Access::Program => Some(access.mode()),
+            FileAccess::Private | FileAccess::Program => Some(access.mode()),
         };
         let Some(mode) = mode else { return Ok(()) };
         let has_group = inherited.is_none_or(|it| has_group(&self.file, it));

@@ -25,7 +25,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use creator::{Access, Creator};
+pub use creator::{Creator, FileAccess};
 pub use draft::Draft;
 pub use place::{Destination, Place};
 pub use stream::Stream;

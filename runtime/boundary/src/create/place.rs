@@ -5,7 +5,7 @@ use super::stream::Stream;
 use crate::answer;
 use crate::trust::may_lead;
 use crate::user::Account;
-use crate::walk::{self, End, Entry, Nameless, below};
+use crate::walk::{self, DirectoryEntry, End, Nameless, below};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
@@ -114,7 +114,12 @@ impl Destination {
         }
     }
 
-    fn our_file(creator: &Creator, entry: Entry, path: &Path, (file, about): (File, &Metadata)) -> io::Result<Self> {
+    fn our_file(
+        creator: &Creator,
+        entry: DirectoryEntry,
+        path: &Path,
+        (file, about): (File, &Metadata),
+    ) -> io::Result<Self> {
         may_write(&entry.directory, &entry.name)?;
         may_replace(&entry.directory, about.uid())?;
         if may_write(&entry.directory, OsStr::new(".")).is_err() {
@@ -127,7 +132,7 @@ impl Destination {
 
     fn new_file(
         creator: &Creator,
-        Entry { directory, name, path: true_path, is_elsewhere, .. }: Entry,
+        DirectoryEntry { directory, name, path: true_path, is_elsewhere, .. }: DirectoryEntry,
         path: &Path,
         inherited: Option<Inherited>,
     ) -> io::Result<Self> {

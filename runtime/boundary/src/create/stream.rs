@@ -15,11 +15,11 @@ pub struct Stream {
     creator: Creator,
     /// As the user wrote it.
     path: PathBuf,
-    kind: Kind,
+    kind: StreamKind,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum StreamKind {
     /// One of our descriptors.
     Descriptor(File),
     /// A device or pipe of ours or root's, held open as a place only.
@@ -34,14 +34,14 @@ const LOOKS_EVERY: Duration = Duration::from_millis(10);
 
 impl Stream {
     pub(super) fn special(creator: &Creator, path: &Path, place: File) -> io::Result<Self> {
-        Stream::of(creator, path, Kind::Special(place))
+        Stream::of(creator, path, StreamKind::Special(place))
     }
 
     pub(super) fn in_place(creator: &Creator, path: &Path, place: File) -> io::Result<Self> {
-        Stream::of(creator, path, Kind::InPlace(place))
+        Stream::of(creator, path, StreamKind::InPlace(place))
     }
 
-    fn of(creator: &Creator, path: &Path, kind: Kind) -> io::Result<Self> {
+    fn of(creator: &Creator, path: &Path, kind: StreamKind) -> io::Result<Self> {
         // Root in a user's place makes files, and writes no others.
         match creator.stands_in() {
             true => Err(io::ErrorKind::PermissionDenied.into()),
@@ -64,7 +64,7 @@ impl Stream {
         Some(match copy {
             -1 => Err(io::Error::last_os_error()),
             // SAFETY: fcntl just returned it; nothing else owns it.
-            fd => Stream::of(creator, path, Kind::Descriptor(unsafe { File::from_raw_fd(fd) })),
+            fd => Stream::of(creator, path, StreamKind::Descriptor(unsafe { File::from_raw_fd(fd) })),
         })
     }
 
@@ -80,9 +80,9 @@ impl Stream {
     /// The system's, or nobody reads the pipe.
     pub fn open(&self, mut goes_on: impl FnMut(Duration) -> bool) -> io::Result<File> {
         let place = match &self.kind {
-            Kind::Descriptor(file) => return file.try_clone(),
-            Kind::InPlace(place) => return self.reopen(place, File::options().write(true).truncate(true)),
-            Kind::Special(place) => place,
+            StreamKind::Descriptor(file) => return file.try_clone(),
+            StreamKind::InPlace(place) => return self.reopen(place, File::options().write(true).truncate(true)),
+            StreamKind::Special(place) => place,
         };
         let begin = Instant::now();
         loop {

@@ -46,20 +46,20 @@ fn the_old_file_stays_until_the_new_one_is_whole() {
     let folder = Folder::new();
     let own = Creator::own();
     fs::write(folder.at("x"), "old").unwrap();
-    let mut draft = own.place(&folder.at("x")).unwrap().draft(Access::Usual).unwrap();
+    let mut draft = own.place(&folder.at("x")).unwrap().draft(FileAccess::Usual).unwrap();
     draft.write_all(b"new").unwrap();
     assert_eq!(folder.text("x"), "old");
     assert!(draft.path().exists());
     drop(draft);
     assert_eq!((folder.names(), folder.text("x")), (vec!["x".into()], "old".into()));
-    own.write(&folder.at("x"), b"new", Access::Usual).unwrap();
+    own.write(&folder.at("x"), b"new", FileAccess::Usual).unwrap();
     assert_eq!((folder.names(), folder.text("x")), (vec!["x".into()], "new".into()));
 }
 
 #[test]
 fn a_draft_that_is_kept_stays_under_its_own_name() {
     let folder = Folder::new();
-    let mut draft = Creator::own().place(&folder.at("t.xpt")).unwrap().draft(Access::Private).unwrap();
+    let mut draft = Creator::own().place(&folder.at("t.xpt")).unwrap().draft(FileAccess::Private).unwrap();
     draft.keep();
     let path = draft.path();
     drop(draft);
@@ -72,13 +72,13 @@ fn modes_are_as_they_should_be() {
     let folder = Folder::new();
     let own = Creator::own();
     fs::write(folder.at("plain"), "").unwrap();
-    own.write(&folder.at("new"), b"", Access::Usual).unwrap();
+    own.write(&folder.at("new"), b"", FileAccess::Usual).unwrap();
     assert_eq!(folder.mode("new"), folder.mode("plain"));
     fs::set_permissions(folder.at("new"), Permissions::from_mode(0o640)).unwrap();
-    own.write(&folder.at("new"), b"", Access::Usual).unwrap();
+    own.write(&folder.at("new"), b"", FileAccess::Usual).unwrap();
     assert_eq!(folder.mode("new"), 0o640, "kept");
-    own.write(&folder.at("new"), b"", Access::Private).unwrap();
-    own.write(&folder.at("program"), b"", Access::Program).unwrap();
+    own.write(&folder.at("new"), b"", FileAccess::Private).unwrap();
+    own.write(&folder.at("program"), b"", FileAccess::Program).unwrap();
     assert_eq!((folder.mode("new"), folder.mode("program")), (0o600, 0o755));
 }
 
@@ -86,7 +86,7 @@ fn modes_are_as_they_should_be() {
 fn links_of_ours_are_followed_and_stay() {
     let folder = Folder::new();
     symlink("x", folder.at("link")).unwrap();
-    Creator::own().write(&folder.at("link"), b"1", Access::Usual).unwrap();
+    Creator::own().write(&folder.at("link"), b"1", FileAccess::Usual).unwrap();
     assert!(folder.at("link").is_symlink());
     assert_eq!(folder.text("x"), "1");
 }
@@ -104,11 +104,11 @@ fn what_can_not_be_written_is_said_before_anything_runs() {
 fn devices_and_pipes_of_ours_are_written_as_they_are() {
     let folder = Folder::new();
     let own = Creator::own();
-    own.write(Path::new("/dev/null"), b"x", Access::Usual).unwrap();
+    own.write(Path::new("/dev/null"), b"x", FileAccess::Usual).unwrap();
     pipe(&folder.at("pipe"));
     let path = folder.at("pipe");
     let reader = std::thread::spawn(move || fs::read_to_string(path).unwrap());
-    own.write(&folder.at("pipe"), b"text", Access::Usual).unwrap();
+    own.write(&folder.at("pipe"), b"text", FileAccess::Usual).unwrap();
     assert_eq!(reader.join().unwrap(), "text");
     assert!(folder.at("pipe").symlink_metadata().unwrap().file_type().is_fifo());
     assert!(own.place(&folder.at("pipe")).is_err());
@@ -127,11 +127,11 @@ fn links_and_pipes_of_others_are_replaced() {
     pipe(&folder.at("pipe"));
     for name in ["link", "pipe"] {
         lchown(folder.at(name), Some(12_345), None).unwrap();
-        own.write(&folder.at(name), b"new", Access::Usual).unwrap();
+        own.write(&folder.at(name), b"new", FileAccess::Usual).unwrap();
         assert!(folder.at(name).symlink_metadata().unwrap().is_file(), "{name}");
     }
     assert_eq!(folder.text("precious"), "precious");
-    let mut draft = own.place(&folder.at("late")).unwrap().draft(Access::Usual).unwrap();
+    let mut draft = own.place(&folder.at("late")).unwrap().draft(FileAccess::Usual).unwrap();
     symlink("precious", folder.at("late")).unwrap();
     lchown(folder.at("late"), Some(12_345), None).unwrap();
     draft.write_all(b"new").unwrap();
@@ -154,7 +154,7 @@ fn files_are_made_where_their_creator_may_and_are_theirs() {
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
         let file = format!("roots/{mode:o}");
         them.clone().or_root().directory(&folder.at("roots")).unwrap();
-        them.clone().or_root().write(&folder.at(&file), b"", Access::Usual).unwrap();
+        them.clone().or_root().write(&folder.at(&file), b"", FileAccess::Usual).unwrap();
         assert_eq!(fs::metadata(folder.at(&file)).unwrap().uid(), 0);
     }
     let theirs = them.clone().or_root();
@@ -162,7 +162,7 @@ fn files_are_made_where_their_creator_may_and_are_theirs() {
     chown(folder.at("third"), Some(12_399), None).unwrap();
     assert!(theirs.destination(&folder.at("third/x")).is_err(), "a third user's directory");
     chown(folder.0.path(), Some(12_345), None).unwrap();
-    them.write(&folder.at("x"), b"", Access::Usual).unwrap();
+    them.write(&folder.at("x"), b"", FileAccess::Usual).unwrap();
     them.directory(&folder.at("a/b")).unwrap();
     for name in ["x", "a", "a/b"] {
         let about = fs::metadata(folder.at(name)).unwrap();
@@ -175,17 +175,17 @@ fn a_draft_says_where_it_is() {
     let folder = Folder::new();
     fs::create_dir(folder.at("a")).unwrap();
     symlink("a/x", folder.at("link")).unwrap();
-    let draft = Creator::own().place(&folder.at("link")).unwrap().draft(Access::Usual).unwrap();
+    let draft = Creator::own().place(&folder.at("link")).unwrap().draft(FileAccess::Usual).unwrap();
     assert!(draft.path().exists() && draft.path().starts_with(folder.at("a")), "{}", draft.path().display());
     assert_eq!(draft.target(), folder.at("link"));
     let directory = fs::File::open(folder.at("a")).unwrap();
-    assert!(Creator::own().place_in(directory, "y".into()).draft(Access::Usual).unwrap().path().exists());
+    assert!(Creator::own().place_in(directory, "y".into()).draft(FileAccess::Usual).unwrap().path().exists());
 }
 
 #[test]
 fn a_draft_that_can_not_take_its_place_stays() {
     let folder = Folder::new();
-    let mut draft = Creator::own().place(&folder.at("x")).unwrap().draft(Access::Usual).unwrap();
+    let mut draft = Creator::own().place(&folder.at("x")).unwrap().draft(FileAccess::Usual).unwrap();
     draft.write_all(b"results").unwrap();
     let path = draft.path();
     fs::create_dir(folder.at("x")).unwrap();
@@ -197,7 +197,7 @@ fn a_draft_that_can_not_take_its_place_stays() {
 #[test]
 fn a_file_can_be_written_on_in_its_place() {
     let folder = Folder::new();
-    let mut file = Creator::own().place(&folder.at("x")).unwrap().draft(Access::Usual).unwrap().publish().unwrap();
+    let mut file = Creator::own().place(&folder.at("x")).unwrap().draft(FileAccess::Usual).unwrap().publish().unwrap();
     assert_eq!((folder.names(), folder.text("x")), (vec!["x".into()], String::new()));
     file.write_all(b"later").unwrap();
     assert_eq!(folder.text("x"), "later");
@@ -218,7 +218,7 @@ fn a_new_file_keeps_the_group_of_the_one_before() {
         fs::write(folder.at("x"), "").unwrap();
         fs::set_permissions(folder.at("x"), Permissions::from_mode(mode)).unwrap();
         chown(folder.at("x"), Some(by.account().uid), Some(12_399)).unwrap();
-        by.write(&folder.at("x"), b"", Access::Usual).unwrap();
+        by.write(&folder.at("x"), b"", FileAccess::Usual).unwrap();
         (fs::metadata(folder.at("x")).unwrap().gid(), folder.mode("x"))
     };
     assert_eq!((written(&member, 0o664), written(&member, 0o640)), ((12_399, 0o664), (12_399, 0o640)));
@@ -287,11 +287,11 @@ fn what_procfs_leads_to_is_written_as_it_is() {
     let file = fs::File::open(folder.at("file")).unwrap();
     let of_thread =
         |it: &fs::File| Path::new("/proc/thread-self/fd").join(std::os::fd::AsRawFd::as_raw_fd(it).to_string());
-    Creator::own().write(&of_thread(&file), b"new", Access::Usual).unwrap();
+    Creator::own().write(&of_thread(&file), b"new", FileAccess::Usual).unwrap();
     assert_eq!(folder.text("file"), "new");
     let here = fs::File::open(folder.0.path()).unwrap();
     assert_eq!(Creator::own().destination(&of_thread(&here)).unwrap_err().kind(), io::ErrorKind::IsADirectory);
-    Creator::own().write(&of_thread(&here).join("beside"), b"text", Access::Usual).unwrap();
+    Creator::own().write(&of_thread(&here).join("beside"), b"text", FileAccess::Usual).unwrap();
     assert_eq!(folder.text("beside"), "text");
     if !is_root() {
         println!("skipped: not root");
@@ -299,7 +299,7 @@ fn what_procfs_leads_to_is_written_as_it_is() {
     }
     chown(folder.at("file"), Some(12_345), None).unwrap();
     assert!(
-        Creator::own().write(&of_thread(&file), b"", Access::Usual).is_err(),
+        Creator::own().write(&of_thread(&file), b"", FileAccess::Usual).is_err(),
         "another user's, which has no name here"
     );
     assert_eq!(folder.text("file"), "new");

@@ -5,14 +5,14 @@ use xputrace_linux::{Error, Linux, MapHandle};
 use xputrace_model::plan::BpfMapId;
 use xputrace_model::table::TableId;
 use xputrace_pipeline::EngineMaps;
-use xputrace_store::{Access, Backing, OnValue, Refusal};
+use xputrace_store::{Backing, OnValue, Refusal, StoreAccess};
 
 /// Maps that are loaded into Linux.
 pub struct LinuxMaps<'a>(&'a mut Linux);
 
 impl RunState {
     /// Returns the script's maps with all their parts, for one step.
-    pub fn maps(&mut self) -> Access<'_, LinuxMaps<'_>, EngineMaps<'_>> {
+    pub fn maps(&mut self) -> StoreAccess<'_, LinuxMaps<'_>, EngineMaps<'_>> {
         let (engine, names) = self.pipeline.state_mut().maps();
         self.store.with(self.linux.as_mut().map(LinuxMaps), engine, names)
     }

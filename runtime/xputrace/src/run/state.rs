@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use xputrace_boundary::create::{Access, Destination, Draft};
+use xputrace_boundary::create::{Destination, Draft, FileAccess};
 use xputrace_linux::Linux;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, StackNames, View};
@@ -300,7 +300,7 @@ impl LazyFile<'_> {
     fn begun(&mut self) -> io::Result<&mut Begun> {
         if self.file.is_none() {
             self.file = Some(match creator().destination(Path::new(self.path))? {
-                Destination::File(place) => Begun::Draft(place.draft(Access::Usual)?),
+                Destination::File(place) => Begun::Draft(place.draft(FileAccess::Usual)?),
                 Destination::Stream(stream) => Begun::Stream(console::open(&stream)?),
             });
         }
