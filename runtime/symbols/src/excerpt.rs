@@ -178,7 +178,7 @@ impl Kept {
 
     /// Copies it, inflated.
     fn copy(self, file: &File, writer: &mut Writer<'_>) -> io::Result<()> {
-        let from = Part { file, rest: self.from };
+        let from = FilePart { file, rest: self.from };
         let (kind, bytes) = (self.kind, self.bytes);
         match self.packing {
             Packing::None => writer.add(kind, bytes, from),
@@ -216,12 +216,12 @@ fn has_too_many_units(file: &File, part: Range<u64>, endian: Endianness) -> bool
 }
 
 /// Reads a part of a file, without moving the file's position.
-struct Part<'a> {
+struct FilePart<'a> {
     file: &'a File,
     rest: Range<u64>,
 }
 
-impl Read for Part<'_> {
+impl Read for FilePart<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let len = (self.rest.end - self.rest.start).min(bytes.len() as u64) as usize;
         let n = self.file.read_at(&mut bytes[..len], self.rest.start)?;

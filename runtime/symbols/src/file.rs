@@ -5,11 +5,11 @@ use crate::debug_file::DebugFile;
 use crate::demangle::demangle;
 use crate::elf_file::{Layout, Segment};
 use crate::excerpt::Trusted;
-use crate::lines::{Found, Lines, SourceFrame};
+use crate::lines::{LineLookup, Lines, SourceFrame};
 use crate::object::{Evidence, Proof};
 use crate::omission::Omission;
 use crate::process::{Mapping, ProcessKey};
-use crate::table::{self, Table};
+use crate::table::{self, SymbolTable};
 use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::ops::Deref;
@@ -32,7 +32,7 @@ pub(crate) struct Symbol {
 
 /// All files, each once.
 pub(crate) struct Files {
-    tables: Tables,
+    tables: SymbolTables,
     lines: Lines,
     /// What is left out, and was not told yet.
     omissions: Vec<Omission>,
@@ -40,7 +40,7 @@ pub(crate) struct Files {
     n_open: usize,
     /// The file that each mapping refers to, `None` if it could not be opened.
     by_mapping: FxHashMap<Claim, Option<FileIndex>>,
-    by_identity: FxHashMap<Identity, FileIndex>,
+    by_identity: FxHashMap<FileIdentity, FileIndex>,
     by_build_id: FxHashMap<Vec<u8>, FileIndex>,
     symbols: FxHashMap<(FileIndex, u64), Option<Symbol>>,
 }
@@ -58,7 +58,7 @@ struct Claim {
 
 /// Identifies an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Identity {
+struct FileIdentity {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -67,8 +67,8 @@ struct Identity {
 
 /// The symbol tables of files, read when first needed.
 #[derive(Default)]
-struct Tables {
-    of_files: FxHashMap<(FileIndex, Whose), Table>,
+struct SymbolTables {
+    of_files: FxHashMap<(FileIndex, Whose), SymbolTable>,
     /// How much memory they take.
     kept_bytes: u64,
 }
@@ -84,16 +84,16 @@ enum Whose {
 /// have less.
 const MOST_TABLE_BYTES: u64 = 1 << 30;
 
-impl Tables {
+impl SymbolTables {
     /// Returns a file's table, and whether it was read now.
-    fn get(&mut self, index: FileIndex, whose: Whose, file: &File) -> (&Table, bool) {
+    fn get(&mut self, index: FileIndex, whose: Whose, file: &File) -> (&SymbolTable, bool) {
         if self.kept_bytes > MOST_TABLE_BYTES && !self.of_files.contains_key(&(index, whose)) {
-            *self = Tables::default();
+            *self = SymbolTables::default();
         }
-        let Tables { of_files, kept_bytes } = self;
+        let SymbolTables { of_files, kept_bytes } = self;
         let mut is_new = false;
         let table = of_files.entry((index, whose)).or_insert_with(|| {
-            let table = Table::read(file);
+            let table = SymbolTable::read(file);
             *kept_bytes += table.size();
             is_new = true;
             table
@@ -105,9 +105,9 @@ impl Tables {
 struct ExecutableFile {
     /// As it is mapped.
     path: PathBuf,
-    handle: Handle,
+    handle: FileHandle,
     /// As it was opened. The file may be rewritten in place afterwards.
-    identity: Option<Identity>,
+    identity: Option<FileIdentity>,
     has_lines: bool,
     entry: u64,
     is_static: bool,
@@ -117,7 +117,7 @@ struct ExecutableFile {
 }
 
 /// How to reach a file when an address in it is first looked up.
-enum Handle {
+enum FileHandle {
     /// Stays valid whatever happens to the name.
     Open(File),
     /// Its path is valid while it still leads to the same file.
@@ -147,7 +147,7 @@ const MOST_OPEN: usize = 400;
 impl Files {
     pub(crate) fn new() -> Self {
         Files {
-            tables: Tables::default(),
+            tables: SymbolTables::default(),
             lines: Lines::new(Trusted::by_environment()),
             omissions: Vec::new(),
             files: Vec::new(),
@@ -219,8 +219,8 @@ impl Files {
         let place = file.address(file_offset).and_then(|it| Some((file.with_lines()?, it)));
         let Some((opened, address)) = place else { return Rc::from([]) };
         match lines.find(index, &opened, address) {
-            Found::Lines(lines) => lines,
-            Found::TooMuch(more_than) => {
+            LineLookup::Lines(lines) => lines,
+            LineLookup::TooMuch(more_than) => {
                 omissions.push(Omission::Lines { file: file.path.clone(), more_than });
                 Rc::from([])
             }
@@ -266,7 +266,7 @@ impl Files {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let debug_file = may_stay_open.then(|| DebugFile::find(&path, &file, &layout, &root)).flatten();
         self.n_open += usize::from(debug_file.is_some()) + usize::from(may_stay_open);
-        let handle = if may_stay_open { Handle::Open(file) } else { Handle::Named };
+        let handle = if may_stay_open { FileHandle::Open(file) } else { FileHandle::Named };
         let Layout { has_lines, entry, is_static, segments, .. } = layout;
         if let Some(build_id) = evidence.build_id() {
             self.by_build_id.entry(build_id.to_vec()).or_insert(index);
@@ -314,8 +314,8 @@ impl ExecutableFile {
     /// Returns the file, as long as it has the content that it was opened with.
     fn now(&self) -> Option<Opened<'_>> {
         match &self.handle {
-            Handle::Open(file) => self.is_unchanged(file).then_some(Opened::Kept(file)),
-            Handle::Named => read::open(&self.path).ok().filter(|it| self.is_unchanged(it)).map(Opened::Again),
+            FileHandle::Open(file) => self.is_unchanged(file).then_some(Opened::Kept(file)),
+            FileHandle::Named => read::open(&self.path).ok().filter(|it| self.is_unchanged(it)).map(Opened::Again),
         }
     }
 
@@ -368,9 +368,9 @@ fn is_the_mapped_one(file: &File, mapping: &Mapping) -> bool {
     mapping.inode == 0 || metadata.ino() == mapping.inode || metadata.dev() != mapping.device
 }
 
-fn identity(file: &File) -> Option<Identity> {
+fn identity(file: &File) -> Option<FileIdentity> {
     let it = file.metadata().ok()?;
-    Some(Identity { device: it.dev(), inode: it.ino(), bytes: it.len(), modified: (it.mtime(), it.mtime_nsec()) })
+    Some(FileIdentity { device: it.dev(), inode: it.ino(), bytes: it.len(), modified: (it.mtime(), it.mtime_nsec()) })
 }
 
 #[cfg(test)]

@@ -12,14 +12,14 @@ use rustc_hash::FxHashMap;
 /// The programs of all processes in a run.
 #[derive(Debug, Default)]
 pub struct Images {
-    processes: FxHashMap<u32, Image>,
+    processes: FxHashMap<u32, ProcessPrograms>,
     /// Possible exec counts of each lineage's first program; `None` while any is possible.
     first_execs: Vec<Option<Vec<u8>>>,
 }
 
 /// The programs of one process id.
 #[derive(Clone, Copy, Debug)]
-struct Image {
+struct ProcessPrograms {
     lineage: usize,
     /// Its first generation; greater than 0 if the id was used before.
     first: u32,
@@ -29,7 +29,7 @@ struct Image {
     has_ended: bool,
 }
 
-impl Image {
+impl ProcessPrograms {
     /// Returns the execs since the start of the lineage, at a generation.
     fn execs_at(&self, generation: u32) -> u32 {
         self.inherited + generation.saturating_sub(self.first)
@@ -48,7 +48,7 @@ impl Images {
         let from = *self.image(parent);
         let first = self.processes.get(&child).map_or(0, |it| it.current + 1);
         let inherited = from.execs_at(from.current);
-        let image = Image { lineage: from.lineage, first, current: first, inherited, has_ended: false };
+        let image = ProcessPrograms { lineage: from.lineage, first, current: first, inherited, has_ended: false };
         self.processes.insert(child, image);
         (ProcessKey { pid: parent, generation: from.current }, ProcessKey { pid: child, generation: first })
     }
@@ -88,11 +88,11 @@ impl Images {
         key(*agreeing.last().or(fitting.last()).unwrap_or(&image.current))
     }
 
-    fn image(&mut self, pid: u32) -> &mut Image {
+    fn image(&mut self, pid: u32) -> &mut ProcessPrograms {
         let first_execs = &mut self.first_execs;
         self.processes.entry(pid).or_insert_with(|| {
             first_execs.push(None);
-            Image { lineage: first_execs.len() - 1, first: 0, current: 0, inherited: 0, has_ended: false }
+            ProcessPrograms { lineage: first_execs.len() - 1, first: 0, current: 0, inherited: 0, has_ended: false }
         })
     }
 }

@@ -21,7 +21,7 @@ const ENTRY_BYTES: u64 = 80;
 #[derive(Debug)]
 pub(crate) struct PerfMap {
     /// By start address, without overlaps.
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, JitEntry>,
     /// Where the next line starts in the file.
     read_bytes: u64,
     /// What this map has taken of the memory for all.
@@ -68,12 +68,12 @@ impl Room {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Entry {
+struct JitEntry {
     end: u64,
     name: Box<str>,
 }
 
-impl Entry {
+impl JitEntry {
     fn size(&self) -> u64 {
         ENTRY_BYTES + self.name.len() as u64
     }
@@ -115,20 +115,20 @@ impl PerfMap {
     }
 
     /// Inserts code in place of what it overlaps: it was made later. Without room for it, that only goes.
-    fn insert(&mut self, start: u64, entry: Entry) {
+    fn insert(&mut self, start: u64, entry: JitEntry) {
         let overlapped: Vec<u64> =
             self.entries.range(..entry.end).rev().take_while(|(_, it)| it.end > start).map(|(at, _)| *at).collect();
         for at in overlapped {
             let Some(old) = self.entries.remove(&at) else { continue };
             self.give(old.size());
             if at < start {
-                self.keep(at, Entry { end: start, ..old });
+                self.keep(at, JitEntry { end: start, ..old });
             }
         }
         self.keep(start, entry);
     }
 
-    fn keep(&mut self, start: u64, entry: Entry) {
+    fn keep(&mut self, start: u64, entry: JitEntry) {
         let bytes = entry.size();
         if self.room.take(bytes) {
             self.taken_bytes += bytes;
@@ -155,12 +155,12 @@ impl Drop for PerfMap {
 }
 
 /// Parses a line of a perf map; `None` if it is malformed.
-fn entry(line: &str) -> Option<(u64, Entry)> {
+fn entry(line: &str) -> Option<(u64, JitEntry)> {
     let mut parts = line.trim_end().splitn(3, ' ');
     let mut number = || u64::from_str_radix(parts.next()?.trim_start_matches("0x"), 16).ok();
     let (start, size) = (number()?, number()?);
     let name = parts.next().filter(|it| !it.is_empty())?;
-    (size > 0).then(|| (start, Entry { end: start.saturating_add(size), name: name.into() }))
+    (size > 0).then(|| (start, JitEntry { end: start.saturating_add(size), name: name.into() }))
 }
 
 #[cfg(test)]

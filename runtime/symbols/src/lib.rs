@@ -29,7 +29,7 @@ mod vdso;
 pub use demangle::{Demangled, demangle, with_parameters};
 pub use images::Images;
 pub use lines::may_panic;
-pub use object::{Object, Proof};
+pub use object::{MappedObject, Proof};
 pub use omission::{Omission, TooMuch};
 pub use process::{
     ANONYMOUS, Detail, Mapping, ProcessKey, Processes, is_without_frame_pointers, with_unknown_mappings,

@@ -48,7 +48,7 @@ struct Dwarf {
 }
 
 /// What a look-up found.
-pub(crate) enum Found {
+pub(crate) enum LineLookup {
     Lines(Rc<[SourceFrame]>),
     /// The file has more DWARF than is read, and so has no lines. Said once for a file.
     TooMuch(TooMuch),
@@ -60,14 +60,14 @@ impl Lines {
     }
 
     /// Returns the functions at an address of a file that has DWARF, innermost first.
-    pub(crate) fn find(&mut self, index: FileIndex, file: &File, address: u64) -> Found {
+    pub(crate) fn find(&mut self, index: FileIndex, file: &File, address: u64) -> LineLookup {
         if let Some(known) = self.known.get(&(index, address)) {
-            return Found::Lines(known.clone());
+            return LineLookup::Lines(known.clone());
         }
         if !self.files.contains_key(&index)
             && let Err(more_than) = self.add(index, file)
         {
-            return Found::TooMuch(more_than);
+            return LineLookup::TooMuch(more_than);
         }
         let dwarf = self.files.get(&index).and_then(Option::as_ref);
         let found = dwarf.map_or_else(|| Rc::from([]), |it| it.find(address));
@@ -75,7 +75,7 @@ impl Lines {
             self.known.clear();
         }
         self.known.insert((index, address), found.clone());
-        Found::Lines(found)
+        LineLookup::Lines(found)
     }
 
     /// Reads a file's DWARF; returns how much of it is read if it has more.

@@ -18,7 +18,7 @@ use xputrace_wire::record::{MAX_BUILD_ID, MAX_CHECKED_BYTES, check_of_file};
 
 /// A file that was mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
+pub struct MappedObject {
     /// Its number in the process.
     pub id: u32,
     /// Addresses, `end` exclusive.
@@ -80,7 +80,7 @@ impl Evidence {
     }
 }
 
-impl Object {
+impl MappedObject {
     pub(crate) fn holds(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
     }

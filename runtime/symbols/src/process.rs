@@ -7,7 +7,7 @@
 use crate::demangle::demangle;
 use crate::file::{FileIndex, Files};
 use crate::jit::{self, PerfMap, Room};
-use crate::object::Object;
+use crate::object::MappedObject;
 use crate::omission::Omission;
 use crate::vdso::Vdso;
 use blazesym::MaybeDefault;
@@ -102,7 +102,7 @@ struct Process {
 
 /// A file that stacks say they are in.
 struct Placed {
-    object: Object,
+    object: MappedObject,
     module: Rc<str>,
     file: Option<FileIndex>,
     /// Value of [`Process::n_mapped`] when it was last looked for.
@@ -110,7 +110,7 @@ struct Placed {
 }
 
 /// Where the code of a frame is in a file.
-type Place = (FileIndex, u64);
+type FilePosition = (FileIndex, u64);
 
 #[derive(Clone)]
 struct Region {
@@ -206,7 +206,7 @@ impl Processes {
 
     /// Records a file that stacks say they are in, and opens it. Of what is mapped later, it is looked for again if it
     /// can't be found now.
-    pub fn place(&mut self, key: ProcessKey, object: Object) {
+    pub fn place(&mut self, key: ProcessKey, object: MappedObject) {
         let process = self.process(key);
         let (id, module) = (object.id, object.module().into());
         process.objects.insert(id, Placed { object, module, file: None, looked_at: u64::MAX });
@@ -227,7 +227,7 @@ impl Processes {
             return;
         };
         placed.looked_at = *n_mapped;
-        let Object { start, end, proof, .. } = &placed.object;
+        let MappedObject { start, end, proof, .. } = &placed.object;
         let mapped = overlapping(regions.range(..end), *start).find_map(|(_, region)| match region.content {
             Content::File(file) if files.fits(file, proof) => Some((file, region.module.clone())),
             _ => None,
@@ -401,7 +401,7 @@ impl Processes {
     }
 
     /// Returns the frame of a return address in one of these objects, or in no file.
-    fn launch_frame(&mut self, key: ProcessKey, objects: &[u32], address: u64) -> (Frame, Option<Place>) {
+    fn launch_frame(&mut self, key: ProcessKey, objects: &[u32], address: u64) -> (Frame, Option<FilePosition>) {
         let at = address.saturating_sub(1);
         let Some(process) = self.processes.get_mut(&key) else { return (unnamed(address, ""), None) };
         let mut placed = objects.iter().map(|id| process.objects.get(id));
@@ -421,7 +421,7 @@ impl Processes {
     }
 
     /// Adds a frame, with its line and what is inlined there if wanted.
-    fn push(&mut self, frames: &mut Vec<Frame>, frame: Frame, place: Option<Place>, detail: Detail) {
+    fn push(&mut self, frames: &mut Vec<Frame>, frame: Frame, place: Option<FilePosition>, detail: Detail) {
         let source = match (detail, place) {
             (Detail::Names, _) => return frames.push(frame),
             (Detail::Lines, Some((file, file_offset))) => self.files.source(file, file_offset),
@@ -441,7 +441,7 @@ impl Processes {
     }
 
     /// Returns where the code at an address is, by what is mapped there last.
-    fn place_of(&self, key: ProcessKey, at: u64) -> Option<Place> {
+    fn place_of(&self, key: ProcessKey, at: u64) -> Option<FilePosition> {
         let (start, region) = self.processes.get(&key)?.region(at)?;
         match region.content {
             Content::File(file) => Some((file, (at - start).wrapping_add(region.file_offset))),
@@ -523,7 +523,7 @@ fn either(one: Frame, other: Frame) -> Frame {
 
 impl Files {
     /// Returns the frame of the call that ends after address `at`, in a file, and where that is.
-    fn frame_in(&mut self, placed: &Placed, at: u64) -> (Frame, Option<Place>) {
+    fn frame_in(&mut self, placed: &Placed, at: u64) -> (Frame, Option<FilePosition>) {
         let address = at.wrapping_sub(placed.object.base);
         let place = placed.file.and_then(|it| Some((it, self.offset(it, address)?)));
         let frame = match place.and_then(|(file, file_offset)| self.symbol(file, file_offset)) {

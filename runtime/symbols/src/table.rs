@@ -22,14 +22,14 @@ const SYMBOL_BYTES: usize = size_of::<elf::Sym64<Endianness>>();
 
 /// The symbols of a file, sorted.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct SymbolTable {
     /// The table that stripped files lack, then the dynamic linker's.
-    parts: Vec<Part>,
+    parts: Vec<TablePart>,
     pub(crate) is_too_large: bool,
 }
 
 #[derive(Debug)]
-struct Part {
+struct TablePart {
     /// By address; of several at one address, the largest first.
     symbols: Vec<Symbol>,
     /// Where the file has their names.
@@ -46,10 +46,10 @@ struct Symbol {
     name: u32,
 }
 
-impl Table {
+impl SymbolTable {
     /// Reads it; it is empty if the file is not ELF of 64 bits, or has no symbols.
     pub(crate) fn read(file: &File) -> Self {
-        let mut table = Table::default();
+        let mut table = SymbolTable::default();
         table.add_all(file);
         table
     }
@@ -82,13 +82,13 @@ impl Table {
                 continue;
             }
             let symbols = read_symbols(file, range, endian);
-            self.parts.push(Part { symbols, names, extends });
+            self.parts.push(TablePart { symbols, names, extends });
         }
         Some(())
     }
 }
 
-impl Part {
+impl TablePart {
     /// Returns the largest of the symbols that begin last before an address, if it has the address.
     fn find(&self, address: u64) -> Option<&Symbol> {
         let after = self.symbols.partition_point(|it| it.address <= address);
@@ -165,13 +165,13 @@ fn symbol(bytes: &[u8; SYMBOL_BYTES], endian: Endianness) -> Option<Symbol> {
 mod tests {
     use super::*;
 
-    fn part(extends: bool, symbols: &[(u64, u64, u32)]) -> Part {
+    fn part(extends: bool, symbols: &[(u64, u64, u32)]) -> TablePart {
         let mut symbols: Vec<_> = symbols
             .iter()
             .map(|(address, bytes, name)| Symbol { address: *address, bytes: *bytes, name: *name })
             .collect();
         symbols.sort_unstable_by_key(|it| (it.address, Reverse(it.bytes)));
-        Part { symbols, names: 0..0, extends }
+        TablePart { symbols, names: 0..0, extends }
     }
 
     #[test]
@@ -187,6 +187,6 @@ mod tests {
     #[test]
     fn what_is_no_elf_file_has_no_symbols() {
         let file = tempfile::tempfile().unwrap();
-        assert_eq!(Table::read(&file).find(&file, 0), None);
+        assert_eq!(SymbolTable::read(&file).find(&file, 0), None);
     }
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use xputrace_symbols::{Detail, Mapping, Object, Omission, ProcessKey, Processes, Proof, TooMuch};
+use xputrace_symbols::{Detail, MappedObject, Mapping, Omission, ProcessKey, Processes, Proof, TooMuch};
 use xputrace_wire::record::{check_of_file, stack_end};
 
 /// Prints its return address at each level, innermost first, then waits for its input to close.
@@ -315,7 +315,7 @@ fn a_launch_stack_is_named_by_its_files_whatever_is_mapped_there() {
         checked_bytes: first_bytes.len() as u32,
     };
     let (start, end) = (0x40_0000, 0x100_0000);
-    let object = |id, proof| Object {
+    let object = |id, proof| MappedObject {
         id,
         start,
         end,

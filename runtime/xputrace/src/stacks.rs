@@ -11,7 +11,7 @@ use xputrace_model::output::StackNames;
 use xputrace_model::plan::Plan;
 use xputrace_model::stack::{Frame, Frames, LINUX_FRAMES, PythonFrames, StackKey};
 use xputrace_pipeline::{HandlerState, ProcessIndex, TakenStack};
-use xputrace_symbols::{Detail, Images, Mapping, Object, Omission, ProcessKey, Processes, Proof, python_frame};
+use xputrace_symbols::{Detail, Images, MappedObject, Mapping, Omission, ProcessKey, Processes, Proof, python_frame};
 use xputrace_wire::record;
 
 /// First generation of processes that collectors describe, separate from those that perf's records
@@ -309,7 +309,7 @@ impl Stacks {
             let record::Object { id, start, end, base, check, checked_bytes, .. } = it.object;
             let proof = Proof { build_id: it.build_id.clone(), check, checked_bytes };
             let [path, directory] = [&it.path, &it.directory].map(|it| PathBuf::from(OsStr::from_bytes(it)));
-            self.processes.place(key, Object { id, start, end, base, proof, path, directory });
+            self.processes.place(key, MappedObject { id, start, end, base, proof, path, directory });
         }
         *taken = TakenFrames { mappings: mappings.len(), objects: objects.len() };
         key
