@@ -25,7 +25,7 @@ use xputrace_wire::api::Functions;
 use xputrace_wire::calls::{CALLS, DEVICE_CALLS};
 use xputrace_wire::device;
 use xputrace_wire::message::{ARM, ARMED, COMING, DORMANT, HELLO, Message, REFUSED, demand};
-use xputrace_wire::region::Shape;
+use xputrace_wire::region::RegionShape;
 use xputrace_wire::{Answer, COLLECTORS_THREAD, INJECTION_VARIABLE, SOCKET_VARIABLE, VERSION};
 
 /// How long the program waits for a tracer when its GPU library starts.
@@ -158,7 +158,7 @@ fn wait_for_order(socket: &Socket) -> Result<(Message, Vec<OwnedFd>), Dormant> {
 struct Asked<'a> {
     demand: u64,
     first_demand: u64,
-    shape: Shape,
+    shape: RegionShape,
     flush_period: Duration,
     window: u64,
     conflict: Conflict,
@@ -220,7 +220,7 @@ impl<'a> Asked<'a> {
         Asked {
             demand,
             first_demand: first & demand,
-            shape: Shape {
+            shape: RegionShape {
                 rings: u32::try_from(rings).unwrap_or(0),
                 ring_bytes: u32::try_from(ring_bytes).unwrap_or(0),
             },
@@ -286,7 +286,7 @@ impl<'a> Asked<'a> {
 
     /// Maps the memory with the blocks, and the arrays, which come behind it.
     fn map_device(&self, memory: BorrowedFd<'_>, arrays: Vec<BorrowedFd<'_>>) -> Result<DeviceRegion, String> {
-        let shape = device::Shape::of_text(self.blocks)
+        let shape = device::DeviceRegionShape::of_text(self.blocks)
             .ok_or_else(|| format!("the tracer sent \"{}\" as a block's size", self.blocks))?;
         let places = device::ArrayPlace::all_of_text(self.arrays)
             .ok_or_else(|| format!("the tracer sent \"{}\" as a list of arrays", self.arrays))?;

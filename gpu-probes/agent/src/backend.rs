@@ -10,7 +10,7 @@ use super::Agent;
 use super::device::ImageCode;
 use super::library::Library;
 use super::state::switching::Order;
-use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
+use xputrace_wire::device::{ComputeCapabilities, CopyExtent, ImageOutcome};
 use xputrace_wire::stored::ReadableMemory;
 
 /// Why arming failed.
@@ -102,7 +102,7 @@ pub trait KernelCode: std::fmt::Debug + Send + Sync {
     fn compute_capabilities(&self) -> ComputeCapabilities;
 
     /// Copies so much of the blocks of all contexts into the device region. Called by the worker.
-    fn copy_blocks(&'static self, agent: &'static Agent, extent: Extent);
+    fn copy_blocks(&'static self, agent: &'static Agent, extent: CopyExtent);
 
     /// Copies them for the last time; `disables` says that twins do nothing from then on. Called by the worker.
     fn leave_blocks(&'static self, agent: &'static Agent, disables: bool);

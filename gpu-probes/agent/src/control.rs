@@ -17,7 +17,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 use xputrace_wire::api::Functions;
-use xputrace_wire::device::Extent;
+use xputrace_wire::device::CopyExtent;
 use xputrace_wire::message::{DISARM, READ_DEVICE, RECORD, SWITCH, TWIN};
 
 /// How often the listener checks whether there is still anything to listen for.
@@ -66,7 +66,7 @@ fn listen(agent: &'static Agent) {
             Received::Message(message, memory) if message.kind == TWIN => agent.take_twin(&message, &memory),
             Received::Message(message, _) if message.kind == READ_DEVICE => {
                 let [number, extent, ..] = message.words;
-                agent.read_device(number, Extent::of_word(extent));
+                agent.read_device(number, CopyExtent::of_word(extent));
             }
             Received::Message(..) => _ = agent.guarded(|| agent.count_unexpected()),
             Received::Closed => {

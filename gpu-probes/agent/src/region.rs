@@ -5,14 +5,14 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use xputrace_wire::limits::advice;
 use xputrace_wire::marker::SLOT_BYTES;
-use xputrace_wire::region::{Control, Lost, PAGE, Shape};
+use xputrace_wire::region::{Control, Lost, PAGE, RegionShape};
 use xputrace_wire::ring::{RingHeader, Writer};
 
 /// A mapped region. Unmapped on drop.
 #[derive(Debug)]
 pub struct Region {
     base: *mut u8,
-    shape: Shape,
+    shape: RegionShape,
 }
 
 // SAFETY: shared memory that both processes use through atomics and single-writer rings.
@@ -26,7 +26,7 @@ impl Region {
     /// # Errors
     /// A text that says what is wrong with the memory: not sealed against shrinking, of another
     /// size, or not mappable.
-    pub fn map(memory: BorrowedFd<'_>, shape: Shape) -> Result<Self, String> {
+    pub fn map(memory: BorrowedFd<'_>, shape: RegionShape) -> Result<Self, String> {
         if !shape.is_sound() {
             return Err(format!("cannot use a region of {} rings of {} bytes", shape.rings, shape.ring_bytes));
         }
@@ -35,7 +35,7 @@ impl Region {
         Ok(Region { base, shape })
     }
 
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> RegionShape {
         self.shape
     }
 

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use xputrace_wire::calls::{CALLS, Call, DEVICE_CALLS, LOOKING_CALLS, PAGE_BYTES, offset_of};
+use xputrace_wire::calls::{CALLS, DEVICE_CALLS, LOOKING_CALLS, PAGE_BYTES, SystemCall, offset_of};
 use xputrace_wire::status::field;
 
 /// `Seccomp:` in proc_pid_status(5) of a thread that has a filter.
@@ -19,7 +19,7 @@ const ALL_MADE: u32 = u32::MAX - 1;
 const MAY_WAIT: u32 = u32::MAX;
 
 /// Returns which of these calls, or of those that finding out takes, would end this process, or may.
-pub(crate) fn deadly_call(calls: &[Call]) -> Option<&'static Call> {
+pub(crate) fn deadly_call(calls: &[SystemCall]) -> Option<&'static SystemCall> {
     if !is_filtered() {
         return None;
     }
@@ -29,7 +29,7 @@ pub(crate) fn deadly_call(calls: &[Call]) -> Option<&'static Call> {
 }
 
 /// Says which of these calls would end this process; `takes` is who makes it, as in "device handlers take".
-pub fn refusal(calls: &[Call], takes: &str) -> Option<String> {
+pub fn refusal(calls: &[SystemCall], takes: &str) -> Option<String> {
     let call = deadly_call(calls)?;
     Some(format!("a seccomp filter would end the process for calling {}, which {takes}", call.name))
 }
@@ -41,7 +41,7 @@ pub(crate) fn is_filtered() -> bool {
 }
 
 /// Tells the tracer about a call of [`CALLS`], as the module `calls` of `wire` describes.
-pub(crate) fn tell(call: &Call, collector: &OsStr) {
+pub(crate) fn tell(call: &SystemCall, collector: &OsStr) {
     let Some(index) = CALLS.iter().position(|it| it == call) else { return };
     let Ok(file) = std::fs::File::open(collector) else { return };
     let rights = libc::PROT_READ | libc::PROT_EXEC;
@@ -57,7 +57,7 @@ pub(crate) fn tell(call: &Call, collector: &OsStr) {
 }
 
 /// Returns what the child noted last; `None` if there can be none.
-fn make_calls_in_child(calls: &[Call]) -> Option<u32> {
+fn make_calls_in_child(calls: &[SystemCall]) -> Option<u32> {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     // SAFETY: a new page of zeroes, which outlives the reference.
@@ -85,7 +85,7 @@ fn make_calls_in_child(calls: &[Call]) -> Option<u32> {
 ///
 /// # Safety
 /// It is a child with memory of its own, apart from the note.
-unsafe fn make_calls(note: &AtomicU32, calls: &[Call]) -> ! {
+unsafe fn make_calls(note: &AtomicU32, calls: &[SystemCall]) -> ! {
     let all_signals = u64::MAX;
     let begin = |number: i64| note.store(number as u32, Ordering::Release);
     // SAFETY: the caller promises a child with its own memory; none of the calls has a valid pointer, but for the mask.

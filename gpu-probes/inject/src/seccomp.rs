@@ -4,7 +4,7 @@
 //! is read by ptrace(2), `PTRACE_SECCOMP_GET_FILTER`.
 
 use std::io;
-use xputrace_wire::calls::{CALLS, Call};
+use xputrace_wire::calls::{CALLS, SystemCall};
 
 /// Source: `include/uapi/linux/ptrace.h`.
 const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
@@ -29,7 +29,7 @@ struct Instruction {
 /// Its filters cannot be read.
 pub(crate) fn deadly_call(tid: u32) -> io::Result<Option<&'static str>> {
     let filters = filters(tid)?;
-    let is_deadly = |it: &&Call| filters.iter().any(|filter| is_deadly(action(filter, it.number, it.argument)));
+    let is_deadly = |it: &&SystemCall| filters.iter().any(|filter| is_deadly(action(filter, it.number, it.argument)));
     Ok(CALLS.iter().find(is_deadly).map(|it| it.name))
 }
 

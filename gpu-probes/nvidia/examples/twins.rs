@@ -31,12 +31,12 @@ use xputrace_wire::message::{
     ARM, ARMED, BYE, COMING, DISARM, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand,
 };
 use xputrace_wire::record::{ActivityRecord, Record, records};
-use xputrace_wire::region::{Control, Lost, PAGE, Shape};
+use xputrace_wire::region::{Control, Lost, PAGE, RegionShape};
 use xputrace_wire::ring::{Reader, RingHeader};
 
-const SHAPE: Shape = Shape { rings: 64, ring_bytes: 1 << 20 };
+const SHAPE: RegionShape = RegionShape { rings: 64, ring_bytes: 1 << 20 };
 /// The word that enables, the counter, and some more to be copied.
-const BLOCK: device::Shape = device::Shape { block_bytes: 1 << 16, ring: None };
+const BLOCK: device::DeviceRegionShape = device::DeviceRegionShape { block_bytes: 1 << 16, ring: None };
 const VARIABLES: [&str; 2] = ["bias", "factor"];
 const LASTS_AT_MOST: Duration = Duration::from_secs(120);
 

@@ -24,7 +24,7 @@ use xputrace_nvidia::cupti::records;
 use xputrace_wire::events::{Activities, Activity, Call, HostEvent, HostEvents};
 use xputrace_wire::message::{ARMED, BYE, DISARM, REFUSED, demand, window};
 use xputrace_wire::record::{HostEventRecord, Launch, Record, UNKNOWN};
-use xputrace_wire::region::{Lost, Shape};
+use xputrace_wire::region::{Lost, RegionShape};
 
 suite!(super::OverCupti);
 
@@ -348,7 +348,7 @@ fn print_the_cost_of_a_launch() {
         }
         cupti::reset();
         // The ring is read after each block, so it wraps many times, as in a run.
-        let mut tracer = arm::<OverCupti>(wanted, Shape { rings: 4, ring_bytes: 1 << 20 });
+        let mut tracer = arm::<OverCupti>(wanted, RegionShape { rings: 4, ring_bytes: 1 << 20 });
         let mut block = |n: u32| {
             let nanos = [false, true].map(|armed| cupti::time_launches(program, LAUNCHES, n * LAUNCHES, armed));
             tracer.drain();
@@ -602,7 +602,7 @@ fn nothing_is_allocated_at_a_call() {
 #[test]
 fn calls_that_do_not_fit_into_a_ring_are_counted() {
     let _alone = alone::<OverCupti>();
-    let mut tracer = arm::<OverCupti>(ALLOCATIONS_ALONE, Shape { rings: 3, ring_bytes: 4096 });
+    let mut tracer = arm::<OverCupti>(ALLOCATIONS_ALONE, RegionShape { rings: 3, ring_bytes: 4096 });
     (0..500).for_each(|_| cupti::malloc(0x7000, 64, 0, || ()));
     let told = allocations(&mut tracer).len() as u64;
     let lost = tracer.lost(Lost::HostEventRingFull);

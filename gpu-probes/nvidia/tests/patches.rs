@@ -32,13 +32,13 @@ use xputrace_wire::message::{
     ARM, ARMED, BYE, COMING, DISARM, DORMANT, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand,
 };
 use xputrace_wire::record::Launch;
-use xputrace_wire::region::{Lost, PAGE, Shape};
+use xputrace_wire::region::{Lost, PAGE, RegionShape};
 use xputrace_wire::times::MOST_GROUPS;
 
-const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
+const SHAPE: RegionShape = RegionShape { rings: 8, ring_bytes: 1 << 20 };
 /// Kernels with conditions that a process has at a time.
 const MOST_NUMBERS: usize = 1 << 14;
-const BLOCK: device::Shape = device::Shape { block_bytes: 64, ring: None };
+const BLOCK: device::DeviceRegionShape = device::DeviceRegionShape { block_bytes: 64, ring: None };
 const CONTEXT: u64 = 0x1_0000;
 const ALL: u64 = demand::LAUNCHES | demand::KERNELS | demand::PATCHED_KERNELS;
 

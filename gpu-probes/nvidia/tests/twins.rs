@@ -32,18 +32,18 @@ use xputrace_agent::rendezvous::{Received, Socket, Trust};
 use xputrace_agent::{Dormant, World};
 use xputrace_nvidia::cupti::{Cupti, CuptiBackend};
 use xputrace_wire::device::{
-    self, ArrayPlace, Choice, Codec, Condition, Extent, ImageOutcome, MOST_CONTEXTS, ProgramLaunch, Programs,
+    self, ArrayPlace, Choice, Codec, Condition, CopyExtent, ImageOutcome, MOST_CONTEXTS, ProgramLaunch, Programs,
     ProgramsAccount, ProgramsState, RingPlace, Twin, Unprobed, decode_image, encode_twins, image_kind, twin_status,
     twin_symbol,
 };
 use xputrace_wire::events::{Call, HostEvent, HostEventRecord, HostEvents};
 use xputrace_wire::message::{ARM, ARMED, BYE, DISARM, HELLO, IMAGE, Message, READ_DEVICE, REFUSED, TWIN, demand};
 use xputrace_wire::record::{ActivityRecord, Record};
-use xputrace_wire::region::{Lost, PAGE, Shape};
+use xputrace_wire::region::{Lost, PAGE, RegionShape};
 
-const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
-const BLOCK: device::Shape =
-    device::Shape { block_bytes: 64, ring: Some(RingPlace { tail: 24, slots: 32, head: 40, end: 48 }) };
+const SHAPE: RegionShape = RegionShape { rings: 8, ring_bytes: 1 << 20 };
+const BLOCK: device::DeviceRegionShape =
+    device::DeviceRegionShape { block_bytes: 64, ring: Some(RingPlace { tail: 24, slots: 32, head: 40, end: 48 }) };
 /// CUPTI's id of the fake's first context.
 const CONTEXT: u64 = 0x1003;
 const PTX: &str = ".version 8.0\n.global .u32 table;\n.entry scale(.param .u64 p) { ret; }\n.entry other() { ret; }\n";
@@ -1242,27 +1242,27 @@ fn blocks_are_copied_when_the_tracer_asks() {
     let _alone = alone();
     let mut run = Run::new(0);
     let control = run.block.cast::<device::Control>();
-    let read = |run: &mut Run, number, extent: Extent| {
+    let read = |run: &mut Run, number, extent: CopyExtent| {
         run.socket().send(&Message::new(READ_DEVICE, &[number, extent as u64], ""));
         run.tracer.until("the copy", |_| unsafe { &*control }.answered.load(SeqCst) == number);
     };
-    read(&mut run, 1, Extent::Whole);
+    read(&mut run, 1, CopyExtent::Whole);
     run.load(Origin::Library, &["scale"], &[]);
     let generation = |run: &Run| run.control().slots[0].generation.load(SeqCst);
     assert_eq!(generation(&run), 0);
     for number in 2..5 {
         code::set_word(code::block(CONTEXT).unwrap(), 1, number * 10);
-        read(&mut run, number, Extent::Whole);
+        read(&mut run, number, CopyExtent::Whole);
         assert_eq!((run.copied(0, 1), run.copied(0, 2)), (number * 10, 77));
         assert_eq!(generation(&run), (number - 1) * 2);
     }
     let (block, words) = (code::block(CONTEXT).unwrap(), [4, 5, 6]);
     run.control().slots[0].read.store(9, SeqCst);
     words.iter().for_each(|it| code::set_word(block, *it, 50));
-    read(&mut run, 5, Extent::Ring);
+    read(&mut run, 5, CopyExtent::Ring);
     assert_eq!(run.copied(0, 3), 9, "how much of the ring was read");
     assert_eq!(words.map(|it| run.copied(0, it)), [50, 50, 0], "what is the ring's");
-    read(&mut run, 6, Extent::Whole);
+    read(&mut run, 6, CopyExtent::Whole);
     assert_eq!(run.copied(0, 6), 50);
     run.end();
 }

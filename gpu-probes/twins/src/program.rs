@@ -11,7 +11,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use xputrace_boundary::copied::FileCopy;
 use xputrace_wire::device::{MOST_IMAGE_BYTES, Parameter, PortableCode};
-use xputrace_wire::nvidia::fatbin::{CONTAINER, Found, in_container};
+use xputrace_wire::nvidia::fatbin::{CONTAINER, FatbinContents, in_container};
 use xputrace_wire::stored::{ReadableMemory, StoredAt};
 
 /// The section with containers that are loaded as they are. What is in `__nv_relfatbin` was linked to such first.
@@ -27,7 +27,7 @@ const PIECE_BYTES: usize = 1 << 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Images {
     /// Their addresses are offsets in the file.
-    pub all: Vec<Found>,
+    pub all: Vec<FatbinContents>,
     /// Whether the search was given up before the end.
     pub is_cut: bool,
 }

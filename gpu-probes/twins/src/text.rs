@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use xputrace_wire::device::{Codec, MOST_IMAGE_BYTES, PortableCode};
-use xputrace_wire::nvidia::fatbin::Target;
+use xputrace_wire::nvidia::fatbin::GpuTarget;
 
 /// What a GPU can run: its compute capability, such as 90.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum TextError {
 
 /// Returns the module that the driver would compile for this GPU: the newest of those that it can run.
 pub fn best<'p, 'a>(modules: &'p [PortableCode<'a>], gpu: Gpu) -> Option<&'p PortableCode<'a>> {
-    let target = |it: &PortableCode<'_>| Target { sm: it.sm, portability: it.portability };
+    let target = |it: &PortableCode<'_>| GpuTarget { sm: it.sm, portability: it.portability };
     modules.iter().filter(|it| target(it).compiles_for(gpu.capability)).max_by_key(|it| target(it).preference())
 }
 

@@ -8,7 +8,7 @@ use xputrace_events::{DeviceEvent, device};
 use xputrace_twins::{
     Gpu, GpuMap, Handler, ImageTwins, Maker, NoTwin, Origin, ProgramKernel, RecordKind, TwinText, Wanted,
 };
-use xputrace_wire::device::{Codec, PatchPoint, Portability, PortableCode, Shape};
+use xputrace_wire::device::{Codec, DeviceRegionShape, PatchPoint, Portability, PortableCode};
 
 const H100: Gpu = Gpu { capability: 90 };
 const FIRST: &str = include_str!("../../ptx/tests/fixtures/first.ptx");
@@ -166,7 +166,7 @@ fn handlers_that_write_records_have_a_ring() {
     let sites: Vec<_> = maker.sites().iter().map(|it| (it.handler, it.insn, it.record)).collect();
     assert_eq!(sites, [(0, 8, Some(RecordKind::Data(BpfMapId(1))))]);
     let ring = maker.ring().unwrap();
-    let shape = Shape { block_bytes: maker.initial().len() as u64, ring: Some(ring) };
+    let shape = DeviceRegionShape { block_bytes: maker.initial().len() as u64, ring: Some(ring) };
     assert!(shape.is_sound(), "{shape:?}");
     let (slots, marks) = maker.arena().ring_parts();
     let (head, tail) = maker.arena().ring_words();

@@ -7,21 +7,21 @@
 
 /// A system call, with arguments that do no harm, apart from `exit`: descriptors are -1, and all but the first are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct SystemCall {
     pub name: &'static str,
     pub number: i64,
     pub argument: u64,
 }
 
-const fn call(name: &'static str, number: libc::c_long, argument: u64) -> Call {
-    Call { name, number, argument }
+const fn call(name: &'static str, number: libc::c_long, argument: u64) -> SystemCall {
+    SystemCall { name, number, argument }
 }
 
 const NO_DESCRIPTOR: u64 = u64::MAX;
 const HERE: u64 = libc::AT_FDCWD as u64;
 
 /// Those of every run. glibc uses `clone` where `clone3` fails with ENOSYS.
-pub const CALLS: &[Call] = &[
+pub const CALLS: &[SystemCall] = &[
     call("mmap", libc::SYS_mmap, 0),
     call("munmap", libc::SYS_munmap, 0),
     call("mprotect", libc::SYS_mprotect, 0),
@@ -71,14 +71,14 @@ pub const CALLS: &[Call] = &[
 
 /// Those that a run with device handlers takes besides: it sends what the program loads. A process learns by its order
 /// that it takes part in one, and can then answer that it must not.
-pub const DEVICE_CALLS: &[Call] = &[
+pub const DEVICE_CALLS: &[SystemCall] = &[
     call("memfd_create", libc::SYS_memfd_create, 0),
     call("pwrite64", libc::SYS_pwrite64, NO_DESCRIPTOR),
     call("sendmsg", libc::SYS_sendmsg, NO_DESCRIPTOR),
 ];
 
 /// What looking for a library takes, that which patches machine code or a libcupti that is not mapped: it reads directories.
-pub const LOOKING_CALLS: &[Call] = &[call("getdents64", libc::SYS_getdents64, NO_DESCRIPTOR)];
+pub const LOOKING_CALLS: &[SystemCall] = &[call("getdents64", libc::SYS_getdents64, NO_DESCRIPTOR)];
 
 /// Offset in the collector's file of the page that stands for the first call.
 const FIRST_OFFSET: u64 = 1 << 30;
@@ -91,7 +91,7 @@ pub fn offset_of(index: usize) -> u64 {
 }
 
 /// Returns the call that a page of the collector's file stands for.
-pub fn at_offset(offset: u64) -> Option<&'static Call> {
+pub fn at_offset(offset: u64) -> Option<&'static SystemCall> {
     CALLS.get(usize::try_from(offset.checked_sub(FIRST_OFFSET)? / PAGE_BYTES).ok()?)
 }
 

@@ -36,7 +36,7 @@
 //! block, its collector says so ([`image_kind::PROGRAMS`]); the tracer answers one of them with [`Programs`], which the collector
 //! launches there, and says in [`ProgramsAccount`] what became of them.
 //!
-//! A block may have a *ring* of records ([`RingPlace`]). Twins put records into it, and the tracer says in [`Slot::read`] how far it
+//! A block may have a *ring* of records ([`RingPlace`]). Twins put records into it, and the tracer says in [`ContextSlot::read`] how far it
 //! has read: the collector writes that into the block before it copies it.
 //!
 //! The device region is a sealed memfd of the tracer's: [`Control`] in one page, the initial bytes, and a copy of the
@@ -229,7 +229,7 @@ pub struct Control {
     pub images: [AtomicU64; ImageOutcome::COUNT],
     /// Launches of patched kernels whose handlers read parameters, and had none.
     pub without_arguments: AtomicU64,
-    pub slots: [Slot; MOST_CONTEXTS],
+    pub slots: [ContextSlot; MOST_CONTEXTS],
     /// Those of the script's first, from the tracer.
     pub conditions: [Condition; MOST_CONDITIONS],
 }
@@ -288,7 +288,7 @@ impl Choice {
 /// A context that has a block, or had one.
 #[repr(C, align(64))]
 #[derive(Default, Debug)]
-pub struct Slot {
+pub struct ContextSlot {
     /// CUPTI's id of the context.
     pub context: AtomicU32,
     /// The ordinal of its GPU in the process.
@@ -372,29 +372,29 @@ impl ArrayPlace {
 /// How much of a block is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Extent {
+pub enum CopyExtent {
     Whole,
     /// What is needed to read the ring: everything before [`RingPlace::end`].
     Ring,
 }
 
-impl Extent {
+impl CopyExtent {
     /// Inverts `as u64`; what isn't known is everything.
     pub const fn of_word(word: u64) -> Self {
-        if word == Extent::Ring as u64 { Extent::Ring } else { Extent::Whole }
+        if word == CopyExtent::Ring as u64 { CopyExtent::Ring } else { CopyExtent::Whole }
     }
 }
 
 /// Sizes that define a device region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct DeviceRegionShape {
     /// Size of a block: a multiple of 8.
     pub block_bytes: u64,
     /// Where a block has its ring, if it has one.
     pub ring: Option<RingPlace>,
 }
 
-impl Shape {
+impl DeviceRegionShape {
     /// Whether both sides can work with these sizes.
     pub const fn is_sound(self) -> bool {
         self.block_bytes >= 8
@@ -425,26 +425,26 @@ impl Shape {
         }
     }
 
-    /// Inverts [`Shape::to_text`]; `None` if the text is malformed.
+    /// Inverts [`DeviceRegionShape::to_text`]; `None` if the text is malformed.
     pub fn of_text(text: &str) -> Option<Self> {
         let numbers = text.split(' ').map(|it| it.parse().ok()).collect::<Option<Vec<u64>>>()?;
         match numbers[..] {
-            [block_bytes] => Some(Shape { block_bytes, ring: None }),
+            [block_bytes] => Some(DeviceRegionShape { block_bytes, ring: None }),
             [block_bytes, tail, slots, head, end] => {
-                Some(Shape { block_bytes, ring: Some(RingPlace { tail, slots, head, end }) })
+                Some(DeviceRegionShape { block_bytes, ring: Some(RingPlace { tail, slots, head, end }) })
             }
             _ => None,
         }
     }
 
     /// Returns the size of what is copied.
-    pub fn bytes_of(self, extent: Extent) -> usize {
-        let ring = self.ring.filter(|_| extent == Extent::Ring);
+    pub fn bytes_of(self, extent: CopyExtent) -> usize {
+        let ring = self.ring.filter(|_| extent == CopyExtent::Ring);
         ring.map_or(self.block_bytes, |it| it.end) as usize
     }
 
     /// Returns what is copied, one piece after another.
-    pub fn pieces(self, extent: Extent) -> impl Iterator<Item = Range<usize>> {
+    pub fn pieces(self, extent: CopyExtent) -> impl Iterator<Item = Range<usize>> {
         let end = self.bytes_of(extent);
         let cuts = self.ring.map_or([0; 2], |it| [it.slots as usize, it.head as usize]);
         let pieces = [0..cuts[0], cuts[0]..cuts[1], cuts[1]..end];
@@ -1111,7 +1111,7 @@ mod tests {
     #[test]
     fn copies_do_not_overlap_and_are_inside() {
         for block_bytes in [8, 4096, 4104, MOST_BLOCK_BYTES] {
-            let shape = Shape { block_bytes, ring: None };
+            let shape = DeviceRegionShape { block_bytes, ring: None };
             assert!(shape.is_sound());
             let ends = |from: usize| from + block_bytes as usize;
             assert!(ends(shape.initial_offset()) <= shape.copy_offset(0));
@@ -1119,18 +1119,18 @@ mod tests {
             assert!(ends(shape.copy_offset(MOST_CONTEXTS - 1)) <= shape.size());
         }
         for block_bytes in [0, 12, MOST_BLOCK_BYTES + 8, u64::MAX] {
-            assert!(!Shape { block_bytes, ring: None }.is_sound(), "{block_bytes}");
+            assert!(!DeviceRegionShape { block_bytes, ring: None }.is_sound(), "{block_bytes}");
         }
     }
 
     #[test]
     fn the_pieces_of_a_block_are_copied_in_order() {
-        let shape = |ring| Shape { block_bytes: 64, ring };
+        let shape = |ring| DeviceRegionShape { block_bytes: 64, ring };
         let pieces = |ring, extent| shape(ring).pieces(extent).collect::<Vec<_>>();
         let ring = RingPlace { tail: 16, slots: 24, head: 40, end: 48 };
-        assert_eq!(pieces(None, Extent::Ring), vec![Range { start: 0, end: 64 }]);
-        assert_eq!(pieces(Some(ring), Extent::Whole), [0..24, 24..40, 40..64]);
-        assert_eq!(pieces(Some(ring), Extent::Ring), [0..24, 24..40, 40..48]);
+        assert_eq!(pieces(None, CopyExtent::Ring), vec![Range { start: 0, end: 64 }]);
+        assert_eq!(pieces(Some(ring), CopyExtent::Whole), [0..24, 24..40, 40..64]);
+        assert_eq!(pieces(Some(ring), CopyExtent::Ring), [0..24, 24..40, 40..48]);
         assert!(shape(Some(ring)).is_sound());
         let odd = [
             RingPlace { tail: 17, ..ring },
@@ -1141,7 +1141,7 @@ mod tests {
         ];
         odd.into_iter().for_each(|it| assert!(!shape(Some(it)).is_sound(), "{it:?}"));
         for text in ["", "64 ", "64 16 24 40", "64 16 24 40 48 56", "64 -1 24 40 48"] {
-            assert_eq!(Shape::of_text(text), None, "{text}");
+            assert_eq!(DeviceRegionShape::of_text(text), None, "{text}");
         }
     }
 

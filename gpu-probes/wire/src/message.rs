@@ -44,7 +44,7 @@ pub const HELLO: u32 = 1;
 /// [`demand::MARKER`], then the device region if it has [`demand::DEVICE`]. Text: five lines: the functions whose calls
 /// may be `api` events ([`xputrace_cuda_calls::Functions`]); the GPUs whose launches are recorded, separated by commas,
 /// each as [`crate::record::Gpu::is_called`] reads it, empty for all; the functions whose calls are `api` events at first;
-/// with [`demand::DEVICE`] what blocks are like ([`crate::device::Shape::to_text`]); likewise, the arrays of Linux that device
+/// with [`demand::DEVICE`] what blocks are like ([`crate::device::DeviceRegionShape::to_text`]); likewise, the arrays of Linux that device
 /// code uses ([`crate::device::ArrayPlace::all_to_text`]), whose descriptors come behind the others.
 pub const ARM: u32 = 2;
 /// Nothing to record in this process. Words and text: empty.
@@ -81,7 +81,7 @@ pub const IMAGE: u32 = 13;
 /// Text: empty.
 pub const TWIN: u32 = 14;
 /// Copy the blocks of all contexts into the device region. Words: a number, which
-/// [`answered`](crate::device::Control::answered) is set to when that is done, and a [`crate::device::Extent`]. Text: empty.
+/// [`answered`](crate::device::Control::answered) is set to when that is done, and a [`crate::device::CopyExtent`]. Text: empty.
 pub const READ_DEVICE: u32 = 15;
 
 /// To a dormant collector: connect to a tracer. Words: empty. Text: the tracer's address, as in

@@ -132,13 +132,13 @@ lost! {
 
 /// Sizes that define a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct RegionShape {
     pub rings: u32,
     /// Bytes of data in each ring: a power of two, at least one page.
     pub ring_bytes: u32,
 }
 
-impl Shape {
+impl RegionShape {
     /// Returns the size of the whole region.
     pub const fn size(self) -> usize {
         PAGE + self.rings as usize * self.ring_stride()

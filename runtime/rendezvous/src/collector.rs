@@ -12,9 +12,9 @@ use xputrace_boundary::read::of_linux;
 use xputrace_model::plan::{Demand, Detail, DeviceWay};
 use xputrace_render::one_line;
 use xputrace_wire::api::with_names;
-use xputrace_wire::device::{ArrayPlace, Extent, MOST_IMAGE_BYTES, Woven, twin_status};
+use xputrace_wire::device::{ArrayPlace, CopyExtent, MOST_IMAGE_BYTES, Woven, twin_status};
 use xputrace_wire::message::{self, Message, demand, window};
-use xputrace_wire::region::Shape;
+use xputrace_wire::region::RegionShape;
 use xputrace_wire::status::innermost_id;
 use xputrace_wire::vendor::Vendor;
 
@@ -63,7 +63,7 @@ pub struct RunOrder {
     pub is_switched: bool,
     /// Whether collectors should send their lists of executable mappings.
     pub mappings: bool,
-    pub shape: Shape,
+    pub shape: RegionShape,
     /// When collectors record.
     pub window: Arc<Window>,
     /// What collectors do when another tool uses the vendor's library: one of `message::conflict`.
@@ -230,7 +230,7 @@ impl Collector {
     }
 
     /// Asks the collector to copy so much of the device memory into the region; `number` is then the one that it has answered.
-    pub fn read_device(&mut self, number: u64, extent: Extent) {
+    pub fn read_device(&mut self, number: u64, extent: CopyExtent) {
         self.tell(&Message::new(message::READ_DEVICE, &[number, extent as u64], ""), &[]);
     }
 

@@ -11,9 +11,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use xputrace_model::plan::{Condition, LaunchFilter, SwitchId};
 use xputrace_wire::device::{
-    self, ArrayPlace, ComputeCapabilities, Control, DeviceCopy, Extent, ImageOutcome, LoadedCode, MOST_CONDITIONS,
-    MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID, ProgramsAccount, ProgramsState, RingPlace, RingRead, Sampled, Shape,
-    Slot, Unprobed, image_kind,
+    self, ArrayPlace, ComputeCapabilities, ContextSlot, Control, CopyExtent, DeviceCopy, DeviceRegionShape,
+    ImageOutcome, LoadedCode, MOST_CONDITIONS, MOST_CONTEXTS, MOST_IMAGE_BYTES, PID_TGID, ProgramsAccount,
+    ProgramsState, RingPlace, RingRead, Sampled, Unprobed, image_kind,
 };
 use xputrace_wire::message::Message;
 use xputrace_wire::region::PAGE;
@@ -43,7 +43,7 @@ pub struct DeviceBlock {
 #[derive(Debug)]
 pub struct DeviceRegion {
     file: File,
-    shape: Shape,
+    shape: DeviceRegionShape,
 }
 
 /// What a collector has counted.
@@ -134,7 +134,7 @@ impl DeviceRegion {
     /// The block is too large, or the memory cannot be had.
     pub fn new(block: &DeviceBlock, takes_times: bool, pid: u32) -> io::Result<Self> {
         let DeviceBlock { initial, ring, reads_clock, conditions, has_programs, .. } = block;
-        let shape = Shape { block_bytes: initial.len() as u64, ring: *ring };
+        let shape = DeviceRegionShape { block_bytes: initial.len() as u64, ring: *ring };
         if !shape.is_sound() {
             return Err(io::Error::other(format!("the script's maps on the GPU need {} bytes", initial.len())));
         }
@@ -180,7 +180,7 @@ impl DeviceRegion {
         Ok(())
     }
 
-    pub(super) fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> DeviceRegionShape {
         self.shape
     }
 
@@ -200,11 +200,11 @@ impl DeviceRegion {
     pub fn counts(&self) -> io::Result<DeviceCounts> {
         let page = self.control()?;
         let word = |offset: usize| word_at(&page, offset);
-        let swapped = (0..MOST_CONTEXTS).map(|it| word(offset_in(it, offset_of!(Slot, swapped))));
-        let has_last = (0..MOST_CONTEXTS).map(|it| word(offset_in(it, offset_of!(Slot, is_last))) as u32 != 0);
+        let swapped = (0..MOST_CONTEXTS).map(|it| word(offset_in(it, offset_of!(ContextSlot, swapped))));
+        let has_last = (0..MOST_CONTEXTS).map(|it| word(offset_in(it, offset_of!(ContextSlot, is_last))) as u32 != 0);
         let clock = |slot: usize| {
-            let most_error_nanos = word(offset_in(slot, offset_of!(Slot, clock_error)));
-            let offset_nanos = word(offset_in(slot, offset_of!(Slot, clock_offset))) as i64;
+            let most_error_nanos = word(offset_in(slot, offset_of!(ContextSlot, clock_error)));
+            let offset_nanos = word(offset_in(slot, offset_of!(ContextSlot, clock_offset))) as i64;
             Clocks { most_error_nanos, offset_nanos, n_unmeasured: u64::from(most_error_nanos == 0) }
         };
         let ran = (0..MOST_CONTEXTS).zip(swapped.clone()).filter(|it| it.1 > 0);
@@ -221,7 +221,7 @@ impl DeviceRegion {
                 .filter(|(slot, (ran, has_last))| *ran > 0 && !has_last && !is_complete(*slot, *ran))
                 .count() as u64,
             failures: (0..MOST_CONTEXTS)
-                .map(|it| word(offset_in(it, offset_of!(Slot, failure))) as u32)
+                .map(|it| word(offset_in(it, offset_of!(ContextSlot, failure))) as u32)
                 .filter(|it| *it != 0)
                 .collect(),
             without_arguments: word(offset_of!(Control, without_arguments)),
@@ -242,11 +242,12 @@ impl DeviceRegion {
     ///
     /// # Errors
     /// The system's, as above.
-    pub fn copies(&self, extent: Extent) -> io::Result<Vec<DeviceCopy>> {
+    pub fn copies(&self, extent: CopyExtent) -> io::Result<Vec<DeviceCopy>> {
         let control = self.control()?;
         let copy = |slot: usize| {
             let word = |field: usize| word_at(&control, offset_in(slot, field)) as u32;
-            let (context, is_last) = (word(offset_of!(Slot, context)), word(offset_of!(Slot, is_last)) != 0);
+            let (context, is_last) =
+                (word(offset_of!(ContextSlot, context)), word(offset_of!(ContextSlot, is_last)) != 0);
             let block = self.copy(slot, extent).transpose()?;
             Some(block.map(|block| DeviceCopy { slot, context, is_last, block }))
         };
@@ -258,13 +259,13 @@ impl DeviceRegion {
     /// # Errors
     /// The system's, as above.
     pub fn set_read(&self, RingRead { slot, position, .. }: RingRead) -> io::Result<()> {
-        self.file.write_all_at(&position.to_le_bytes(), offset_in(slot, offset_of!(Slot, read)) as u64)
+        self.file.write_all_at(&position.to_le_bytes(), offset_in(slot, offset_of!(ContextSlot, read)) as u64)
     }
 
     /// Returns so much of a context's copy, unless there is none, or the collector never stops to write it.
-    fn copy(&self, slot: usize, extent: Extent) -> io::Result<Option<Vec<u8>>> {
+    fn copy(&self, slot: usize, extent: CopyExtent) -> io::Result<Option<Vec<u8>>> {
         let generation =
-            || Ok::<_, io::Error>(word_at(&self.control()?, offset_in(slot, offset_of!(Slot, generation))));
+            || Ok::<_, io::Error>(word_at(&self.control()?, offset_in(slot, offset_of!(ContextSlot, generation))));
         let mut block = vec![0; self.shape.bytes_of(extent)];
         for _ in 0..MOST_LOOKS {
             let before = generation()?;
@@ -289,7 +290,7 @@ impl DeviceRegion {
 
 /// Returns where a field of a context's slot is in the control page.
 const fn offset_in(slot: usize, field: usize) -> usize {
-    offset_of!(Control, slots) + slot * size_of::<Slot>() + field
+    offset_of!(Control, slots) + slot * size_of::<ContextSlot>() + field
 }
 
 /// Returns where a condition is in the control page.
@@ -396,7 +397,7 @@ mod tests {
     }
 
     fn slot(at: usize) -> usize {
-        offset_of!(Control, slots) + at * size_of::<Slot>()
+        offset_of!(Control, slots) + at * size_of::<ContextSlot>()
     }
 
     #[test]
@@ -406,7 +407,7 @@ mod tests {
         region.file.read_exact_at(&mut initial, region.shape.initial_offset() as u64).unwrap();
         assert_eq!(initial[..8], BLOCK[..8]);
         assert_eq!((&initial[8..16], &initial[16..]), (&[0x11, 0, 0, 0, 0x11, 0, 0, 0][..], &BLOCK[16..]));
-        assert!(region.copies(Extent::Whole).unwrap().is_empty());
+        assert!(region.copies(CopyExtent::Whole).unwrap().is_empty());
         assert_eq!(region.counts().unwrap(), DeviceCounts::default());
         assert!(DeviceRegion::new(&block(&[0; 9]), false, 0x11).is_err());
     }
@@ -415,18 +416,18 @@ mod tests {
     fn copies_are_those_that_are_complete() {
         let region = DeviceRegion::new(&block(&BLOCK), false, 0x11).unwrap();
         for (at, generation) in [(0, 2), (1, 3), (15, 4)] {
-            write(&region, slot(at) + offset_of!(Slot, generation), generation);
+            write(&region, slot(at) + offset_of!(ContextSlot, generation), generation);
             region.file.write_all_at(&[at as u8; 24], region.shape.copy_offset(at) as u64).unwrap();
         }
-        write(&region, slot(15) + offset_of!(Slot, context), 7 << 32 | 3);
+        write(&region, slot(15) + offset_of!(ContextSlot, context), 7 << 32 | 3);
         let copy = |slot, context| DeviceCopy { slot, context, is_last: false, block: vec![slot as u8; 24] };
-        assert_eq!(region.copies(Extent::Whole).unwrap(), [copy(0, 0), copy(15, 3)]);
+        assert_eq!(region.copies(CopyExtent::Whole).unwrap(), [copy(0, 0), copy(15, 3)]);
     }
 
     #[test]
     fn launches_of_all_contexts_are_counted_together() {
         let region = DeviceRegion::new(&block(&BLOCK), false, 0x11).unwrap();
-        (0..3).for_each(|it| write(&region, slot(it) + offset_of!(Slot, swapped), 10));
+        (0..3).for_each(|it| write(&region, slot(it) + offset_of!(ContextSlot, swapped), 10));
         write(&region, offset_of!(Control, unprobed) + 8 * Unprobed::Cooperative as usize, 5);
         write(&region, offset_of!(Control, images) + 8 * ImageOutcome::Twinned as usize, 2);
         write(&region, offset_of!(Control, without_arguments), 6);
@@ -435,9 +436,9 @@ mod tests {
         assert_eq!((counts.swapped, counts.unprobed[Unprobed::Cooperative as usize]), (30, 5));
         assert_eq!(counts.images[ImageOutcome::Twinned as usize], 2);
         assert_eq!(counts.n_unfinished, 3);
-        [1, 5].into_iter().for_each(|it| write(&region, slot(it) + offset_of!(Slot, is_last), 1));
+        [1, 5].into_iter().for_each(|it| write(&region, slot(it) + offset_of!(ContextSlot, is_last), 1));
         assert_eq!(region.counts().unwrap().n_unfinished, 2, "nothing ran in the last one");
-        [0, 2].into_iter().for_each(|it| write(&region, slot(it) + offset_of!(Slot, failure), 700));
+        [0, 2].into_iter().for_each(|it| write(&region, slot(it) + offset_of!(ContextSlot, failure), 700));
         assert_eq!(region.counts().unwrap().failures, BTreeSet::from([700]));
     }
 
@@ -452,11 +453,11 @@ mod tests {
         let expected = ProgramsOutcome { state: ProgramsState::NotLaunched, launched: 2, failure: 701, slot: 3 };
         assert_eq!(region.counts().unwrap().programs, expected);
         // Where nothing else has run and all have ended, no copy is missing.
-        write(&region, slot(3) + offset_of!(Slot, swapped), 2);
+        write(&region, slot(3) + offset_of!(ContextSlot, swapped), 2);
         assert_eq!(region.counts().unwrap().n_unfinished, 1);
         write(&region, at, 2 << 32 | ProgramsState::Done as u64);
         assert_eq!(region.counts().unwrap().n_unfinished, 0);
-        write(&region, slot(3) + offset_of!(Slot, swapped), 3);
+        write(&region, slot(3) + offset_of!(ContextSlot, swapped), 3);
         assert_eq!(region.counts().unwrap().n_unfinished, 1, "a twin has run, too");
         write(&region, at, 99);
         assert_eq!(region.counts().unwrap().programs.state, ProgramsState::Waiting, "there is no such state");
@@ -523,7 +524,7 @@ mod tests {
             for (at, word) in writes {
                 write(&region, at * 8, word);
             }
-            prop_assert!(region.copies(Extent::Whole).unwrap().len() <= MOST_CONTEXTS);
+            prop_assert!(region.copies(CopyExtent::Whole).unwrap().len() <= MOST_CONTEXTS);
             let _ = region.counts().unwrap();
         }
     }

@@ -7,18 +7,18 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
-use xputrace_wire::region::{Control, PAGE, Shape};
+use xputrace_wire::region::{Control, PAGE, RegionShape};
 use xputrace_wire::ring::{Reader, RingHeader};
 use xputrace_wire::totals::CollectorTotals;
 
 /// Rings and bytes a ring of a target: 512 threads that launch at the same time, 1 MiB each, touched as they fill.
-pub const DEFAULT_SHAPE: Shape = Shape { rings: 512, ring_bytes: 1 << 20 };
+pub const DEFAULT_SHAPE: RegionShape = RegionShape { rings: 512, ring_bytes: 1 << 20 };
 
 /// The memory shared with one target.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
-    shape: Shape,
+    shape: RegionShape,
     readers: Vec<Reader>,
     broken_rings: u64,
 }
@@ -34,7 +34,7 @@ const MOST_LOOKS: usize = 64;
 pub struct Marks(Vec<u64>);
 
 impl Region {
-    pub(super) fn map(memory: &OwnedFd, shape: Shape) -> io::Result<Region> {
+    pub(super) fn map(memory: &OwnedFd, shape: RegionShape) -> io::Result<Region> {
         if !shape.is_sound() {
             return Err(io::Error::other(format!("unsound sizes: {shape:?}")));
         }
@@ -126,8 +126,8 @@ impl Drop for Region {
     }
 }
 
-fn reader(base: NonNull<u8>, shape: Shape, ring: u32) -> Reader {
-    // SAFETY: ring headers and data are inside the mapping by `Shape::size`; the readers are
+fn reader(base: NonNull<u8>, shape: RegionShape, ring: u32) -> Reader {
+    // SAFETY: ring headers and data are inside the mapping by `RegionShape::size`; the readers are
     // dropped with the mapping, and nothing else reads.
     unsafe {
         let header = base.as_ptr().add(shape.ring_offset(ring));
@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::atomic::AtomicU64;
 
-    const SMALL: Shape = Shape { rings: 2, ring_bytes: 4096 };
+    const SMALL: RegionShape = RegionShape { rings: 2, ring_bytes: 4096 };
 
     proptest! {
         /// A target may leave any values in the control page and in the rings' positions and bytes.

@@ -18,15 +18,15 @@ use xputrace_rendezvous::{
     Newcomer, Notice, Order, RunOrder, SharedMemory, Ways, Why, Window,
 };
 use xputrace_wire::device::{
-    Choice, Codec, Extent, Portability, PortableCode, Twin, decode_twins, encode_image, twin_status,
+    Choice, Codec, CopyExtent, Portability, PortableCode, Twin, decode_twins, encode_image, twin_status,
 };
 use xputrace_wire::device::{LoadedCode, Woven};
 use xputrace_wire::message::{self, Message, demand};
 use xputrace_wire::record::{self, ActivityRecord, Flush, Kernel, Launch, Record, kind, size_of_record};
-use xputrace_wire::region::{Control, PAGE, Shape};
+use xputrace_wire::region::{Control, PAGE, RegionShape};
 use xputrace_wire::ring::{RingHeader, Writer};
 
-const SHAPE: Shape = Shape { rings: 2, ring_bytes: 65_536 };
+const SHAPE: RegionShape = RegionShape { rings: 2, ring_bytes: 65_536 };
 
 /// Connects as a collector does.
 fn connect(value: &str) -> OwnedFd {
@@ -320,9 +320,9 @@ fn an_image_is_answered_with_a_twin() {
         File::from(memory).read_exact_at(&mut bytes, 0).unwrap();
         assert_eq!(decode_twins(&bytes).as_ref(), Some(&twins));
     }
-    target.read_device(3, Extent::Ring);
+    target.read_device(3, CopyExtent::Ring);
     let (request, _) = hear(&collector);
-    assert_eq!((request.kind, request.words[..2].to_vec()), (message::READ_DEVICE, vec![3, Extent::Ring as u64]));
+    assert_eq!((request.kind, request.words[..2].to_vec()), (message::READ_DEVICE, vec![3, CopyExtent::Ring as u64]));
 }
 
 #[test]

@@ -34,7 +34,7 @@ use xputrace_rendezvous::{
     Acceptor, Armed, Arrival, Chosen as ChosenWay, Collector, DEFAULT_SHAPE, DeviceRegion, Listener, LoadedImage,
     Missed, Notice, Order, Peer, Region, RunOrder, SharedMemory, TagArrays, Ways, Why, Window,
 };
-use xputrace_wire::device::Extent;
+use xputrace_wire::device::CopyExtent;
 use xputrace_wire::device::Woven;
 use xputrace_wire::marker;
 use xputrace_wire::message::{conflict, window};
@@ -413,7 +413,7 @@ impl Collectors {
         let called = traced.called();
         let Traced { target, region, device, way, process, is_armed, .. } = traced;
         if let Some(device) = device {
-            device::read(&device, Extent::Whole, process, running);
+            device::read(&device, CopyExtent::Whole, process, running);
             running.state().pipeline.state_mut().end_device_memory(process);
             let clocks = device::account(&device, way, (process, target.peer.pid), running);
             self.twins.iter_mut().for_each(|it| it.add_clocks(clocks, way));

@@ -5,8 +5,8 @@ use crate::harness::{Bound, Target};
 use std::sync::atomic::Ordering::Relaxed;
 use xputrace_wire::api::Functions;
 use xputrace_wire::device::{
-    self, ArrayPlace, Choice, Codec, Extent, Patches, Portability, PortableCode, ProgramLaunch, Programs, Shape, Twin,
-    decode_image, decode_twins, encode_image, encode_twins,
+    self, ArrayPlace, Choice, Codec, CopyExtent, DeviceRegionShape, Patches, Portability, PortableCode, ProgramLaunch,
+    Programs, Twin, decode_image, decode_twins, encode_image, encode_twins,
 };
 use xputrace_wire::message::Message;
 use xputrace_wire::nvidia::fatbin::in_container;
@@ -35,10 +35,10 @@ pub(super) const TARGETS: &[Target] = &[
 fn message(input: &[u8]) {
     let Some(message) = Message::decode(input) else { return };
     assert_eq!(Message::decode(&message.encode()).map(|it| it.words), Some(message.words));
-    if let Some(shape) = Shape::of_text(&message.text) {
-        assert_eq!(Shape::of_text(&shape.to_text()), Some(shape));
+    if let Some(shape) = DeviceRegionShape::of_text(&message.text) {
+        assert_eq!(DeviceRegionShape::of_text(&shape.to_text()), Some(shape));
         if shape.is_sound() {
-            let end = shape.pieces(Extent::Whole).map(|it| it.end).max();
+            let end = shape.pieces(CopyExtent::Whole).map(|it| it.end).max();
             assert!(end.is_some_and(|it| it as u64 <= shape.block_bytes) && shape.copy_offset(15) <= shape.size());
         }
     }

@@ -3,14 +3,14 @@
 use crate::region::{check, map};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{Ordering, fence};
-use xputrace_wire::device::{ArrayPlace, CLOCK_OFFSET, Control, Shape};
+use xputrace_wire::device::{ArrayPlace, CLOCK_OFFSET, Control, DeviceRegionShape};
 use xputrace_wire::region::PAGE;
 
 /// A mapped device region. Unmapped on drop.
 #[derive(Debug)]
 pub struct DeviceRegion {
     base: *mut u8,
-    shape: Shape,
+    shape: DeviceRegionShape,
     arrays: Vec<OuterArray>,
 }
 
@@ -34,7 +34,11 @@ impl DeviceRegion {
     ///
     /// # Errors
     /// A text that says what is wrong with the memory.
-    pub fn map(memory: BorrowedFd<'_>, shape: Shape, arrays: &[(ArrayPlace, BorrowedFd<'_>)]) -> Result<Self, String> {
+    pub fn map(
+        memory: BorrowedFd<'_>,
+        shape: DeviceRegionShape,
+        arrays: &[(ArrayPlace, BorrowedFd<'_>)],
+    ) -> Result<Self, String> {
         if !shape.is_sound() {
             return Err(format!("cannot use a device region with a block of {} bytes", shape.block_bytes));
         }
@@ -59,7 +63,7 @@ impl DeviceRegion {
     }
 
     /// Returns what a block is like.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> DeviceRegionShape {
         self.shape
     }
 
@@ -122,7 +126,7 @@ impl DeviceRegion {
 }
 
 impl OuterArray {
-    fn map(place: ArrayPlace, array: BorrowedFd<'_>, shape: Shape) -> Result<Self, String> {
+    fn map(place: ArrayPlace, array: BorrowedFd<'_>, shape: DeviceRegionShape) -> Result<Self, String> {
         if !place.is_sound(shape.block_bytes) {
             return Err(format!("cannot use an array of {} bytes at {} of a block", place.bytes, place.at));
         }

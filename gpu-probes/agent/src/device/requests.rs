@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use xputrace_wire::device::{
-    ComputeCapabilities, Extent, ImageOutcome, MOST_IMAGE_BYTES, Patches, Programs, ProgramsState, Twin, Unprobed,
+    ComputeCapabilities, CopyExtent, ImageOutcome, MOST_IMAGE_BYTES, Patches, Programs, ProgramsState, Twin, Unprobed,
     decode_twins, image_kind, twin_status,
 };
 use xputrace_wire::message::{IMAGE, Message, demand};
@@ -328,7 +328,7 @@ impl Agent {
     }
 
     /// Copies so much of the blocks of all contexts. Called by the listener.
-    pub(crate) fn read_device(&'static self, number: u64, extent: Extent) {
+    pub(crate) fn read_device(&'static self, number: u64, extent: CopyExtent) {
         if !self.wants(demand::DEVICE) {
             return self.count_unexpected();
         }

@@ -16,11 +16,11 @@ use xputrace_wire::events::{Activity, Call};
 use xputrace_wire::marker::{WORDS, word};
 use xputrace_wire::message::{ARMED, BYE, DISARM, DORMANT, HELLO, Message, RECORD, demand, window};
 use xputrace_wire::record::{Launch, Record, UNKNOWN};
-use xputrace_wire::region::{Lost, Shape};
+use xputrace_wire::region::{Lost, RegionShape};
 
 pub const ALL: u64 = demand::LAUNCHES | demand::KERNELS | demand::OUTERMOST;
 
-pub const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
+pub const SHAPE: RegionShape = RegionShape { rings: 8, ring_bytes: 1 << 20 };
 
 /// Runs one test at a time: CUPTI and the collector are per process. The run of a test that failed is ended first.
 pub fn alone<M: Machine>() -> MutexGuard<'static, Option<fn()>> {
@@ -47,11 +47,11 @@ pub fn is_armed<M: Machine>() -> bool {
     xputrace_agent::arm("", Trust::RootAndThisUser, M::world) == Err(Dormant::AlreadyArmed)
 }
 
-pub fn arm<M: Machine>(demand: u64, shape: Shape) -> Tracer {
+pub fn arm<M: Machine>(demand: u64, shape: RegionShape) -> Tracer {
     arm_in::<M>(0, demand, shape)
 }
 
-pub fn arm_in<M: Machine>(window: u64, demand: u64, shape: Shape) -> Tracer {
+pub fn arm_in<M: Machine>(window: u64, demand: u64, shape: RegionShape) -> Tracer {
     let listener = listen();
     let address = listener.address.clone();
     let tracer = std::thread::spawn(move || listener.arm_in(window, demand, shape));
@@ -397,7 +397,7 @@ pub fn four_threads_lose_nothing<M: Machine>() {
     let _alone = alone::<M>();
     const EACH: usize = 5000;
     // One ring has room for everything: consecutive threads may share it, and reading may be slow.
-    let mut tracer = arm::<M>(demand::LAUNCHES | demand::STACKS, Shape { rings: 8, ring_bytes: 1 << 22 });
+    let mut tracer = arm::<M>(demand::LAUNCHES | demand::STACKS, RegionShape { rings: 8, ring_bytes: 1 << 22 });
     let threads: Vec<_> = (0..4)
         .map(|_| {
             std::thread::spawn(|| {
@@ -437,7 +437,7 @@ pub fn a_ring_is_used_again_when_its_thread_ends<M: Machine>() {
 
 pub fn more_threads_than_rings_are_counted_and_kernels_still_come<M: Machine>() {
     let _alone = alone::<M>();
-    let mut tracer = arm::<M>(ALL, Shape { rings: 4, ring_bytes: 1 << 16 });
+    let mut tracer = arm::<M>(ALL, RegionShape { rings: 4, ring_bytes: 1 << 16 });
     let barrier = std::sync::Barrier::new(6);
     std::thread::scope(|scope| {
         for _ in 0..6 {
@@ -456,7 +456,7 @@ pub fn more_threads_than_rings_are_counted_and_kernels_still_come<M: Machine>() 
 
 pub fn a_ring_that_is_too_small_counts_what_it_loses<M: Machine>() {
     let _alone = alone::<M>();
-    let mut tracer = arm::<M>(demand::LAUNCHES, Shape { rings: 4, ring_bytes: 4096 });
+    let mut tracer = arm::<M>(demand::LAUNCHES, RegionShape { rings: 4, ring_bytes: 4096 });
     for _ in 0..200 {
         M::launch(c"_Z1fv", 7, 0);
     }
@@ -468,7 +468,7 @@ pub fn a_ring_that_is_too_small_counts_what_it_loses<M: Machine>() {
 
 pub fn many_kernels_come_through_a_small_ring_when_it_is_read<M: Machine>() {
     let _alone = alone::<M>();
-    let mut tracer = arm::<M>(ALL, Shape { rings: 4, ring_bytes: 1 << 16 });
+    let mut tracer = arm::<M>(ALL, RegionShape { rings: 4, ring_bytes: 1 << 16 });
     for n in 0..20_000 {
         M::push_kernel(n, c"_Z1fv");
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use xputrace_agent::rendezvous::{Received, Socket};
 use xputrace_wire::message::{ARM, HELLO, Message, SWITCH};
 use xputrace_wire::record::{ActivityRecord, Flush, Kernel, Launch, Memset, Record, records};
-use xputrace_wire::region::{Control, Lost, PAGE, Shape};
+use xputrace_wire::region::{Control, Lost, PAGE, RegionShape};
 use xputrace_wire::ring::{Reader, RingHeader};
 
 /// How long anything is waited for: much longer than it takes on a machine with other work.
@@ -50,21 +50,21 @@ impl Listener {
     }
 
     /// Accepts one collector and arms it.
-    pub fn arm(&self, demand: u64, shape: Shape) -> Tracer {
+    pub fn arm(&self, demand: u64, shape: RegionShape) -> Tracer {
         self.arm_with(demand, shape, memory(shape.size(), true), 0)
     }
 
     /// Likewise; it records only in this window.
-    pub fn arm_in(&self, window: u64, demand: u64, shape: Shape) -> Tracer {
+    pub fn arm_in(&self, window: u64, demand: u64, shape: RegionShape) -> Tracer {
         self.arm_with(demand, shape, memory(shape.size(), true), window)
     }
 
-    pub fn arm_with(&self, demand: u64, shape: Shape, region: OwnedFd, window: u64) -> Tracer {
+    pub fn arm_with(&self, demand: u64, shape: RegionShape, region: OwnedFd, window: u64) -> Tracer {
         self.arm_at_first(demand, demand, shape, region, window)
     }
 
     /// Asks for `first` of what may be asked for later.
-    pub fn arm_at_first(&self, first: u64, demand: u64, shape: Shape, region: OwnedFd, window: u64) -> Tracer {
+    pub fn arm_at_first(&self, first: u64, demand: u64, shape: RegionShape, region: OwnedFd, window: u64) -> Tracer {
         let socket = self.accept();
         let hello = message(&socket);
         assert_eq!(hello.kind, HELLO);
@@ -120,7 +120,7 @@ pub struct Tracer {
     pub socket: Option<Socket>,
     pub hello: Message,
     pub tags: *mut u64,
-    shape: Shape,
+    shape: RegionShape,
     base: *mut u8,
     readers: Vec<Reader>,
     pub bytes: Vec<Vec<u8>>,
@@ -130,7 +130,7 @@ pub struct Tracer {
 unsafe impl Send for Tracer {}
 
 impl Tracer {
-    pub fn new(socket: Socket, hello: Message, shape: Shape, region: OwnedFd, tags: OwnedFd) -> Self {
+    pub fn new(socket: Socket, hello: Message, shape: RegionShape, region: OwnedFd, tags: OwnedFd) -> Self {
         let map = |fd: &OwnedFd, size| unsafe {
             libc::mmap(
                 std::ptr::null_mut(),

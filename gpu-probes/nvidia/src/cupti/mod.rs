@@ -42,7 +42,7 @@ use xputrace_agent::device::ImageCode;
 use xputrace_agent::{
     Agent, Backend, Context, Flushing, KernelCode, Layer, Library, Order, Refusal, Stream, StreamKind, untraced,
 };
-use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
+use xputrace_wire::device::{ComputeCapabilities, CopyExtent, ImageOutcome};
 use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, GpuLimits};
@@ -177,7 +177,7 @@ impl KernelCode for CuptiBackend {
         self.driver.devices.compute_capabilities()
     }
 
-    fn copy_blocks(&'static self, agent: &'static Agent, extent: Extent) {
+    fn copy_blocks(&'static self, agent: &'static Agent, extent: CopyExtent) {
         self.twins.get().into_iter().for_each(|it| it.copy_blocks(self, agent, extent));
     }
 

@@ -33,7 +33,7 @@ use xputrace_agent::{
 };
 use xputrace_agent::{this_thread, untraced};
 use xputrace_unwind::{Pushed, with_registers};
-use xputrace_wire::device::{ComputeCapabilities, Extent, ImageOutcome};
+use xputrace_wire::device::{ComputeCapabilities, CopyExtent, ImageOutcome};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, GpuLimits};
 use xputrace_wire::stored::ReadableMemory;
@@ -359,7 +359,7 @@ impl KernelCode for SanitizerBackend {
         self.driver.devices.compute_capabilities()
     }
 
-    fn copy_blocks(&'static self, agent: &'static Agent, extent: Extent) {
+    fn copy_blocks(&'static self, agent: &'static Agent, extent: CopyExtent) {
         self.patching.copy_blocks(&self.functions, &self.driver, agent, extent);
     }
 

@@ -27,7 +27,7 @@ use xputrace_agent::launch;
 use xputrace_agent::{Agent, Context};
 use xputrace_unwind::Pushed;
 use xputrace_wire::device::{
-    CHOICES, Choice, ENABLED, Extent, ImageOutcome, MOST_CONTEXTS, Parameters, PatchedKernel, Patches, Unprobed,
+    CHOICES, Choice, CopyExtent, ENABLED, ImageOutcome, MOST_CONTEXTS, Parameters, PatchedKernel, Patches, Unprobed,
     kernel_words, twin_symbol,
 };
 use xputrace_wire::message::demand;
@@ -417,7 +417,7 @@ impl Patching {
         let Some(slot) = slot else { return };
         let Patched { default_stream: stream, timing, .. } = self.state().contexts[slot].clone();
         if in_use.is_some() {
-            if self.copy(functions, agent, slot, stream, Extent::Whole) {
+            if self.copy(functions, agent, slot, stream, CopyExtent::Whole) {
                 agent.has_last_copy(slot);
             }
             timing.into_iter().for_each(|it| it.read(functions, agent, slot, stream as Handle));
@@ -828,7 +828,7 @@ impl Patching {
 
     /// Copies so much of a context's block into the device region, and tells the patches how much of its ring was read; returns
     /// whether it could. Readers see all of it, or the copy before.
-    fn copy(&self, functions: &Functions, agent: &Agent, slot: usize, stream: usize, extent: Extent) -> bool {
+    fn copy(&self, functions: &Functions, agent: &Agent, slot: usize, stream: usize, extent: CopyExtent) -> bool {
         let Some(region) = agent.device_region() else { return false };
         let block = self.state().contexts[slot].block;
         if let Some((at, read)) = region.read_of_ring(slot) {
@@ -872,10 +872,10 @@ impl Patching {
         all.into_iter().for_each(|it| it.give_up(agent));
     }
 
-    pub(super) fn copy_blocks(&self, functions: &Functions, driver: &Driver, agent: &Agent, extent: Extent) {
+    pub(super) fn copy_blocks(&self, functions: &Functions, driver: &Driver, agent: &Agent, extent: CopyExtent) {
         self.each_alive(|slot, context| {
             self.in_context(functions, driver, agent, slot, context, |stream| {
-                if extent == Extent::Whole {
+                if extent == CopyExtent::Whole {
                     self.set_clock(functions, driver, agent, slot, stream.api);
                 }
                 self.copy_in_context(functions, driver, agent, slot, stream, extent);
@@ -892,7 +892,7 @@ impl Patching {
         agent: &Agent,
         slot: usize,
         stream: OwnStream,
-        extent: Extent,
+        extent: CopyExtent,
     ) -> bool {
         let is_copied = self.copy(functions, agent, slot, stream.api, extent);
         if !is_copied {
@@ -911,7 +911,7 @@ impl Patching {
                 if disables {
                     self.disable(functions, slot, stream.api);
                 }
-                if self.copy_in_context(functions, driver, agent, slot, stream, Extent::Whole) {
+                if self.copy_in_context(functions, driver, agent, slot, stream, CopyExtent::Whole) {
                     agent.has_last_copy(slot);
                 }
             });

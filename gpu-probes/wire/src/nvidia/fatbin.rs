@@ -37,13 +37,13 @@ mod flag {
 
 /// The GPUs that code is for. As text, what compilers call it: `sm_90a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Target {
+pub struct GpuTarget {
     /// The GPU's number, such as 90; 0 if only the text says it.
     pub sm: u32,
     pub portability: Portability,
 }
 
-impl Target {
+impl GpuTarget {
     /// Whether GPUs of this compute capability run such machine code.
     pub fn runs_on(self, capability: u32) -> bool {
         match self.portability {
@@ -68,7 +68,7 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for GpuTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let suffix = match self.portability {
             Portability::Later => "",
@@ -81,8 +81,8 @@ impl fmt::Display for Target {
 
 impl StoredAt {
     /// What it is for.
-    pub fn target(&self) -> Target {
-        Target { sm: self.sm, portability: self.portability }
+    pub fn target(&self) -> GpuTarget {
+        GpuTarget { sm: self.sm, portability: self.portability }
     }
 
     /// Whether this PTX and machine code of the same container are of one compilation: they are for the same. PTX for older
@@ -94,14 +94,14 @@ impl StoredAt {
 
 /// What a container has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FatbinContents {
     pub ptx: Vec<StoredAt>,
     pub cubins: Vec<StoredAt>,
     /// Size of the container, with its header; 0 for what is in none.
     pub bytes: u64,
 }
 
-impl Found {
+impl FatbinContents {
     /// Returns the machine code that the driver runs on GPUs of this compute capability; without any, it compiles PTX.
     pub fn cubin_that_runs(&self, capability: u32) -> Option<&StoredAt> {
         let runs = self.cubins.iter().filter(|it| it.target().runs_on(capability));
@@ -145,19 +145,19 @@ pub fn word(memory: &mut dyn ReadableMemory, address: u64) -> Result<u32, ImageO
 ///
 /// # Errors
 /// It is not readable, malformed, or has more PTX than is read.
-pub fn in_container(container: u64, memory: &mut dyn ReadableMemory) -> Result<Found, ImageOutcome> {
+pub fn in_container(container: u64, memory: &mut dyn ReadableMemory) -> Result<FatbinContents, ImageOutcome> {
     let header = Bytes(read::<{ CONTAINER_BYTES as usize }>(memory, container)?);
     let (header_bytes, bytes) = (u64::from(header.u16(6)), header.u64(8));
     if header.u32(0) != CONTAINER || header_bytes < CONTAINER_BYTES {
         return Err(ImageOutcome::Unreadable);
     }
     let (mut at, mut left) = (container.wrapping_add(header_bytes), bytes);
-    let mut found = Found { bytes: header_bytes.saturating_add(bytes), ..Found::default() };
+    let mut found = FatbinContents { bytes: header_bytes.saturating_add(bytes), ..FatbinContents::default() };
     for _ in 0..MOST_ENTRIES {
         if left < ENTRY_BYTES {
             break;
         }
-        let entry = Entry(Bytes(read(memory, at)?));
+        let entry = EntryHeader(Bytes(read(memory, at)?));
         let size = entry.size().filter(|it| *it <= left).ok_or(ImageOutcome::Unreadable)?;
         if entry.is_ptx() {
             let ptx = entry.stored(at).ok_or(ImageOutcome::Unreadable)?;
@@ -200,9 +200,9 @@ impl<const N: usize> Bytes<N> {
 }
 
 /// An entry's header.
-struct Entry(Bytes<{ ENTRY_BYTES as usize }>);
+struct EntryHeader(Bytes<{ ENTRY_BYTES as usize }>);
 
-impl Entry {
+impl EntryHeader {
     fn is_ptx(&self) -> bool {
         self.0.u16(0) == PTX
     }

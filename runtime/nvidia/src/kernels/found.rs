@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use xputrace_twins::{cubin_in, entries_of, images_of, kernels_of, ptx_in, text};
-use xputrace_wire::nvidia::fatbin::Found as Image;
+use xputrace_wire::nvidia::fatbin::FatbinContents as Image;
 use xputrace_wire::stored::StoredAt;
 
 /// Threads that search one file.

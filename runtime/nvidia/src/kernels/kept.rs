@@ -8,7 +8,7 @@
 use super::reached::{Kernels, Ways};
 use std::collections::{BTreeMap, BTreeSet};
 use xputrace_wire::device::Portability;
-use xputrace_wire::nvidia::fatbin::Target;
+use xputrace_wire::nvidia::fatbin::GpuTarget;
 
 /// Changes with the form, and with what is looked for.
 pub const FORM: &str = "kernels 1";
@@ -19,7 +19,7 @@ pub fn to_text(kernels: &Kernels) -> Option<String> {
     if kernels.keys().any(|it| it.contains('\n')) {
         return None;
     }
-    let list = |it: &BTreeSet<Target>| it.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let list = |it: &BTreeSet<GpuTarget>| it.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let mut text = String::new();
     for (Ways { twins, machine_code, ptx }, symbols) in by_ways {
         text += &format!("twins={} machine_code={} ptx={}\n", list(twins), list(machine_code), list(ptx));
@@ -42,7 +42,7 @@ pub fn of_text(text: &str) -> Option<Kernels> {
 
 fn ways_of_text(line: &str) -> Option<Ways> {
     let mut words = line.split(' ');
-    let mut list = |name: &str| -> Option<BTreeSet<Target>> {
+    let mut list = |name: &str| -> Option<BTreeSet<GpuTarget>> {
         let all = words.next()?.strip_prefix(name)?.strip_prefix('=')?;
         all.split(',').filter(|it| !it.is_empty()).map(target_of_text).collect()
     };
@@ -50,14 +50,14 @@ fn ways_of_text(line: &str) -> Option<Ways> {
     words.next().is_none().then_some(ways)
 }
 
-fn target_of_text(text: &str) -> Option<Target> {
+fn target_of_text(text: &str) -> Option<GpuTarget> {
     let number = text.strip_prefix("sm_")?;
     let (digits, portability) = match number.as_bytes().last()? {
         b'a' => (&number[..number.len() - 1], Portability::Exact),
         b'f' => (&number[..number.len() - 1], Portability::Family),
         _ => (number, Portability::Later),
     };
-    Some(Target { sm: digits.parse().ok()?, portability })
+    Some(GpuTarget { sm: digits.parse().ok()?, portability })
 }
 
 #[cfg(test)]
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     fn kernels() -> Kernels {
-        let target = |sm, portability| Target { sm, portability };
+        let target = |sm, portability| GpuTarget { sm, portability };
         let later = target(90, Portability::Later);
         let twins = Ways { twins: [later].into(), ..Ways::default() };
         let others = [target(90, Portability::Exact), target(100, Portability::Family)];

@@ -1,18 +1,18 @@
 //! Which ways lead into a kernel, and which kernels a file has.
 
 use std::collections::{BTreeMap, BTreeSet};
-use xputrace_wire::nvidia::fatbin::{Found as Image, Target};
+use xputrace_wire::nvidia::fatbin::{FatbinContents as Image, GpuTarget};
 use xputrace_wire::stored::StoredAt;
 
 /// Which ways lead into a kernel, by the files that have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ways {
     /// GPUs of which it has machine code with the PTX that was made of.
-    pub(super) twins: BTreeSet<Target>,
+    pub(super) twins: BTreeSet<GpuTarget>,
     /// GPUs of which it has machine code without.
-    pub(super) machine_code: BTreeSet<Target>,
+    pub(super) machine_code: BTreeSet<GpuTarget>,
     /// PTX without machine code of the same: the driver compiles it for GPUs that have none.
-    pub(super) ptx: BTreeSet<Target>,
+    pub(super) ptx: BTreeSet<GpuTarget>,
 }
 
 /// The kernels of a file, by symbol.
@@ -45,8 +45,9 @@ impl Ways {
     /// Whether it can have a twin on GPUs of this compute capability; on some GPU at least, if that is not known.
     pub fn has_twin_on(&self, capability: Option<u32>) -> bool {
         let Some(capability) = capability else { return self.has_twin() };
-        let newest =
-            |code: &BTreeSet<Target>| code.iter().filter(|it| it.runs_on(capability)).map(|it| it.preference()).max();
+        let newest = |code: &BTreeSet<GpuTarget>| {
+            code.iter().filter(|it| it.runs_on(capability)).map(|it| it.preference()).max()
+        };
         match (newest(&self.twins), newest(&self.machine_code)) {
             // The driver compiles PTX.
             (None, None) => self.twins.iter().chain(&self.ptx).any(|it| it.compiles_for(capability)),
@@ -56,7 +57,7 @@ impl Ways {
 
     /// Says it in a few words.
     pub fn text(&self) -> String {
-        let list = |it: &BTreeSet<Target>| it.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let list = |it: &BTreeSet<GpuTarget>| it.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         match (self.twins.is_empty(), self.machine_code.is_empty(), self.ptx.is_empty()) {
             (false, true, _) => "twin, patch".into(),
             (false, false, _) => format!("twin on {}, patch", list(&self.twins)),

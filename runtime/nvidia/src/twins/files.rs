@@ -14,7 +14,7 @@ use xputrace_boundary::read::{Links, open_below, open_directory};
 use xputrace_twins::{Gpu, best, cubin_in, entries_of, images_of, kernels_of, ptx_in, text};
 use xputrace_wire::device::{ImageOutcome, PortableCode};
 use xputrace_wire::maps::MapsLine;
-use xputrace_wire::nvidia::fatbin::Found;
+use xputrace_wire::nvidia::fatbin::FatbinContents;
 use xputrace_wire::stored::StoredAt;
 
 /// How long a file is searched for PTX, and again for machine code.
@@ -51,7 +51,7 @@ struct FileId {
 struct Searched {
     images: Vec<SearchedImage>,
     /// Images without PTX.
-    others: Vec<Found>,
+    others: Vec<FatbinContents>,
     /// Kernels of those that handlers name. Libraries have gigabytes of them: they are searched only if that matters.
     machine_code: OnceLock<MachineCode>,
     is_cut: bool,
@@ -151,7 +151,7 @@ impl Search<'_> {
         let until = self.of_file();
         let goes_on = || Instant::now() < until;
         let found = images_of(file, &goes_on);
-        let (with_ptx, others) = found.all.into_iter().partition::<Vec<Found>, _>(|it| !it.ptx.is_empty());
+        let (with_ptx, others) = found.all.into_iter().partition::<Vec<FatbinContents>, _>(|it| !it.ptx.is_empty());
         let mut searched = Searched { others, is_cut: found.is_cut, ..Searched::default() };
         for image in with_ptx {
             searched.is_cut |= !goes_on();
@@ -164,7 +164,7 @@ impl Search<'_> {
     }
 
     /// Returns the kernels of images without PTX that are wanted.
-    fn machine_code(&self, file: &File, images: &[Found]) -> MachineCode {
+    fn machine_code(&self, file: &File, images: &[FatbinContents]) -> MachineCode {
         let until = self.of_file();
         let mut found = MachineCode::default();
         for cubin in images.iter().filter_map(|it| it.cubin_that_runs(self.gpu.capability)) {
@@ -180,7 +180,7 @@ impl Search<'_> {
     }
 
     /// Returns the PTX of an image, if it has a kernel that is wanted.
-    fn image(&self, file: &File, image: Found) -> Option<SearchedImage> {
+    fn image(&self, file: &File, image: FatbinContents) -> Option<SearchedImage> {
         let all = image.ptx.clone();
         let (of_code, is_older) = match image.of_what_runs(self.gpu.capability) {
             Ok(of_code) => (of_code, false),

@@ -7,11 +7,11 @@ use xputrace_model::plan::DeviceWay;
 use xputrace_nvidia_tracer::twins::outcome;
 use xputrace_pipeline::ProcessIndex;
 use xputrace_rendezvous::{Clocks, ConditionCounts, DeviceRegion};
-use xputrace_wire::device::Extent;
+use xputrace_wire::device::CopyExtent;
 
 /// Takes over what a process's kernels have left in device memory, as far as it was copied. Returns whether they have
 /// written records since the last time.
-pub fn read(region: &DeviceRegion, extent: Extent, process: ProcessIndex, running: &mut Running) -> bool {
+pub fn read(region: &DeviceRegion, extent: CopyExtent, process: ProcessIndex, running: &mut Running) -> bool {
     match take(region, extent, process, running) {
         Ok(has_records) => has_records,
         Err(error) => {
@@ -21,7 +21,7 @@ pub fn read(region: &DeviceRegion, extent: Extent, process: ProcessIndex, runnin
     }
 }
 
-fn take(region: &DeviceRegion, extent: Extent, process: ProcessIndex, running: &mut Running) -> io::Result<bool> {
+fn take(region: &DeviceRegion, extent: CopyExtent, process: ProcessIndex, running: &mut Running) -> io::Result<bool> {
     let copies = region.copies(extent)?;
     let (mut has_records, mut queue) = (false, running.queue());
     if region.has_ring() {
@@ -29,7 +29,7 @@ fn take(region: &DeviceRegion, extent: Extent, process: ProcessIndex, running: &
         read.iter().try_for_each(|it| region.set_read(*it))?;
         has_records = read.iter().any(|it| it.found_any);
     }
-    if extent == Extent::Whole {
+    if extent == CopyExtent::Whole {
         running.state().pipeline.state_mut().set_device_memory(process, copies);
     }
     // Maps that records ask to print have what was copied with them.

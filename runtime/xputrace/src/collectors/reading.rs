@@ -1,7 +1,7 @@
 //! When a process's device memory is read.
 
 use std::time::{Duration, Instant};
-use xputrace_wire::device::Extent;
+use xputrace_wire::device::CopyExtent;
 
 /// How often all of it is.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -14,7 +14,7 @@ pub struct Reading {
     /// The number of the last request.
     n_asked: u64,
     /// What that was for, until its answer is read.
-    open: Option<Extent>,
+    open: Option<CopyExtent>,
     /// When it was made, and the last one for all memory.
     asked: Option<Instant>,
     asked_whole: Option<Instant>,
@@ -24,23 +24,23 @@ pub struct Reading {
 
 impl Reading {
     /// Returns what can be read now; `answered` gives the number of the last request that is done.
-    pub fn answered(&mut self, answered: impl FnOnce() -> u64) -> Option<Extent> {
+    pub fn answered(&mut self, answered: impl FnOnce() -> u64) -> Option<CopyExtent> {
         self.open.take_if(|_| answered() == self.n_asked)
     }
 
     /// Returns what to ask for next, with the number of that request, if it is time.
-    pub fn next(&mut self, now: Instant) -> Option<(u64, Extent)> {
+    pub fn next(&mut self, now: Instant) -> Option<(u64, CopyExtent)> {
         let is_due = |last: Option<Instant>, after| last.is_none_or(|it| now.saturating_duration_since(it) >= after);
         let extent = match self.open {
             Some(_) => return None,
-            None if is_due(self.asked_whole, INTERVAL) => Extent::Whole,
-            None if self.has_records && is_due(self.asked, RING_INTERVAL) => Extent::Ring,
+            None if is_due(self.asked_whole, INTERVAL) => CopyExtent::Whole,
+            None if self.has_records && is_due(self.asked, RING_INTERVAL) => CopyExtent::Ring,
             None => return None,
         };
         self.n_asked += 1;
         self.open = Some(extent);
         self.asked = Some(now);
-        if extent == Extent::Whole {
+        if extent == CopyExtent::Whole {
             self.asked_whole = Some(now);
         }
         Some((self.n_asked, extent))
@@ -56,15 +56,15 @@ mod tests {
         let (start, mut reading) = (Instant::now(), Reading::default());
         let at = |millis| start + Duration::from_millis(millis);
         assert_eq!(reading.answered(|| 0), None, "nothing was asked for");
-        assert_eq!(reading.next(at(0)), Some((1, Extent::Whole)));
+        assert_eq!(reading.next(at(0)), Some((1, CopyExtent::Whole)));
         assert_eq!((reading.answered(|| 0), reading.next(at(500))), (None, None), "one at a time");
-        assert_eq!(reading.answered(|| 1), Some(Extent::Whole));
+        assert_eq!(reading.answered(|| 1), Some(CopyExtent::Whole));
         assert_eq!(reading.next(at(50)), None);
         reading.has_records = true;
-        assert_eq!(reading.next(at(50)), Some((2, Extent::Ring)));
-        assert_eq!((reading.answered(|| 2), reading.next(at(55))), (Some(Extent::Ring), None));
-        assert_eq!(reading.next(at(60)), Some((3, Extent::Ring)));
-        assert_eq!(reading.answered(|| 3), Some(Extent::Ring));
-        assert_eq!(reading.next(at(100)), Some((4, Extent::Whole)));
+        assert_eq!(reading.next(at(50)), Some((2, CopyExtent::Ring)));
+        assert_eq!((reading.answered(|| 2), reading.next(at(55))), (Some(CopyExtent::Ring), None));
+        assert_eq!(reading.next(at(60)), Some((3, CopyExtent::Ring)));
+        assert_eq!(reading.answered(|| 3), Some(CopyExtent::Ring));
+        assert_eq!(reading.next(at(100)), Some((4, CopyExtent::Whole)));
     }
 }

@@ -17,7 +17,7 @@ use crate::cupti::run::{CuptiBackend, Run};
 use std::sync::atomic::Ordering;
 use xputrace_agent::device::CodeAt;
 use xputrace_agent::{Context, untraced};
-use xputrace_wire::device::{Choice, Control, Extent, MOST_CONTEXTS, Unprobed};
+use xputrace_wire::device::{Choice, Control, CopyExtent, MOST_CONTEXTS, Unprobed};
 
 /// A kernel's twin, in the context in which a launch runs.
 pub(super) struct FoundTwin<'a> {
@@ -334,7 +334,7 @@ impl Run {
             let copy = move || {
                 twins.finish_programs(backend, agent, |it| slots.contains(&it));
                 for slot in slots {
-                    let copied = twins.copy_block(backend, agent, slot, Extent::Whole);
+                    let copied = twins.copy_block(backend, agent, slot, CopyExtent::Whole);
                     twins.contexts.state(slot).is_copied.store(copied.is_ok(), Ordering::Release);
                 }
             };

@@ -3,7 +3,7 @@
 
 use xputrace_agent::device::ImageCode;
 use xputrace_wire::device::{Codec, ImageOutcome, MOST_IMAGE_BYTES, Portability};
-use xputrace_wire::nvidia::fatbin::{Bytes, CONTAINER, Found, WRAPPER, in_container, read, word};
+use xputrace_wire::nvidia::fatbin::{Bytes, CONTAINER, FatbinContents, WRAPPER, in_container, read, word};
 use xputrace_wire::stored::{ReadableMemory, StoredAt};
 
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
@@ -31,7 +31,7 @@ fn find_ptx(image: u64, capability: u32, memory: &mut dyn ReadableMemory) -> Res
         ELF => return Err(ImageOutcome::NoPortableCode),
         CONTAINER => in_container(image, memory)?,
         WRAPPER => in_container(u64::from_le_bytes(read(memory, image.wrapping_add(8))?), memory)?,
-        _ => Found { ptx: vec![text(image, memory)?], ..Found::default() },
+        _ => FatbinContents { ptx: vec![text(image, memory)?], ..FatbinContents::default() },
     };
     if found.ptx.is_empty() { Err(ImageOutcome::NoPortableCode) } else { found.of_what_runs(capability) }
 }

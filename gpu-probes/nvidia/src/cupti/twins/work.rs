@@ -20,7 +20,7 @@ use std::time::Instant;
 use xputrace_agent::device::{CodeAt, TWIN_WITHIN};
 use xputrace_agent::{Agent, Context, Library, Refusal, Stream};
 use xputrace_wire::device::{
-    BLOCK_VARIABLE, Extent, GLOBALS_VARIABLE, ImageOutcome, MOST_CONTEXTS, NAMES_VARIABLE, Twin, twin_symbol,
+    BLOCK_VARIABLE, CopyExtent, GLOBALS_VARIABLE, ImageOutcome, MOST_CONTEXTS, NAMES_VARIABLE, Twin, twin_symbol,
 };
 use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
@@ -510,7 +510,7 @@ impl Twins {
         backend: &CuptiBackend,
         agent: &Agent,
         slot: usize,
-        extent: Extent,
+        extent: CopyExtent,
     ) -> DriverResult<()> {
         let (code, state) = (&backend.driver.code, self.contexts.state(slot));
         let (block, stream) = (state.block.load(Ordering::Acquire), state.stream.load(Ordering::Acquire));
@@ -541,10 +541,10 @@ impl Twins {
         &'static self,
         backend: &'static CuptiBackend,
         agent: &'static Agent,
-        extent: Extent,
+        extent: CopyExtent,
     ) {
         self.poll_programs(backend, agent);
-        if let (Extent::Whole, Some(region)) = (extent, agent.device_region()) {
+        if let (CopyExtent::Whole, Some(region)) = (extent, agent.device_region()) {
             let wanted = self.images().wanted.look(region.control());
             self.switch(backend, wanted);
             (0..MOST_CONTEXTS).for_each(|slot| self.set_clock(backend, agent, slot));
@@ -559,7 +559,7 @@ impl Twins {
             self.switch(backend, Off::ALL);
         }
         for slot in (0..MOST_CONTEXTS).filter(|it| self.has_block(*it)) {
-            if self.copy_block(backend, agent, slot, Extent::Whole).is_ok() {
+            if self.copy_block(backend, agent, slot, CopyExtent::Whole).is_ok() {
                 agent.has_last_copy(slot);
             }
         }
