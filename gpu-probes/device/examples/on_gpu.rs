@@ -24,7 +24,7 @@ use xputrace_bytecode::insn::Size;
 use xputrace_bytecode::{Assembler, BpfMapId};
 use xputrace_device::arena::{Arena, MapBytes, Needs, RingBytes, RingReader};
 use xputrace_device::layout::{VARIABLE, descriptor};
-use xputrace_device::{DeviceMap, Kind, Options, PtxBlock, Request, Word, translate};
+use xputrace_device::{DeviceMap, Options, PtxBlock, Request, Storage, Word, translate};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -283,7 +283,7 @@ impl Crowd {
         n_threads: u64,
         write: impl FnOnce(&mut Assembler),
     ) -> Result<Crowd> {
-        let maps = vec![hash, map(Kind::Ring, 0, 0, 0), array];
+        let maps = vec![hash, map(Storage::Ring, 0, 0, 0), array];
         let options = Options { architecture: 90, fuel: FUEL, ..Options::default() };
         let context = [Word::Statements(kernels::THREAD_NUMBER.into())];
         let program = program(write);
@@ -342,11 +342,11 @@ fn expect<T: PartialEq + std::fmt::Debug>(what: &str, actual: T, expected: T) ->
 }
 
 fn hash(max_entries: u32) -> DeviceMap {
-    DeviceMap { parts: 132, ..map(Kind::Hash, 16, 8, max_entries) }
+    DeviceMap { parts: 132, ..map(Storage::Hash, 16, 8, max_entries) }
 }
 
 fn array() -> DeviceMap {
-    map(Kind::Array, 4, 8, 1)
+    map(Storage::Array, 4, 8, 1)
 }
 
 fn counts(gpu: &Gpu, n_threads: u32) -> Result<()> {
@@ -382,7 +382,7 @@ fn full_map(gpu: &Gpu, n_threads: u32) -> Result<()> {
 }
 
 fn come_and_go(gpu: &Gpu, n_threads: u32) -> Result<()> {
-    let one_part = map(Kind::Hash, 16, 8, N_KEYS as u32);
+    let one_part = map(Storage::Hash, 16, 8, N_KEYS as u32);
     let crowd = Crowd::new(gpu, one_part, array(), 1, |asm| programs::come_and_go(asm, N_KEYS))?;
     let memory = crowd.run("make and delete 1000 keys", n_threads)?;
     let elements = crowd.elements(&memory, HASH);
@@ -402,7 +402,7 @@ fn sums(gpu: &Gpu, n_threads: u32) -> Result<()> {
 
 fn values_of_threads(gpu: &Gpu, n_threads: u32) -> Result<()> {
     let room = u64::from(n_threads / 2);
-    let per_thread = map(Kind::PerThreadArray, 4, 8, 1);
+    let per_thread = map(Storage::PerThreadArray, 4, 8, 1);
     let crowd = Crowd::new(gpu, hash(1), per_thread, room, |asm| programs::sum(asm, Size::Dw))?;
     let memory = crowd.run("a value per thread, room for half of them", n_threads)?;
     let values = &crowd.elements(&memory, ARRAY)[&0];

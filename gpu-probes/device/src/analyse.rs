@@ -10,7 +10,7 @@ use xputrace_bytecode::{BpfMapId, helper};
 use crate::flat::{Alu, AtomicOp, Flat, FlatNode, Op, Operand};
 use crate::sums::KeyWord;
 use crate::value::{Null, Offset, Scalar, Value};
-use crate::{DeviceMap, Kind, Request, Word, written};
+use crate::{DeviceMap, Request, Storage, Word, written};
 
 /// What is known before each node; `None` for nodes that are never reached.
 pub(crate) struct Types {
@@ -177,7 +177,7 @@ impl Analysis<'_> {
     }
 
     fn has_elements(&self, map: BpfMapId) -> bool {
-        self.request.maps.get(map.index()).is_some_and(|it| it.kind != Kind::Ring)
+        self.request.maps.get(map.index()).is_some_and(|it| it.kind != Storage::Ring)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::layout::{DeviceMap, Kind, descriptor, fingerprint, hash, header, key_words, ring, state};
+use crate::layout::{DeviceMap, Storage, descriptor, fingerprint, hash, header, key_words, ring, state};
 
 /// What needs memory on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,10 +177,10 @@ fn table_bytes(n_maps: usize) -> u64 {
 impl Parts {
     fn place(map: &DeviceMap, n_threads: u64, pieces: &mut Pieces) -> Result<Parts, ArenaError> {
         let n_slots = u64::from(map.n_slots());
-        let n_keys = if map.kind == Kind::Hash { n_slots } else { 0 };
+        let n_keys = if map.kind == Storage::Hash { n_slots } else { 0 };
         let n_value_bytes = match map.kind {
-            Kind::PerThreadArray => map.value_bytes_in_all().checked_mul(n_threads).ok_or(ArenaError::TooLarge)?,
-            Kind::OuterArray => 0,
+            Storage::PerThreadArray => map.value_bytes_in_all().checked_mul(n_threads).ok_or(ArenaError::TooLarge)?,
+            Storage::OuterArray => 0,
             _ => map.value_bytes_in_all(),
         };
         Ok(Parts {
@@ -208,7 +208,7 @@ impl MapBytes<'_> {
         for slot in 0..self.map.n_slots() as usize {
             let index = (slot as u32).to_le_bytes();
             let key = match self.map.kind {
-                Kind::Hash => self.key(slot).filter(|_| self.is_full(slot)),
+                Storage::Hash => self.key(slot).filter(|_| self.is_full(slot)),
                 _ => Some(&index[..]),
             };
             let Some(key) = key else { continue };
@@ -227,7 +227,7 @@ impl MapBytes<'_> {
     /// Returns how many values each key has.
     fn n_copies(&self) -> usize {
         match self.map.kind {
-            Kind::PerThreadArray => {
+            Storage::PerThreadArray => {
                 let n_values = self.values.len().checked_div(self.map.value_stride() as usize).unwrap_or(0);
                 n_values.checked_div(self.map.max_entries as usize).unwrap_or(0)
             }
@@ -249,7 +249,7 @@ impl MapBytes<'_> {
     fn value(&self, slot: usize, copy: usize) -> Option<&[u8]> {
         let stride = self.map.value_stride() as usize;
         let start = match self.map.kind {
-            Kind::PerThreadArray => slot.checked_mul(self.n_copies())?.checked_add(copy)?.checked_mul(stride)?,
+            Storage::PerThreadArray => slot.checked_mul(self.n_copies())?.checked_add(copy)?.checked_mul(stride)?,
             _ => place_of_value(self.map, slot, copy),
         };
         self.values.get(start..)?.get(..self.map.value_bytes as usize)
@@ -350,7 +350,7 @@ pub struct RingBytes<'a> {
 
 /// A record as it lies in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct DeviceRecord<'a> {
     /// Number of the site that wrote it.
     pub site: u32,
     pub data: &'a [u8],
@@ -358,7 +358,7 @@ pub struct Record<'a> {
 
 /// What one slot turned out to be; numbers of slots where there may be several.
 enum RingSlot<'a> {
-    Record(Record<'a>, u64),
+    Record(DeviceRecord<'a>, u64),
     Discarded(u64),
     Dropped,
     /// Taken, and not written so far.
@@ -383,7 +383,7 @@ impl RingReader {
 
     /// Passes records to `f`, at most as many as the ring has slots. Stops at a record that is being written, unless
     /// the kernels have ended (`at_end`): then it never will be.
-    pub fn read(&mut self, ring: RingBytes<'_>, at_end: bool, mut f: impl FnMut(Record<'_>)) {
+    pub fn read(&mut self, ring: RingBytes<'_>, at_end: bool, mut f: impl FnMut(DeviceRecord<'_>)) {
         let end = ring.head.min(self.position.saturating_add(self.capacity()));
         while self.position < end {
             match self.slot(ring) {
@@ -476,7 +476,7 @@ fn written(position: u64, bytes: &[u8]) -> RingSlot<'_> {
     match data {
         Some(data) if at == position && n_bytes <= ring::MAX_RECORD_BYTES - ring::RECORD_HEADER_BYTES => {
             match len & ring::DISCARDED {
-                0 => RingSlot::Record(Record { site, data }, n_slots),
+                0 => RingSlot::Record(DeviceRecord { site, data }, n_slots),
                 _ => RingSlot::Discarded(n_slots),
             }
         }

@@ -123,7 +123,7 @@ pub const MAX_RETRIES: u32 = 1 << 14;
 
 /// How a map's elements are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum Storage {
     /// A value per index, from 0.
     Array,
     /// Likewise, but the values are elsewhere: the host says where in [`descriptor::VALUES`], by an offset that may wrap.
@@ -151,7 +151,7 @@ pub const LINE_BYTES: u64 = 128;
 /// A map on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceMap {
-    pub kind: Kind,
+    pub kind: Storage,
     /// 4 for arrays, as in Linux.
     pub key_bytes: u32,
     pub value_bytes: u32,
@@ -189,9 +189,9 @@ impl DeviceMap {
     /// Slots of a hash, a power of two; indices of an array.
     pub fn n_slots(&self) -> u32 {
         match self.kind {
-            Kind::Hash => self.max_entries.saturating_mul(2).checked_next_power_of_two().unwrap_or(1 << 31).max(2),
-            Kind::Array | Kind::OuterArray | Kind::PerThreadArray => self.max_entries,
-            Kind::Ring => 0,
+            Storage::Hash => self.max_entries.saturating_mul(2).checked_next_power_of_two().unwrap_or(1 << 31).max(2),
+            Storage::Array | Storage::OuterArray | Storage::PerThreadArray => self.max_entries,
+            Storage::Ring => 0,
         }
     }
 }

@@ -27,7 +27,7 @@ mod value;
 mod written;
 
 pub use block::{PtxBlock, RecordKind, Refusal, Site, SiteKind};
-pub use layout::{DeviceMap, Kind, Scope};
+pub use layout::{DeviceMap, Scope, Storage};
 pub use request::{LEAST_ARCHITECTURE, LEAST_PTX_VERSION, Options, Request, TableAt, Word};
 pub use sums::{Sum, Sums};
 

@@ -19,7 +19,7 @@ use xputrace_bytecode::{Assembler, BpfMapId, Program, ProgramKind, helper};
 use crate::analyse::{State, Types, analyse};
 use crate::flat::{Alu, AtomicOp, Flat, FlatNode, Op, Operand, flatten};
 use crate::value::{Offset, Value};
-use crate::{DeviceMap, Kind, Options, PtxBlock, Refusal, Request, Word, emit};
+use crate::{DeviceMap, Options, PtxBlock, Refusal, Request, Storage, Word, emit};
 use kept::SumChange;
 
 pub(crate) use kept::{KeyWord, there, word};
@@ -176,7 +176,7 @@ fn candidates(flat: &Flat, request: &Request<'_>) -> Vec<Sum> {
 
 /// Whether elements are of a kind that can be kept. Whether it doesn't matter when a thread adds to them, the caller knows.
 fn can_be_kept(map: DeviceMap) -> bool {
-    let has_elements = map.kind == Kind::Hash || map.kind == Kind::Array && map.max_entries == 1;
+    let has_elements = map.kind == Storage::Hash || map.kind == Storage::Array && map.max_entries == 1;
     has_elements && map.key_bytes <= MOST_KEY_BYTES && map.value_bytes <= MOST_VALUE_BYTES
 }
 

@@ -8,12 +8,13 @@ use common::map;
 use proptest::prelude::*;
 use xputrace_device::arena::{Arena, ArenaError, HashBytes, MapBytes, Needs, RingBytes, RingReader};
 use xputrace_device::layout::ring;
-use xputrace_device::{DeviceMap, Kind, Scope};
+use xputrace_device::{DeviceMap, Scope, Storage};
 
 fn any_map() -> impl Strategy<Value = DeviceMap> {
-    let kind = prop_oneof![Just(Kind::Array), Just(Kind::PerThreadArray), Just(Kind::Hash), Just(Kind::Ring)];
+    let kind =
+        prop_oneof![Just(Storage::Array), Just(Storage::PerThreadArray), Just(Storage::Hash), Just(Storage::Ring)];
     (kind, 0u32..20, 0u32..40, 0u32..20, 1u32..4).prop_map(|(kind, key_bytes, value_bytes, max_entries, parts)| {
-        let parts = if kind == Kind::PerThreadArray { 1 } else { parts };
+        let parts = if kind == Storage::PerThreadArray { 1 } else { parts };
         DeviceMap { kind, key_bytes, value_bytes, max_entries, parts, scope: Scope::Device }
     })
 }
@@ -36,7 +37,7 @@ proptest! {
         inserted in prop::collection::vec((0u8..30, any::<u8>()), 0..60),
         deleted in 0usize..60,
     ) {
-        let map = DeviceMap { parts, ..map(Kind::Hash, key_bytes, value_bytes, 30) };
+        let map = DeviceMap { parts, ..map(Storage::Hash, key_bytes, value_bytes, 30) };
         let arena = Arena::new(Needs { maps: vec![map], n_sites: 0, ring_slots: 0, n_threads: 1 }).unwrap();
         let place = arena.parts(0).unwrap();
         let zeros = |range: &std::ops::Range<u64>| vec![0; (range.end - range.start) as usize];
@@ -77,7 +78,7 @@ proptest! {
         let (mut states, mut keys, mut values) = (states, keys, values);
         let mut bytes = HashBytes { map: &map, states: &mut states, keys: &mut keys, values: &mut values };
         let value = vec![1; (map.value_bytes * map.parts) as usize];
-        if map.kind == Kind::Hash {
+        if map.kind == Storage::Hash {
             bytes.insert(&vec![1; map.key_bytes as usize], &value);
             bytes.compact();
         }
@@ -126,7 +127,7 @@ proptest! {
 #[test]
 fn memory_that_cannot_be_is_refused() {
     let needs = |ring_slots, n_threads| Needs {
-        maps: vec![map(Kind::PerThreadArray, 4, 1 << 20, 1 << 20)],
+        maps: vec![map(Storage::PerThreadArray, 4, 1 << 20, 1 << 20)],
         n_sites: 0,
         ring_slots,
         n_threads,

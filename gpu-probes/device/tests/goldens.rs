@@ -7,7 +7,7 @@ use std::path::Path;
 use common::{assemble, kernels, map, module, program, programs, ptxas};
 use xputrace_bytecode::insn::{self, Alu, Cond, Insn, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, Image, MapKind, MapSpec, Program, ProgramKind, disasm, helper};
-use xputrace_device::{DeviceMap, Kind, Options, Request, Word, translate};
+use xputrace_device::{DeviceMap, Options, Request, Storage, Word, translate};
 
 const ARRAY: BpfMapId = BpfMapId(0);
 const HASH: BpfMapId = BpfMapId(1);
@@ -16,10 +16,10 @@ const RING: BpfMapId = BpfMapId(3);
 
 fn maps() -> Vec<DeviceMap> {
     vec![
-        map(Kind::Array, 4, 8, 16),
-        map(Kind::Hash, 16, 24, 1000),
-        map(Kind::PerThreadArray, 4, 8, 2),
-        map(Kind::Ring, 0, 0, 0),
+        map(Storage::Array, 4, 8, 16),
+        map(Storage::Hash, 16, 24, 1000),
+        map(Storage::PerThreadArray, 4, 8, 2),
+        map(Storage::Ring, 0, 0, 0),
     ]
 }
 
@@ -159,11 +159,11 @@ fn programs_of_many_threads_are_assembled() {
         ("stray", programs::stray),
     ];
     let maps = [
-        DeviceMap { parts: 132, ..map(Kind::Hash, 16, 8, 1000) },
-        map(Kind::Ring, 0, 0, 0),
-        DeviceMap { parts: 132, ..map(Kind::Array, 4, 8, 1) },
+        DeviceMap { parts: 132, ..map(Storage::Hash, 16, 8, 1000) },
+        map(Storage::Ring, 0, 0, 0),
+        DeviceMap { parts: 132, ..map(Storage::Array, 4, 8, 1) },
     ];
-    let per_thread = [maps[0], maps[1], map(Kind::PerThreadArray, 4, 8, 1)];
+    let per_thread = [maps[0], maps[1], map(Storage::PerThreadArray, 4, 8, 1)];
     let context = [Word::Statements(kernels::THREAD_NUMBER.into())];
     let options = Options { architecture: 90, ..Options::default() };
     for (name, write) in programs {

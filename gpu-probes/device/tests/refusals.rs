@@ -10,13 +10,13 @@ use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, helper};
 use xputrace_device::arena::{Arena, Needs};
 use xputrace_device::{
-    DeviceMap, Kind, Options, PtxBlock, RecordKind, Refusal, Request, SiteKind, TableAt, Word, translate,
+    DeviceMap, Options, PtxBlock, RecordKind, Refusal, Request, SiteKind, Storage, TableAt, Word, translate,
 };
 
 const ARRAY: BpfMapId = programs::ARRAY;
 
 fn maps() -> Vec<DeviceMap> {
-    vec![map(Kind::Hash, 16, 8, 10), map(Kind::Ring, 0, 0, 0), map(Kind::Array, 4, 16, 4)]
+    vec![map(Storage::Hash, 16, 8, 10), map(Storage::Ring, 0, 0, 0), map(Storage::Array, 4, 16, 4)]
 }
 
 fn translated(program: &Program, options: &Options) -> Result<PtxBlock, Refusal> {

@@ -14,7 +14,7 @@ use xputrace_bytecode::insn::Size;
 use xputrace_bytecode::{Assembler, BpfMapId};
 use xputrace_device::arena::{Arena, MapBytes, Needs, RingBytes, RingReader};
 use xputrace_device::layout::descriptor;
-use xputrace_device::{DeviceMap, Kind, Options, PtxBlock, Request, Word, translate};
+use xputrace_device::{DeviceMap, Options, PtxBlock, Request, Storage, Word, translate};
 
 const RING_SLOTS: u32 = 8;
 
@@ -56,8 +56,8 @@ struct Setup {
 
 impl Setup {
     fn new(hash: DeviceMap, write: impl FnOnce(&mut Assembler)) -> Setup {
-        let array = DeviceMap { parts: 4, ..map(Kind::Array, 4, 8, 1) };
-        let maps = vec![hash, map(Kind::Ring, 0, 0, 0), array];
+        let array = DeviceMap { parts: 4, ..map(Storage::Array, 4, 8, 1) };
+        let maps = vec![hash, map(Storage::Ring, 0, 0, 0), array];
         let options = Options { architecture: 90, result: Some("%result".into()), ..Options::default() };
         let context = [Word::Narrow("%tid.x".into())];
         let program = program(write);
@@ -106,7 +106,7 @@ proptest! {
 
     #[test]
     fn every_thread_is_counted_once(mut schedule in schedule(), n_keys in 1..20, n_threads in 1..32usize) {
-        let setup = Setup::new(map(Kind::Hash, 16, 8, 20), |asm| programs::count(asm, n_keys));
+        let setup = Setup::new(map(Storage::Hash, 16, 8, 20), |asm| programs::count(asm, n_keys));
         let code = Code::parse(&setup.block.text);
         let mut warp = setup.warp(&code, n_threads);
         warp.run(|n| schedule.choose(n));
@@ -123,7 +123,7 @@ proptest! {
 
     #[test]
     fn what_a_full_map_refuses_is_counted(mut schedule in schedule(), n_keys in 4..32, n_threads in 1..32usize) {
-        let setup = Setup::new(map(Kind::Hash, 16, 8, 3), |asm| programs::count(asm, n_keys));
+        let setup = Setup::new(map(Storage::Hash, 16, 8, 3), |asm| programs::count(asm, n_keys));
         let code = Code::parse(&setup.block.text);
         let mut warp = setup.warp(&code, n_threads);
         warp.run(|n| schedule.choose(n));
@@ -137,7 +137,7 @@ proptest! {
 
     #[test]
     fn elements_come_and_go(mut schedule in schedule(), n_keys in 1..6, n_threads in 1..24usize) {
-        let setup = Setup::new(map(Kind::Hash, 16, 8, 6), |asm| {
+        let setup = Setup::new(map(Storage::Hash, 16, 8, 6), |asm| {
             programs::come_and_go(asm, n_keys);
         });
         let code = Code::parse(&setup.block.text);
@@ -154,7 +154,7 @@ proptest! {
     #[test]
     fn sums_of_a_warp_are_exact(mut schedule in schedule(), n_threads in 1..32usize, wide in any::<bool>()) {
         let size = if wide { Size::Dw } else { Size::W };
-        let setup = Setup::new(map(Kind::Hash, 16, 8, 6), |asm| {
+        let setup = Setup::new(map(Storage::Hash, 16, 8, 6), |asm| {
             programs::sum(asm, size);
         });
         let code = Code::parse(&setup.block.text);
@@ -177,7 +177,7 @@ proptest! {
         reads in 0..100u64,
     ) {
         const N_RECORDS: u64 = 3;
-        let setup = Setup::new(map(Kind::Hash, 16, 8, 6), |asm| {
+        let setup = Setup::new(map(Storage::Hash, 16, 8, 6), |asm| {
             programs::record(asm, n_bytes, N_RECORDS as i32);
         });
         let code = Code::parse(&setup.block.text);

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use xputrace_bytecode::BpfMapId;
 use xputrace_device::arena::{Arena, Needs};
 use xputrace_device::layout::{LINE_BYTES, descriptor};
-use xputrace_device::{DeviceMap, Kind, Options, Refusal, Request, Sums, TableAt, Word, sums, translate};
+use xputrace_device::{DeviceMap, Options, Refusal, Request, Storage, Sums, TableAt, Word, sums, translate};
 use xputrace_events::DeviceEvent;
 use xputrace_events::device::SOURCES;
 use xputrace_wire::device::{ArrayPlace, NAMES_VARIABLE, RingPlace};
@@ -117,7 +117,7 @@ impl Maker {
 
     /// Returns the arrays of Linux that handlers use, and where the memory is to say where they are.
     pub fn arrays(&self) -> Vec<(BpfMapId, ArrayPlace)> {
-        let outer = self.maps.iter().enumerate().filter(|it| it.1.kind == Kind::OuterArray);
+        let outer = self.maps.iter().enumerate().filter(|it| it.1.kind == Storage::OuterArray);
         outer
             .map(|(map, shape)| {
                 let at = self.arena.counter(map, descriptor::VALUES);

@@ -3,11 +3,11 @@
 use crate::refusal::MakerError;
 use xputrace_bytecode::{MapKind, MapSpec};
 use xputrace_device::layout::LINE_BYTES;
-use xputrace_device::{DeviceMap, Kind, Scope};
+use xputrace_device::{DeviceMap, Scope, Storage};
 
 /// Takes no memory.
 pub(crate) const NOWHERE: DeviceMap =
-    DeviceMap { kind: Kind::Ring, key_bytes: 0, value_bytes: 0, max_entries: 0, parts: 1, scope: Scope::Device };
+    DeviceMap { kind: Storage::Ring, key_bytes: 0, value_bytes: 0, max_entries: 0, parts: 1, scope: Scope::Device };
 
 /// A map of the script that is on the GPU.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ const MOST_THREADS_BYTES: u64 = 32 << 20;
 
 /// Returns for how many threads there is room in arrays per thread.
 pub(crate) fn threads_with_room(maps: &[DeviceMap]) -> u64 {
-    let of_threads = maps.iter().filter(|it| it.kind == Kind::PerThreadArray);
+    let of_threads = maps.iter().filter(|it| it.kind == Storage::PerThreadArray);
     let bytes = of_threads.fold(0, |all, it| it.value_bytes_in_all().saturating_add(all));
     MOST_THREADS_BYTES.checked_div(bytes).unwrap_or(0)
 }
@@ -39,11 +39,11 @@ const MOST_PARTS: u64 = 128;
 
 pub(crate) fn device_map(GpuMap { spec, has_parts, is_outer }: GpuMap<'_>) -> Result<DeviceMap, MakerError> {
     let kind = match spec.kind {
-        MapKind::Hash if !is_outer => Kind::Hash,
-        MapKind::Array if is_outer => Kind::OuterArray,
-        MapKind::Array => Kind::Array,
-        MapKind::PerThreadArray => Kind::PerThreadArray,
-        MapKind::Ringbuf | MapKind::EventRing => Kind::Ring,
+        MapKind::Hash if !is_outer => Storage::Hash,
+        MapKind::Array if is_outer => Storage::OuterArray,
+        MapKind::Array => Storage::Array,
+        MapKind::PerThreadArray => Storage::PerThreadArray,
+        MapKind::Ringbuf | MapKind::EventRing => Storage::Ring,
         _ => return Err(MakerError::Map(spec.name.clone())),
     };
     let map = DeviceMap {

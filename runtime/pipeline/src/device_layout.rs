@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use xputrace_bytecode::BpfMapId;
 use xputrace_device::arena::{Arena, HashBytes};
 use xputrace_device::layout::descriptor;
-use xputrace_device::{DeviceMap, Kind, RecordKind};
+use xputrace_device::{DeviceMap, RecordKind, Storage};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::Loss;
 use xputrace_model::object::Element;
@@ -37,8 +37,8 @@ impl DeviceLayout {
         for Element { map, key, value } in elements {
             let shape = self.maps.get(map.index());
             match shape.map(|it| it.kind) {
-                Some(Kind::Array) => self.store(*map, key, value, memory),
-                Some(Kind::Hash) if self.insert(*map, key, value, memory) => {
+                Some(Storage::Array) => self.store(*map, key, value, memory),
+                Some(Storage::Hash) if self.insert(*map, key, value, memory) => {
                     live.entry(*map).or_default().insert(key);
                 }
                 _ => {}

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use xputrace_bytecode::BpfMapId;
-use xputrace_device::Kind;
+use xputrace_device::Storage;
 use xputrace_device::arena::MapBytes;
 use xputrace_device::layout::descriptor;
 use xputrace_model::loss::{Loss, Losses};
@@ -218,7 +218,7 @@ fn for_each_in(layout: &DeviceLayout, map: usize, copy: &[u8], f: &mut OfElement
     map.for_each(|key, values| {
         let mut values = values.chunks_exact((shape.value_bytes as usize).max(1));
         match shape.kind {
-            Kind::PerThreadArray => {
+            Storage::PerThreadArray => {
                 (0u32..).zip(values).filter(|it| !is_untouched(it.1)).for_each(|(thread, value)| {
                     f(&[key, &thread.to_le_bytes()].concat(), &mut std::iter::once(value));
                 })
@@ -262,7 +262,7 @@ mod tests {
     /// An array of two counters, each in three parts.
     fn layout() -> Arc<DeviceLayout> {
         let map = DeviceMap {
-            kind: Kind::Array,
+            kind: Storage::Array,
             key_bytes: 4,
             value_bytes: 8,
             max_entries: 2,

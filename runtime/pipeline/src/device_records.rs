@@ -5,7 +5,7 @@ use crate::process_info::ProcessIndex;
 use std::collections::BTreeMap;
 use xputrace_bytecode::vm::printed_line;
 use xputrace_device::RecordKind;
-use xputrace_device::arena::{Record, RingReader};
+use xputrace_device::arena::{DeviceRecord, RingReader};
 use xputrace_device::layout::ring::FORMAT_AT;
 use xputrace_model::object::Object;
 use xputrace_model::output::Output;
@@ -27,7 +27,7 @@ impl DeviceRecords {
         layout: &DeviceLayout,
         process: ProcessIndex,
         copy: &DeviceCopy,
-        mut f: impl FnMut(Record<'_>),
+        mut f: impl FnMut(DeviceRecord<'_>),
     ) -> RingRead {
         let ring = layout.arena.ring(&copy.block);
         let new = || RingReader::new(layout.arena.ring_slots());

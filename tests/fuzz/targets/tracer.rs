@@ -8,7 +8,7 @@ use xputrace_bytecode::BpfMapId;
 use xputrace_compiler::{Wishes, compile};
 use xputrace_device::arena::{Arena, Needs};
 use xputrace_device::layout::ring::{MARK_BYTES, SLOT_BYTES};
-use xputrace_device::{DeviceMap, Kind, RecordKind, Scope};
+use xputrace_device::{DeviceMap, RecordKind, Scope, Storage};
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::context::GpuContext;
 use xputrace_model::diagnostic::{Severity, Site, SourceFile};
@@ -163,9 +163,9 @@ const RING_SLOTS: u32 = 16;
 fn layout() -> Arc<DeviceLayout> {
     let map = |kind, key_bytes, scope| DeviceMap { kind, key_bytes, value_bytes: 8, max_entries: 4, parts: 2, scope };
     let maps = vec![
-        map(Kind::Array, 4, Scope::Device),
-        map(Kind::Hash, 16, Scope::Device),
-        DeviceMap { parts: 1, ..map(Kind::PerThreadArray, 4, Scope::Device) },
+        map(Storage::Array, 4, Scope::Device),
+        map(Storage::Hash, 16, Scope::Device),
+        DeviceMap { parts: 1, ..map(Storage::PerThreadArray, 4, Scope::Device) },
     ];
     let needs = Needs { maps: maps.clone(), n_sites: 4, ring_slots: RING_SLOTS, n_threads: 4 };
     let arena = Arena::new(needs).expect("it is small");

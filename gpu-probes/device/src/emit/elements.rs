@@ -10,7 +10,7 @@ use xputrace_bytecode::{BpfMapId, helper};
 use super::memory::{Address, Reached, Space, descriptor_at};
 use super::{Emitter, RESULT, put};
 use crate::analyse::State;
-use crate::layout::{HASH_MULTIPLIER, Kind, MAX_PROBES, MAX_RETRIES, Scope, TABLE, descriptor, state as slot_state};
+use crate::layout::{HASH_MULTIPLIER, MAX_PROBES, MAX_RETRIES, Scope, Storage, TABLE, descriptor, state as slot_state};
 use crate::sums;
 use crate::value::Value;
 use crate::{DeviceMap, Refusal};
@@ -91,10 +91,10 @@ impl Emitter<'_> {
         }
         let key = self.argument(2, target.shape.key_bytes, state)?;
         match target.shape.kind {
-            Kind::Array | Kind::OuterArray => self.lookup_array(target, &key[0]),
-            Kind::PerThreadArray => self.lookup_per_thread(target, &key[0]),
-            Kind::Hash => self.lookup_hash(target, &key),
-            Kind::Ring => return self.refuse("looks up an element of a ring"),
+            Storage::Array | Storage::OuterArray => self.lookup_array(target, &key[0]),
+            Storage::PerThreadArray => self.lookup_per_thread(target, &key[0]),
+            Storage::Hash => self.lookup_hash(target, &key),
+            Storage::Ring => return self.refuse("looks up an element of a ring"),
         }
         Ok(())
     }
@@ -340,11 +340,11 @@ impl Emitter<'_> {
         put!(self, "mov.b64 {RESULT}, {EINVAL}");
         self.jump_if(&invalid, &done);
         match target.shape.kind {
-            Kind::Array | Kind::OuterArray | Kind::PerThreadArray => {
+            Storage::Array | Storage::OuterArray | Storage::PerThreadArray => {
                 self.update_array(target, &key[0], &value, &only_new, &done)?
             }
-            Kind::Hash => self.update_hash(target, &key, &value, [&only_new, &only_old], &done)?,
-            Kind::Ring => return self.refuse("updates an element of a ring"),
+            Storage::Hash => self.update_hash(target, &key, &value, [&only_new, &only_old], &done)?,
+            Storage::Ring => return self.refuse("updates an element of a ring"),
         }
         self.place(&done);
         Ok(())
@@ -368,9 +368,9 @@ impl Emitter<'_> {
         let (failure, missing, done) = (self.long(), self.predicate(), self.label());
         put!(self, "mov.b64 {failure}, {E2BIG}");
         match target.shape.kind {
-            Kind::Array | Kind::OuterArray => self.lookup_array(target, &key[0]),
-            Kind::PerThreadArray => self.lookup_per_thread(target, &key[0]),
-            Kind::Hash => {
+            Storage::Array | Storage::OuterArray => self.lookup_array(target, &key[0]),
+            Storage::PerThreadArray => self.lookup_per_thread(target, &key[0]),
+            Storage::Hash => {
                 let zero = self.constant(0);
                 let zeros = vec![zero; target.shape.value_stride() as usize / 8];
                 let made = self.label();
@@ -379,7 +379,7 @@ impl Emitter<'_> {
                 put!(self, "mov.b64 {failure}, {RESULT}");
                 self.lookup_hash(target, &key);
             }
-            Kind::Ring => return self.refuse("changes an element of a ring"),
+            Storage::Ring => return self.refuse("changes an element of a ring"),
         }
         put!(self, "setp.eq.u64 {missing}, {RESULT}, 0");
         put!(self, "@{missing} bra {done}");
@@ -403,7 +403,7 @@ impl Emitter<'_> {
         put!(self, "mov.b64 {RESULT}, {EEXIST}");
         self.jump_if(only_new, done);
         let address = match target.shape.kind {
-            Kind::PerThreadArray => {
+            Storage::PerThreadArray => {
                 let missing = self.predicate();
                 self.lookup_per_thread(target, index);
                 let address = self.long();
@@ -534,7 +534,7 @@ impl Emitter<'_> {
     pub(super) fn delete(&mut self, state: &State) -> Result<(), Refusal> {
         let target = self.target(state)?;
         let key = self.argument(2, target.shape.key_bytes, state)?;
-        if target.shape.kind != Kind::Hash {
+        if target.shape.kind != Storage::Hash {
             put!(self, "mov.b64 {RESULT}, {EINVAL}");
             return Ok(());
         }

@@ -6,7 +6,7 @@ use xputrace_bytecode::insn::Size;
 use super::{Emitter, StackHome, put, stack_word};
 use crate::analyse::State;
 use crate::flat::{Operand, STACK_BYTES};
-use crate::layout::{Kind, Scope, descriptor, header};
+use crate::layout::{Scope, Storage, descriptor, header};
 use crate::value::{Null, Offset, Value};
 use crate::{Refusal, SiteKind, Word};
 
@@ -180,7 +180,7 @@ impl Emitter<'_> {
                 let region = self.long();
                 let bytes = shape.value_bytes_in_all();
                 match shape.kind {
-                    Kind::PerThreadArray => {
+                    Storage::PerThreadArray => {
                         let threads = self.descriptor(map, descriptor::THREADS);
                         put!(self, "mul.lo.u64 {region}, {threads}, {bytes}");
                     }
@@ -205,7 +205,7 @@ impl Emitter<'_> {
 
     pub(super) fn load_map_value(&mut self, dst: u8, map: BpfMapId, offset: i32) -> Result<(), Refusal> {
         let shape = self.request.maps[map.index()];
-        if !matches!(shape.kind, Kind::Array | Kind::OuterArray) || shape.parts > 1 {
+        if !matches!(shape.kind, Storage::Array | Storage::OuterArray) || shape.parts > 1 {
             return self.refuse("takes the address of a value of a map that is no array, or has several parts");
         }
         let (values, dst) = (self.part(map, descriptor::VALUES), self.reg(dst));

@@ -2,7 +2,7 @@
 
 use super::{Emitter, RESULT, put};
 use crate::analyse::State;
-use crate::layout::{Kind, header, ring};
+use crate::layout::{Storage, header, ring};
 use crate::value::{Offset, Value};
 use crate::{RecordKind, Refusal, SiteKind};
 use xputrace_bytecode::BpfMapId;
@@ -68,7 +68,7 @@ impl Emitter<'_> {
     /// Returns the ring that an argument is.
     fn ring(&self, arg: u8, state: &State) -> Result<BpfMapId, Refusal> {
         match state.reg(self.node.frame, arg) {
-            Value::Map(map) if self.request.maps[map.index()].kind == Kind::Ring => Ok(map),
+            Value::Map(map) if self.request.maps[map.index()].kind == Storage::Ring => Ok(map),
             other => self.refuse(format!("r{arg} is {}, not a ring", other.name())),
         }
     }

@@ -12,7 +12,7 @@ use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_bytecode::{BpfMapId, ProgramId, helper};
 use xputrace_device::arena::{Arena, MapBytes, Needs, RingBytes, RingReader};
 use xputrace_device::layout::header;
-use xputrace_device::{DeviceMap, Kind, Options, PtxBlock, Request, Scope, Word, translate};
+use xputrace_device::{DeviceMap, Options, PtxBlock, Request, Scope, Storage, Word, translate};
 
 pub(crate) const N_CTX_WORDS: usize = 8;
 pub(crate) const PID_TGID: u64 = 0x1234_0000_5678;
@@ -360,12 +360,12 @@ pub(crate) fn maps() -> Vec<DeviceMap> {
         scope: Scope::Device,
     };
     vec![
-        map(Kind::Hash, 8, 24, 10),
-        map(Kind::Array, 4, 24, 6),
-        map(Kind::PerThreadArray, 4, 24, 6),
-        DeviceMap { scope: Scope::System, ..map(Kind::Hash, 13, 27, 100) },
-        map(Kind::Ring, 0, 0, 0),
-        map(Kind::Array, 4, 72, 1),
+        map(Storage::Hash, 8, 24, 10),
+        map(Storage::Array, 4, 24, 6),
+        map(Storage::PerThreadArray, 4, 24, 6),
+        DeviceMap { scope: Scope::System, ..map(Storage::Hash, 13, 27, 100) },
+        map(Storage::Ring, 0, 0, 0),
+        map(Storage::Array, 4, 72, 1),
     ]
 }
 
@@ -374,14 +374,14 @@ fn specs() -> Vec<MapSpec> {
     let spec = |map: DeviceMap| MapSpec {
         key_size: map.key_bytes,
         value_size: map.value_bytes,
-        max_entries: if map.kind == Kind::Ring { 1 << 16 } else { map.max_entries },
+        max_entries: if map.kind == Storage::Ring { 1 << 16 } else { map.max_entries },
         home: Home::Tracer,
         ..MapSpec::number(
             "map",
             match map.kind {
-                Kind::Hash => MapKind::Hash,
-                Kind::Array | Kind::OuterArray | Kind::PerThreadArray => MapKind::Array,
-                Kind::Ring => MapKind::Ringbuf,
+                Storage::Hash => MapKind::Hash,
+                Storage::Array | Storage::OuterArray | Storage::PerThreadArray => MapKind::Array,
+                Storage::Ring => MapKind::Ringbuf,
             },
         )
     };
@@ -944,7 +944,7 @@ pub(crate) fn word(memory: &[u8], at: u64) -> u64 {
 pub(crate) fn outcome(result: u64, arena: &Arena, memory: &[u8]) -> Outcome {
     let part = |range: &std::ops::Range<u64>| &memory[range.start as usize..range.end as usize];
     let mut elements = BTreeMap::new();
-    for (at, map) in maps().iter().enumerate().filter(|(_, it)| it.kind != Kind::Ring) {
+    for (at, map) in maps().iter().enumerate().filter(|(_, it)| it.kind != Storage::Ring) {
         let parts = arena.parts(at).expect("is there");
         let bytes = MapBytes { map, states: part(&parts.states), keys: part(&parts.keys), values: part(&parts.values) };
         bytes.for_each(|key, value| {

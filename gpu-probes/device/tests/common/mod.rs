@@ -11,7 +11,7 @@ use std::process::Command;
 
 use xputrace_bytecode::{Assembler, Program, ProgramKind};
 use xputrace_device::layout::declaration;
-use xputrace_device::{DeviceMap, Kind, Scope};
+use xputrace_device::{DeviceMap, Scope, Storage};
 
 /// Environment variable that names the assembler; otherwise it is looked for on PATH.
 pub(crate) const PTXAS_VARIABLE: &str = "PTXAS";
@@ -29,7 +29,7 @@ pub(crate) fn program(write: impl FnOnce(&mut Assembler)) -> Program {
     }
 }
 
-pub(crate) fn map(kind: Kind, key_bytes: u32, value_bytes: u32, max_entries: u32) -> DeviceMap {
+pub(crate) fn map(kind: Storage, key_bytes: u32, value_bytes: u32, max_entries: u32) -> DeviceMap {
     DeviceMap { kind, key_bytes, value_bytes, max_entries, parts: 1, scope: Scope::Device }
 }
 
