@@ -4,7 +4,7 @@ use super::calls::{IDS, REQUIRED, index_of};
 use super::host_calls::Watched;
 use super::others::{OTHER, OURS, TWINS};
 use super::pool::Pool;
-use super::records::{EVENT_RECORDS, Recorded};
+use super::records::{EVENT_RECORDS, RecordedKinds};
 use super::run::{CuptiBackend, POOL, RUN, Run};
 use super::{
     ATTRIBUTE_WHOLE_GRAPHS, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, KIND_UNIFIED_MEMORY, RESOURCE_CONTEXT_CREATED,
@@ -230,7 +230,7 @@ impl CuptiBackend {
     }
 
     /// Enables kinds of records. `is_first` says that none is enabled so far.
-    pub(super) fn enable_kinds(&self, agent: &Agent, recorded: Recorded, is_first: bool) -> Result<(), Refusal> {
+    pub(super) fn enable_kinds(&self, agent: &Agent, recorded: RecordedKinds, is_first: bool) -> Result<(), Refusal> {
         if recorded.is_empty() {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use super::others::OTHER;
 use super::others::clock::{CLOCK, Scale};
 use super::pool::{BUFFER_BYTES, Origin, Pool};
-use super::records::{self, CuptiRecord, RecordExtent, Recorded};
+use super::records::{self, CuptiRecord, RecordExtent, RecordedKinds};
 use super::run::{CuptiBackend, POOL, Run};
 use super::twins::Twins;
 use super::{FLUSH_FORCED, SUCCESS};
@@ -118,7 +118,7 @@ impl CuptiBackend {
             Activity::Memcpy => records::MOST_MEMCPY_RECORD_BYTES,
             Activity::Graph => records::GRAPH_RECORD_BYTES,
         };
-        let all = self.recorded(Recorded::of(agent.demand()));
+        let all = self.recorded(RecordedKinds::of(agent.demand()));
         let recorded: Vec<Activity> = all.activities.iter().collect();
         match recorded[..] {
             [kind] if all.events.is_empty() && (kind == Activity::Memset || kind == Activity::Kernel && seen != 0) => {

@@ -5,7 +5,7 @@
 use super::calls::IDS;
 use super::functions::{CallbackData, FINALIZE_TESTED, SITE_EXIT, SUCCESS};
 use super::others::{OTHER, OURS, TWINS};
-use super::records::Recorded;
+use super::records::RecordedKinds;
 use super::run::{CuptiBackend, POOL};
 use super::teardown::{DONE, NOT_WANTED, RUNNING, WANTED};
 use std::cell::Cell;
@@ -166,7 +166,7 @@ impl CuptiBackend {
     /// injected tool runs, and our buffers were not taken away (a profiler that registers its own buffers
     /// receives the records instead of us).
     fn may_finalize(&self, agent: &Agent) -> bool {
-        let taken_away = !Recorded::of(agent.demand()).activities.is_empty()
+        let taken_away = !RecordedKinds::of(agent.demand()).activities.is_empty()
             && self.has_records_on(agent)
             && agent.calls_made() > 0
             && !self.saw_records.load(Ordering::Relaxed);

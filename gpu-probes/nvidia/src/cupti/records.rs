@@ -96,16 +96,16 @@ unsafe fn context_switch(record: *const u8) -> (HostEventRecord, Option<u32>) {
 
 /// What CUPTI makes records of: activities, and events of the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordedKinds {
     pub activities: Activities,
     pub events: HostEvents,
 }
 
-impl Recorded {
+impl RecordedKinds {
     /// Returns what a demand asks for.
     pub fn of(demand: u64) -> Self {
         let events = demand::host_events_of(demand).and(HostEvents::OF_RECORDS);
-        Recorded { activities: demand::activities_of(demand), events }
+        RecordedKinds { activities: demand::activities_of(demand), events }
     }
 
     pub fn is_empty(self) -> bool {
@@ -114,8 +114,8 @@ impl Recorded {
 
     /// Returns what is not in `other`.
     #[must_use]
-    pub fn without(self, other: Recorded) -> Self {
-        Recorded::from_bits(self.bits() & !other.bits())
+    pub fn without(self, other: RecordedKinds) -> Self {
+        RecordedKinds::from_bits(self.bits() & !other.bits())
     }
 
     /// Returns one bit for each.
@@ -125,7 +125,10 @@ impl Recorded {
 
     /// The inverse of `bits`.
     pub fn from_bits(bits: u32) -> Self {
-        Recorded { activities: Activities::from_bits(bits as u16), events: HostEvents::from_bits((bits >> 16) as u16) }
+        RecordedKinds {
+            activities: Activities::from_bits(bits as u16),
+            events: HostEvents::from_bits((bits >> 16) as u16),
+        }
     }
 
     /// Returns how records of its events look.

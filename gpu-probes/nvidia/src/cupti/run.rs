@@ -5,7 +5,7 @@ use super::functions::{Cupti, Handle, SUCCESS};
 use super::graphs::Graphs;
 use super::host_calls::Watched;
 use super::pool::Pool;
-use super::records::Recorded;
+use super::records::RecordedKinds;
 use super::sharing::Sharing;
 use super::teardown::Teardown;
 use super::twins::Twins;
@@ -124,10 +124,10 @@ impl CuptiBackend {
     /// As a whole only if they alone are wanted, since CUPTI then has no records of their nodes, and if that is on
     /// from before the first graph is made: launching one that was instantiated while it was off crashes the program
     /// inside CUPTI (seen with 13.0).
-    pub(super) fn recorded(&self, wanted: Recorded) -> Recorded {
+    pub(super) fn recorded(&self, wanted: RecordedKinds) -> RecordedKinds {
         let graphs = Activities::of(&[Activity::Graph]);
         match wanted.activities.contains(Activity::Graph) && !self.records_whole_graphs() {
-            true => Recorded { activities: wanted.activities.without(graphs).with(Activities::NODES), ..wanted },
+            true => RecordedKinds { activities: wanted.activities.without(graphs).with(Activities::NODES), ..wanted },
             false => wanted,
         }
     }

@@ -19,7 +19,7 @@ pub(super) struct Sharing {
     pub(super) is_changing: AtomicBool,
     /// Whether the run wants records now.
     pub(super) is_wanted: AtomicBool,
-    /// [`Recorded`] as bits: what it wants, and what is enabled.
+    /// [`RecordedKinds`] as bits: what it wants, and what is enabled.
     pub(super) wanted: AtomicU32,
     pub(super) enabled: AtomicU32,
     pub(super) is_yielding: AtomicBool,

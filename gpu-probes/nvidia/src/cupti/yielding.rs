@@ -10,7 +10,7 @@
 
 use super::functions::{ATTRIBUTE_ZEROED_BUFFERS, Handle};
 use super::others::{self, OTHER, OURS, TWINS};
-use super::records::Recorded;
+use super::records::RecordedKinds;
 use super::run::{CuptiBackend, POOL};
 use super::sharing::{ATTRIBUTES, UNREAD};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -36,7 +36,7 @@ const FLUSHES_WITHIN: u64 = 10_000_000_000;
 impl CuptiBackend {
     /// Whether records are part of the demand.
     pub(super) fn wants_records(&self, agent: &Agent) -> bool {
-        !Recorded::of(agent.demand()).is_empty()
+        !RecordedKinds::of(agent.demand()).is_empty()
     }
 
     pub(super) fn is_subscribed(&self) -> bool {
@@ -71,7 +71,7 @@ impl CuptiBackend {
     pub(super) fn want_activities(&'static self, agent: &'static Agent, order: &Order) -> Result<(), Refusal> {
         let _change = self.sharing.change();
         let is_wanted = *order != Order::NONE;
-        self.sharing.wanted.store(Recorded::of(order.demand).bits(), Ordering::Release);
+        self.sharing.wanted.store(RecordedKinds::of(order.demand).bits(), Ordering::Release);
         self.sharing.is_wanted.store(is_wanted, Ordering::Release);
         if is_wanted && !self.is_yielding() && OTHER.gets_records() {
             self.yield_from_start(agent);
@@ -81,7 +81,7 @@ impl CuptiBackend {
 
     /// Enables the kinds of records that are wanted, and disables others.
     fn enable_wanted(&self, agent: &Agent) -> Result<(), Refusal> {
-        let wanted = Recorded::from_bits(self.sharing.wanted.load(Ordering::Acquire));
+        let wanted = RecordedKinds::from_bits(self.sharing.wanted.load(Ordering::Acquire));
         match self.enable_recorded(agent, self.recorded(wanted)) {
             // A CUPTI without records of whole graphs.
             Err(_) if self.whole_graphs.swap(false, Ordering::Relaxed) => {
@@ -91,8 +91,8 @@ impl CuptiBackend {
         }
     }
 
-    fn enable_recorded(&self, agent: &Agent, recorded: Recorded) -> Result<(), Refusal> {
-        let enabled = Recorded::from_bits(self.sharing.enabled.fetch_or(recorded.bits(), Ordering::AcqRel));
+    fn enable_recorded(&self, agent: &Agent, recorded: RecordedKinds) -> Result<(), Refusal> {
+        let enabled = RecordedKinds::from_bits(self.sharing.enabled.fetch_or(recorded.bits(), Ordering::AcqRel));
         self.enable_kinds(agent, recorded.without(enabled), enabled.is_empty())?;
         self.disable_kinds(agent, enabled.without(recorded));
         Ok(())
@@ -100,16 +100,16 @@ impl CuptiBackend {
 
     /// Whether we record unified memory now, or will as soon as CUDA has started.
     pub(super) fn records_unified_memory(&self) -> bool {
-        Recorded::from_bits(self.sharing.enabled.load(Ordering::Acquire)).events.contains(HostEvent::Migration)
+        RecordedKinds::from_bits(self.sharing.enabled.load(Ordering::Acquire)).events.contains(HostEvent::Migration)
     }
 
     /// Disables all kinds of records.
     fn disable_all(&self, agent: &Agent) {
-        let enabled = Recorded::from_bits(self.sharing.enabled.load(Ordering::Acquire));
+        let enabled = RecordedKinds::from_bits(self.sharing.enabled.load(Ordering::Acquire));
         self.disable_kinds(agent, enabled);
     }
 
-    fn disable_kinds(&self, agent: &Agent, recorded: Recorded) {
+    fn disable_kinds(&self, agent: &Agent, recorded: RecordedKinds) {
         if !self.has_records_on(agent) {
             return;
         }
