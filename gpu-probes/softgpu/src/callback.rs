@@ -80,14 +80,14 @@ impl Subscription {
 
 /// A CUDA function and its CUPTI callback id.
 #[cfg_attr(not(test), allow(dead_code, reason = "ids, and the runtime's table, are there to be checked"))]
-pub(crate) struct Entry {
+pub(crate) struct ExportedFunction {
     pub(crate) name: &'static str,
     pub(crate) id: u32,
     pub(crate) address: *const (),
 }
 
 // SAFETY: the address is that of a function.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for ExportedFunction {}
 
 /// Defines exported CUDA functions, each with its callback id, and a table of them.
 ///
@@ -105,9 +105,9 @@ macro_rules! calls {
             $($crate::callback::call_function! { $domain, $own_id, $own_name $params => { let $own = true; $body } })?
         )*
         #[cfg_attr(not(test), allow(dead_code, reason = "the runtime's is there to be checked"))]
-        pub(crate) static $table: &[$crate::callback::Entry] = &[$(
-            $crate::callback::Entry { name: stringify!($name), id: $id, address: $name as *const () },
-            $($crate::callback::Entry { name: stringify!($own_name), id: $own_id, address: $own_name as *const () },)?
+        pub(crate) static $table: &[$crate::callback::ExportedFunction] = &[$(
+            $crate::callback::ExportedFunction { name: stringify!($name), id: $id, address: $name as *const () },
+            $($crate::callback::ExportedFunction { name: stringify!($own_name), id: $own_id, address: $own_name as *const () },)?
         )*];
     };
 }
@@ -157,7 +157,7 @@ pub(crate) fn call(
         });
         return error::NOT_INITIALIZED;
     }
-    let scope = Scope::enter();
+    let scope = CallScope::enter();
     let mut slot = 0u64;
     let mut result: CuResult = 0;
     let mut event = CallbackData {
@@ -260,11 +260,11 @@ fn next_correlation() -> u32 {
 }
 
 /// Counts nested calls; the outermost one clears the correlation id.
-struct Scope {
+struct CallScope {
     outer: u32,
 }
 
-impl Scope {
+impl CallScope {
     fn enter() -> Self {
         // A call that a tool makes inside its callback is a call of its own.
         let outer = if IN_CALLBACK.get() { CURRENT.replace(0) } else { CURRENT.get() };
@@ -273,7 +273,7 @@ impl Scope {
     }
 }
 
-impl Drop for Scope {
+impl Drop for CallScope {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get() - 1);
         if IN_CALLBACK.get() {

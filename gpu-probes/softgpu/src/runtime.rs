@@ -676,10 +676,10 @@ unsafe fn properties(to: *mut u8, dev: c_int) -> Status {
 
 #[cfg(test)]
 mod tests {
-    use crate::callback::Entry;
+    use crate::callback::ExportedFunction;
     use crate::names;
 
-    fn name_of(domain: u32, entry: &Entry) -> &'static str {
+    fn name_of(domain: u32, entry: &ExportedFunction) -> &'static str {
         names::callback(domain, entry.id).map_or("", |name| name.to_str().unwrap())
     }
 
