@@ -2,7 +2,7 @@
 //! callback may still look at one; there are as many as runs that armed this process. What they hold is given back
 //! ([`crate::presence`]).
 
-use crate::backend::{Backend, Refusal};
+use crate::backend::{ArmRefusal, Backend};
 use crate::device::{Device, DeviceRegion};
 use crate::intern::{CallNames, NameTable, ObjectIds, StackIds};
 use crate::mappings::Mappings;
@@ -98,7 +98,7 @@ pub(crate) struct Life {
     pub(crate) is_closed: AtomicBool,
     pub(crate) visitors: AtomicU32,
     /// Why the run ended before the tracer said so.
-    pub(crate) refusal: OnceLock<Refusal>,
+    pub(crate) refusal: OnceLock<ArmRefusal>,
     /// What stays behind in the program, for BYE.
     pub(crate) left_behind: OnceLock<&'static str>,
     /// Further notes for BYE.
@@ -169,8 +169,8 @@ pub(crate) extern "C" fn at_process_exit() {
 }
 
 impl Agent {
-    pub(crate) fn new(setup: Setup) -> Result<Self, Refusal> {
-        let memory = |error: std::io::Error| Refusal::from(format!("reserving memory for tables: {error}"));
+    pub(crate) fn new(setup: Setup) -> Result<Self, ArmRefusal> {
+        let memory = |error: std::io::Error| ArmRefusal::from(format!("reserving memory for tables: {error}"));
         let rings = setup.region.shape().rings;
         let mut counters: Vec<Counters> = (0..rings).map(|_| Counters::default()).collect();
         counters.push(Counters { shared: true, ..Counters::default() });
@@ -259,7 +259,7 @@ impl Agent {
     }
 
     /// Ends the run because of this.
-    pub fn end_with(&self, refusal: Refusal) {
+    pub fn end_with(&self, refusal: ArmRefusal) {
         let _ = self.life.refusal.set(refusal);
         self.disarm();
     }

@@ -7,7 +7,7 @@
 //! ```
 
 use crate::agent::{self, Agent, Setup};
-use crate::backend::{Backend, Refusal};
+use crate::backend::{ArmRefusal, Backend};
 use crate::beginning::recordable;
 use crate::device::DeviceRegion;
 use crate::region::{Region, Tags};
@@ -99,7 +99,7 @@ pub enum Dormant {
     /// The tracer wants nothing from this process, or did not answer in time.
     NotWanted,
     /// The tracer was told.
-    Refused(Refusal),
+    Refused(ArmRefusal),
 }
 
 /// Ensures one armed run at a time, and one caller that arms.
@@ -190,7 +190,7 @@ fn prepare(
     descriptors: Vec<OwnedFd>,
     world: World,
     socket: Socket,
-) -> Result<Setup, (Refusal, Socket)> {
+) -> Result<Setup, (ArmRefusal, Socket)> {
     let asked = Asked::of(order);
     let ranges = world.ranges;
     match asked.prepare(&descriptors, world) {
@@ -208,7 +208,7 @@ fn prepare(
             socket,
             ranges,
         }),
-        Err(why) => Err((Refusal::from(why), socket)),
+        Err(why) => Err((ArmRefusal::from(why), socket)),
     }
 }
 
@@ -313,7 +313,7 @@ fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {
         Ok(keeps_socket) => keeps_socket,
         Err(error) => {
             agent.abandon();
-            let refusal = Refusal::from(format!("starting the thread \"{}\": {error}", COLLECTORS_THREAD));
+            let refusal = ArmRefusal::from(format!("starting the thread \"{}\": {error}", COLLECTORS_THREAD));
             return Err(refuse(&agent.socket, refusal, notes));
         }
     };
@@ -330,14 +330,14 @@ fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {
     Ok(())
 }
 
-fn refuse_by(socket: Option<&Socket>, refusal: Refusal, notes: &str) -> Dormant {
+fn refuse_by(socket: Option<&Socket>, refusal: ArmRefusal, notes: &str) -> Dormant {
     match socket {
         Some(socket) => refuse(socket, refusal, notes),
         None => Dormant::Refused(refusal),
     }
 }
 
-fn refuse(socket: &Socket, refusal: Refusal, notes: &str) -> Dormant {
+fn refuse(socket: &Socket, refusal: ArmRefusal, notes: &str) -> Dormant {
     let text = if notes.is_empty() { refusal.text.clone() } else { format!("{}\n{notes}", refusal.text) };
     socket.send(&Message::new(REFUSED, &[u64::from(refusal.result)], text));
     Dormant::Refused(refusal)

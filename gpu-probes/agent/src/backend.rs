@@ -15,15 +15,15 @@ use xputrace_wire::stored::ReadableMemory;
 
 /// Why arming failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ArmRefusal {
     /// The library's result code, 0 if the library was not the cause.
     pub result: u32,
     pub text: String,
 }
 
-impl From<String> for Refusal {
+impl From<String> for ArmRefusal {
     fn from(text: String) -> Self {
-        Refusal { result: 0, text }
+        ArmRefusal { result: 0, text }
     }
 }
 
@@ -46,7 +46,7 @@ pub trait Backend: Library {
     ///
     /// # Errors
     /// The library refused something. [`Backend::abandon`] is called then.
-    fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal>;
+    fn start(&'static self, agent: &'static Agent) -> Result<(), ArmRefusal>;
 
     /// Records, from now on, what `to` has; until now it has recorded what `from` has. Nothing is recorded after
     /// [`Backend::start`]. What `to` has in addition is recorded when this returns; of what it lacks, what is still
@@ -55,7 +55,7 @@ pub trait Backend: Library {
     ///
     /// # Errors
     /// The library refused something that `to` has and `from` lacks. Recording then ends for good.
-    fn switch(&'static self, agent: &'static Agent, from: &Order, to: &Order) -> Result<(), Refusal>;
+    fn switch(&'static self, agent: &'static Agent, from: &Order, to: &Order) -> Result<(), ArmRefusal>;
 
     /// Undoes what [`Backend::start`] did, as far as it got.
     fn abandon(&self, agent: &'static Agent);

@@ -2,7 +2,7 @@
 
 use super::Agent;
 use super::agent::{CURRENT, Setup};
-use super::backend::{Backend, Refusal};
+use super::backend::{ArmRefusal, Backend};
 use super::phase::Phase;
 use std::sync::atomic::Ordering;
 use xputrace_wire::events::{HostEvent, HostEvents};
@@ -22,7 +22,7 @@ impl Agent {
     ///
     /// # Errors
     /// The backend refused; everything done so far is undone.
-    pub(crate) fn arm(setup: Setup) -> Result<&'static Agent, Refusal> {
+    pub(crate) fn arm(setup: Setup) -> Result<&'static Agent, ArmRefusal> {
         let agent: &'static Agent = Box::leak(Box::new(Agent::new(setup)?));
         agent.refresh_code();
         CURRENT.store(std::ptr::from_ref(agent).cast_mut(), Ordering::Release);

@@ -2,8 +2,8 @@
 
 use super::Agent;
 use super::clock::read_clocks;
-use super::intern::{NoId, Text};
-use super::output::{self, BUFFER_PATIENCE, Role};
+use super::intern::{NoId, TextKind};
+use super::output::{self, BUFFER_PATIENCE, RingRole};
 use super::state::output::{Output, Patience};
 use std::ffi::c_char;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ impl Agent {
     /// delivery one by one.
     pub fn deliver(&'static self, filled: u32, room: u32, each: impl FnOnce(&mut Delivery<'_>)) {
         let mut each = Some(each);
-        let wrote = output::with(self, Role::Service, |out| {
+        let wrote = output::with(self, RingRole::Service, |out| {
             let mut patience = self.patience(BUFFER_PATIENCE);
             let clock = Clock { filled, room, ..read_clocks() };
             out.write_waiting(&mut patience, kind::CLOCK, &clock, &[]);
@@ -139,7 +139,7 @@ impl Delivery<'_> {
             out.write_waiting(patience, kind::NAME, &body, text)
         };
         // SAFETY: the caller promises that `name`, which is not null here, is a C string.
-        unsafe { self.agent.tables.names.intern(name, Text::Symbol, tell) }
+        unsafe { self.agent.tables.names.intern(name, TextKind::Symbol, tell) }
     }
 }
 

@@ -67,7 +67,7 @@ pub struct Facts {
     pub handle: Option<u64>,
     /// How it was to be created.
     pub created: Option<Created>,
-    pub memory: Memory,
+    pub memory: CallMemory,
     pub parameters: [u64; PARAMETER_WORDS],
 }
 
@@ -80,7 +80,7 @@ pub struct Created {
 
 /// Memory that a call allocated or freed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Memory {
+pub struct CallMemory {
     /// A number of `AllocKind`.
     pub kind: u32,
     /// `None` if the call failed.
@@ -89,9 +89,9 @@ pub struct Memory {
     pub is_async: bool,
 }
 
-impl Memory {
+impl CallMemory {
     pub fn of_device(address: Option<u64>, bytes: u64) -> Self {
-        Memory { kind: xputrace_wire::events::host::AllocKind::Device as u32, address, bytes, is_async: false }
+        CallMemory { kind: xputrace_wire::events::host::AllocKind::Device as u32, address, bytes, is_async: false }
     }
 }
 
@@ -213,13 +213,13 @@ impl HostCallState {
         };
         let missing = if agent.lacks_event_records() { Common::EVENTS_MISSING } else { 0 };
         let flags = open.flags | missing;
-        let record = Recorded { open, returned, end, context, device: used.device, stream, facts, flags };
+        let record = FinishedCall { open, returned, end, context, device: used.device, stream, facts, flags };
         output::record_host_events(agent, open.events, |event, out| record.write(event, out));
     }
 }
 
 /// Everything about a call that has returned.
-struct Recorded<'a> {
+struct FinishedCall<'a> {
     open: &'a OpenCall,
     returned: &'a Returned,
     end: u64,
@@ -252,10 +252,10 @@ macro_rules! with_common {
     };
 }
 
-impl Recorded<'_> {
+impl FinishedCall<'_> {
     /// Returns whether it fitted.
     fn write(&self, event: HostEvent, out: &mut Output) -> bool {
-        let Memory { kind, address, bytes, is_async } = self.facts.memory;
+        let CallMemory { kind, address, bytes, is_async } = self.facts.memory;
         let is_async = u32::from(is_async);
         let (stream, has_stream) = (self.stream.unwrap_or(UNKNOWN), u32::from(self.stream.is_some()));
         let record_kind = event.record_kind();

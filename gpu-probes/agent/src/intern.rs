@@ -35,7 +35,7 @@ pub enum NoId {
 
 /// The kind of text behind a pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Text {
+pub(crate) enum TextKind {
     /// A kernel's mangled name.
     Symbol,
     /// An API call's name; a suffix such as `_v7000` is not part of it.
@@ -255,7 +255,7 @@ impl NameTable {
     pub(crate) unsafe fn intern(
         &self,
         pointer: *const c_char,
-        text: Text,
+        text: TextKind,
         mut tell: impl FnMut(u32, &[u8]) -> bool,
     ) -> Result<u32, NoId> {
         let mut known = self.addresses.id(pointer as u64);
@@ -278,7 +278,7 @@ impl NameTable {
     /// # Safety
     /// `pointer` is a C string.
     #[inline(always)]
-    unsafe fn is_text(&self, id: u32, pointer: *const c_char, text: Text) -> bool {
+    unsafe fn is_text(&self, id: u32, pointer: *const c_char, text: TextKind) -> bool {
         let Some(ours) = self.store.get(id) else { return false };
         // SAFETY: the bytes are in the store, and strncmp stops at the end of the caller's string.
         if unsafe { libc::strncmp(pointer, ours.as_ptr().cast(), ours.len()) } != 0 {
@@ -287,7 +287,7 @@ impl NameTable {
         // SAFETY: equal over `ours.len()` bytes that are not NUL, so the next one is in the string.
         let ends = || unsafe { *pointer.add(ours.len()) } == 0;
         // SAFETY: the caller promises that `pointer` is a C string. Whatever goes on may be cut, or a suffix.
-        text == Text::Symbol && ends() || unsafe { bytes(pointer, text) }.len() == ours.len()
+        text == TextKind::Symbol && ends() || unsafe { bytes(pointer, text) }.len() == ours.len()
     }
 }
 
@@ -328,12 +328,12 @@ impl Codes {
 ///
 /// # Safety
 /// `pointer` is a C string that lives as long as the result is used.
-unsafe fn bytes<'a>(pointer: *const c_char, text: Text) -> &'a [u8] {
+unsafe fn bytes<'a>(pointer: *const c_char, text: TextKind) -> &'a [u8] {
     // SAFETY: the caller promises that `pointer` is a C string that lives as long as the result is used.
     let all = unsafe { CStr::from_ptr(pointer) }.to_bytes();
     let text = match text {
-        Text::Symbol => all,
-        Text::Call => without_version(&all[..all.len().min(MAX_NAME)]),
+        TextKind::Symbol => all,
+        TextKind::Call => without_version(&all[..all.len().min(MAX_NAME)]),
     };
     &text[..text.len().min(MAX_NAME)]
 }
@@ -534,7 +534,7 @@ impl CallNames {
 mod tests {
     use super::*;
 
-    fn name(names: &NameTable, text: &CStr, kind: Text, told: &mut Vec<(u32, String)>) -> Result<u32, NoId> {
+    fn name(names: &NameTable, text: &CStr, kind: TextKind, told: &mut Vec<(u32, String)>) -> Result<u32, NoId> {
         // SAFETY: a C string.
         unsafe {
             names.intern(text.as_ptr(), kind, |id, text| {
@@ -548,9 +548,9 @@ mod tests {
     fn equal_texts_have_one_id_and_are_told_once() {
         let (names, mut told) = (NameTable::new().unwrap(), Vec::new());
         let copy = c"_Z3nopv".to_owned();
-        let first = name(&names, c"_Z3nopv", Text::Symbol, &mut told).unwrap();
-        assert_eq!(name(&names, &copy, Text::Symbol, &mut told), Ok(first));
-        assert_eq!(name(&names, c"_Z3nopv", Text::Symbol, &mut told), Ok(first));
+        let first = name(&names, c"_Z3nopv", TextKind::Symbol, &mut told).unwrap();
+        assert_eq!(name(&names, &copy, TextKind::Symbol, &mut told), Ok(first));
+        assert_eq!(name(&names, c"_Z3nopv", TextKind::Symbol, &mut told), Ok(first));
         assert_eq!(told, [(first, "_Z3nopv".to_string())]);
     }
 
@@ -558,9 +558,9 @@ mod tests {
     fn ranges_without_room_have_a_name() {
         let (names, mut told) = (NameTable::new().unwrap(), Vec::new());
         let all = (0..MAX_NAMES * 2).map(|it| std::ffi::CString::new(format!("range {it}")).unwrap());
-        let refused = all.filter(|it| name(&names, it, Text::Symbol, &mut told) == Err(NoId::TableFull)).count();
+        let refused = all.filter(|it| name(&names, it, TextKind::Symbol, &mut told) == Err(NoId::TableFull)).count();
         assert!(refused > 0);
-        assert!(name(&names, UNKNOWN_RANGE, Text::Symbol, &mut told).is_ok());
+        assert!(name(&names, UNKNOWN_RANGE, TextKind::Symbol, &mut told).is_ok());
         assert_eq!(told.last().unwrap().1.as_bytes(), UNKNOWN_RANGE.to_bytes());
     }
 
@@ -569,7 +569,7 @@ mod tests {
         let (names, mut told) = (NameTable::new().unwrap(), Vec::new());
         let mut buffer = *b"first\0";
         let id = |names: &NameTable, buffer: &[u8], told: &mut Vec<_>| {
-            name(names, CStr::from_bytes_with_nul(buffer).unwrap(), Text::Symbol, told).unwrap()
+            name(names, CStr::from_bytes_with_nul(buffer).unwrap(), TextKind::Symbol, told).unwrap()
         };
         let first = id(&names, &buffer, &mut told);
         buffer.copy_from_slice(b"other\0");
@@ -583,11 +583,11 @@ mod tests {
     #[test]
     fn a_call_has_no_version_suffix() {
         let (names, mut told) = (NameTable::new().unwrap(), Vec::new());
-        let plain = name(&names, c"cudaLaunchKernel", Text::Call, &mut told);
+        let plain = name(&names, c"cudaLaunchKernel", TextKind::Call, &mut told);
         for _ in 0..2 {
-            assert_eq!(name(&names, c"cudaLaunchKernel_v7000", Text::Call, &mut told), plain);
+            assert_eq!(name(&names, c"cudaLaunchKernel_v7000", TextKind::Call, &mut told), plain);
         }
-        assert_ne!(name(&names, c"cuMemFree_v2", Text::Call, &mut told), plain);
+        assert_ne!(name(&names, c"cuMemFree_v2", TextKind::Call, &mut told), plain);
         let texts: Vec<_> = told.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!(texts, ["cudaLaunchKernel", "cuMemFree_v2"]);
     }
@@ -596,8 +596,8 @@ mod tests {
     fn long_names_are_cut_and_still_equal() {
         let (names, mut told) = (NameTable::new().unwrap(), Vec::new());
         let long = std::ffi::CString::new("x".repeat(MAX_NAME + 50)).unwrap();
-        let first = name(&names, &long, Text::Symbol, &mut told);
-        assert_eq!(name(&names, &long, Text::Symbol, &mut told), first);
+        let first = name(&names, &long, TextKind::Symbol, &mut told);
+        assert_eq!(name(&names, &long, TextKind::Symbol, &mut told), first);
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].1.len(), MAX_NAME);
     }
@@ -606,7 +606,7 @@ mod tests {
     fn what_could_not_be_told_is_told_later() {
         let names = NameTable::new().unwrap();
         // SAFETY: a C string.
-        let intern = |room| unsafe { names.intern(c"f".as_ptr(), Text::Symbol, |_, _| room) };
+        let intern = |room| unsafe { names.intern(c"f".as_ptr(), TextKind::Symbol, |_, _| room) };
         assert_eq!(intern(false), Err(NoId::NotTold));
         assert!(intern(true).is_ok());
         assert!(intern(false).is_ok());
@@ -650,7 +650,7 @@ mod tests {
         let mut full = 0;
         for n in 0..MAX_NAMES + 100 {
             let text = std::ffi::CString::new(format!("name {n}")).unwrap();
-            full += usize::from(name(&names, &text, Text::Symbol, &mut Vec::new()).is_err());
+            full += usize::from(name(&names, &text, TextKind::Symbol, &mut Vec::new()).is_err());
         }
         assert!(full >= 100, "{full}");
         let full = (0..STACKS as u64 + 100).filter(|&n| stacks.intern(&[n], 0, 7, |_| true).is_err()).count();
@@ -662,7 +662,7 @@ mod tests {
         let names = std::sync::Arc::new(NameTable::new().unwrap());
         let texts: Vec<_> = (0..500).map(|n| std::ffi::CString::new(format!("kernel{n}")).unwrap()).collect();
         let run = |names: &NameTable| -> Vec<u32> {
-            texts.iter().map(|it| name(names, it, Text::Symbol, &mut Vec::new()).unwrap()).collect()
+            texts.iter().map(|it| name(names, it, TextKind::Symbol, &mut Vec::new()).unwrap()).collect()
         };
         let all: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| run(&names))).collect();

@@ -13,10 +13,10 @@
 use super::Agent;
 use super::clock::now;
 use super::external::{self, External};
-use super::intern::{NoId, Text};
+use super::intern::{NoId, TextKind};
 use super::library::{Context, Layer, Stream, StreamKind};
 use super::marker::xputrace_launch_marker;
-use super::output::{self, Role};
+use super::output::{self, RingRole};
 use super::presence;
 use super::stack::StackTaken;
 use super::state::launch::{LaunchState, NO_LAUNCH, Open, STREAM_SLOTS, StreamSlot, TIMED_EVERY};
@@ -334,7 +334,7 @@ impl LaunchState {
     #[cold]
     fn mark(&mut self, agent: &'static Agent) {
         let Some(tags) = &agent.memory.tags else { return };
-        let Some(slot) = output::with(agent, Role::Launch, |out| out.ring()) else {
+        let Some(slot) = output::with(agent, RingRole::Launch, |out| out.ring()) else {
             // Its handlers have no slot for a tag and do not run, though its record may find a ring later.
             self.has_no_slot = true;
             return agent.memory.region.count_lost(Lost::NoRing, 1);
@@ -390,7 +390,7 @@ impl LaunchState {
             ..NO_LAUNCH
         };
         self.set_context(agent, returned.context);
-        if output::with(agent, Role::Launch, |out| out.write(kind::LAUNCH, &self.launch, &[])) == Some(false) {
+        if output::with(agent, RingRole::Launch, |out| out.write(kind::LAUNCH, &self.launch, &[])) == Some(false) {
             agent.count_lost(Lost::LaunchRingFull, 1);
         }
     }
@@ -409,13 +409,13 @@ impl LaunchState {
         }
         let (call_name, symbol, launch) = (self.name, self.symbol, &mut self.launch);
         let mut ring = None;
-        if let Some(mut out) = output::of(thread, agent, Role::Launch) {
+        if let Some(mut out) = output::of(thread, agent, RingRole::Launch) {
             ring = Some(out.ring());
             // SAFETY: the backend's C string, valid while its call is open.
-            let told = || unsafe { name(agent, &mut out, call_name, Text::Call) };
+            let told = || unsafe { name(agent, &mut out, call_name, TextKind::Call) };
             launch.api = agent.tables.call_names.id(returned.call, told);
             // SAFETY: as above.
-            let is_named = match unsafe { find_name(agent, &mut out, symbol, Text::Symbol) } {
+            let is_named = match unsafe { find_name(agent, &mut out, symbol, TextKind::Symbol) } {
                 // A launch without its kernel's name would pass for one of another kernel.
                 Err(NoId::NotTold) => false,
                 id => {

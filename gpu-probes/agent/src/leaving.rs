@@ -2,7 +2,7 @@
 
 use super::agent::CURRENT;
 use super::phase::Phase;
-use super::{Agent, Flushing, Refusal};
+use super::{Agent, ArmRefusal, Flushing};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use xputrace_wire::message::{BYE, Message, REFUSED};
@@ -77,7 +77,7 @@ impl Agent {
         let left_behind = self.life.left_behind.get().map(|it| it.to_string());
         let notes: Vec<String> =
             left_behind.into_iter().chain(self.take_notes()).chain(self.newly_unsupported_python()).collect();
-        if let Some(Refusal { result, text }) = self.life.refusal.get() {
+        if let Some(ArmRefusal { result, text }) = self.life.refusal.get() {
             self.socket.send(&Message::new(REFUSED, &[u64::from(*result)], text.clone()));
         }
         self.socket.send(&Message::new(BYE, &[], notes.join("\n")));

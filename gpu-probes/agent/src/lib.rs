@@ -59,7 +59,7 @@ pub mod zeroed;
 
 pub use agent::{Agent, current};
 pub use arming::{Dormant, answer_tracer, arm, begin};
-pub use backend::{Backend, Flushing, KernelCode, Refusal};
+pub use backend::{ArmRefusal, Backend, Flushing, KernelCode};
 pub use library::{Context, Layer, Library, Stream, StreamKind};
 pub use marker::xputrace_launch_marker;
 pub use presence::Inside;

@@ -10,7 +10,7 @@
 
 use super::Agent;
 use super::clock::now;
-use super::output::{self, Role};
+use super::output::{self, RingRole};
 use super::surroundings::stack_of_driver_call;
 use xputrace_unwind::Pushed;
 use xputrace_wire::record::{Node, NodeUpdate, kind};
@@ -57,7 +57,7 @@ impl Agent {
     }
 
     fn tell_of_node(&'static self, is_kept: bool, kind: u16, record: &(impl IntoBytes + Immutable)) {
-        let is_told = output::with(self, Role::Launch, |out| out.write(kind, record, &[]));
+        let is_told = output::with(self, RingRole::Launch, |out| out.write(kind, record, &[]));
         if !is_kept || is_told == Some(false) {
             self.count_lost(Lost::StackTableFull, 1);
         }

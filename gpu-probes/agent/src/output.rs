@@ -23,7 +23,7 @@ thread_local! {
 
 /// Who needs a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum RingRole {
     Launch,
     /// The backend's worker, the control thread, a thread at exit.
     Service,
@@ -32,13 +32,17 @@ pub(crate) enum Role {
 /// Runs `with` on the calling thread's ring; returns `None` if it has none, or if the ring is in
 /// use further up the stack.
 #[inline(always)]
-pub(crate) fn with<R>(agent: &'static Agent, role: Role, with: impl FnOnce(&mut Output) -> R) -> Option<R> {
+pub(crate) fn with<R>(agent: &'static Agent, role: RingRole, with: impl FnOnce(&mut Output) -> R) -> Option<R> {
     of(this_thread(), agent, role).map(|mut it| with(&mut it))
 }
 
 /// Returns the calling thread's end of its ring; `None` if it has none, or if that is in use further up the stack.
 #[inline(always)]
-pub(crate) fn of(thread: &'static ThisThread, agent: &'static Agent, role: Role) -> Option<RefMut<'static, Output>> {
+pub(crate) fn of(
+    thread: &'static ThisThread,
+    agent: &'static Agent,
+    role: RingRole,
+) -> Option<RefMut<'static, Output>> {
     let mut output = thread.output.try_borrow_mut().ok()?;
     output.attach(agent, role).then_some(output)
 }
@@ -55,7 +59,7 @@ fn thread_word(pthread: u32, tid: u32) -> u64 {
 
 impl Output {
     #[inline(always)]
-    fn attach(&mut self, agent: &'static Agent, role: Role) -> bool {
+    fn attach(&mut self, agent: &'static Agent, role: RingRole) -> bool {
         if self.run.is_of(agent) && self.writer.is_some() {
             return agent.is_ours();
         }
@@ -63,7 +67,7 @@ impl Output {
     }
 
     #[cold]
-    fn claim(&mut self, agent: &'static Agent, role: Role) -> bool {
+    fn claim(&mut self, agent: &'static Agent, role: RingRole) -> bool {
         if !agent.is_ours() {
             return false;
         }
@@ -74,7 +78,7 @@ impl Output {
         let released = agent.memory.released.load(Ordering::Acquire);
         let ending = GUARD.try_with(|_| ()).is_err();
         // A ring claimed this late would never be released, so only the last flush may claim one.
-        let refused = ending && role == Role::Launch && self.tid != agent.life.pid;
+        let refused = ending && role == RingRole::Launch && self.tid != agent.life.pid;
         if self.released_seen == Some(released) || refused {
             return false;
         }
@@ -120,7 +124,7 @@ impl Agent {
         tail: &[u8],
     ) {
         let mut patience = self.patience(BUFFER_PATIENCE);
-        match with(self, Role::Service, |out| out.write_waiting(&mut patience, kind, body, tail)) {
+        match with(self, RingRole::Service, |out| out.write_waiting(&mut patience, kind, body, tail)) {
             Some(true) => {}
             Some(false) => self.memory.region.count_lost(Lost::ActivityRingFull, 1),
             None => count_no_ring(self, 1),
@@ -134,10 +138,10 @@ impl Agent {
     }
 }
 
-fn claim_ring(agent: &Agent, role: Role, tid: u32) -> Option<u32> {
+fn claim_ring(agent: &Agent, role: RingRole, tid: u32) -> Option<u32> {
     let rings = agent.memory.region.shape().rings;
     let fresh = match role {
-        Role::Launch if rings > RESERVED_RINGS => rings - RESERVED_RINGS,
+        RingRole::Launch if rings > RESERVED_RINGS => rings - RESERVED_RINGS,
         _ => rings,
     };
     let claimed = &agent.memory.region.control().rings_claimed;
@@ -185,7 +189,7 @@ pub(crate) fn record_host_events(
     mut write: impl FnMut(HostEvent, &mut Output) -> bool,
 ) {
     let mut lost = events;
-    let ring = with(agent, Role::Launch, |out| {
+    let ring = with(agent, RingRole::Launch, |out| {
         let written = events.iter().filter(|it| write(*it, out));
         lost = written.fold(lost, |lost, it| lost.without(HostEvents::of(&[it])));
         out.ring()

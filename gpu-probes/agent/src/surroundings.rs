@@ -1,9 +1,9 @@
 //! What a thread is doing when it makes a call: its stack, and the ranges that it is in.
 
 use super::Agent;
-use super::intern::{NoId, Text, UNKNOWN_RANGE};
+use super::intern::{NoId, TextKind, UNKNOWN_RANGE};
 use super::library::Layer;
-use super::output::{self, Role};
+use super::output::{self, RingRole};
 use super::python::Python;
 use super::stack::{Here, Native, StackTaken, Stacks};
 use super::state::output::Output;
@@ -45,7 +45,7 @@ pub(crate) unsafe fn stack_of_call(
     let Some(stacks) = &agent.code.stacks else { return StackTaken::Empty };
     let here = Here { registers, bounds: *bounds, backend: agent.backend, layer, called };
     // SAFETY: the thread's own registers and bounds.
-    let taken = output::with(agent, Role::Launch, |out| unsafe { stack_taken(agent, stacks, out, &here) });
+    let taken = output::with(agent, RingRole::Launch, |out| unsafe { stack_taken(agent, stacks, out, &here) });
     taken.unwrap_or(StackTaken::Lost)
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn current_ranges(agent: &'static Agent) -> u32 {
     let Some(path) = agent.ranges.and_then(|it| it.path()) else { return 0 };
     // SAFETY: a C string.
     let id = |out: &mut Output| unsafe { range_name(agent, out, path) };
-    output::with(agent, Role::Launch, id).unwrap_or(0)
+    output::with(agent, RingRole::Launch, id).unwrap_or(0)
 }
 
 /// Returns the name id of a path of ranges; where there is no room, that of [`UNKNOWN_RANGE`].
@@ -146,7 +146,7 @@ pub(crate) fn current_ranges(agent: &'static Agent) -> u32 {
 /// The path stays for ever.
 pub(crate) unsafe fn range_name(agent: &Agent, out: &mut Output, path: &CStr) -> u32 {
     // SAFETY: C strings.
-    let mut id = |path: &CStr| unsafe { name(agent, out, path.as_ptr(), Text::Symbol) };
+    let mut id = |path: &CStr| unsafe { name(agent, out, path.as_ptr(), TextKind::Symbol) };
     match id(path) {
         0 => id(UNKNOWN_RANGE),
         id => id,
@@ -158,7 +158,7 @@ pub(crate) unsafe fn range_name(agent: &Agent, out: &mut Output, path: &CStr) ->
 /// # Safety
 /// `pointer` is null or a C string.
 #[inline]
-pub(crate) unsafe fn name(agent: &Agent, out: &mut Output, pointer: *const c_char, text: Text) -> u32 {
+pub(crate) unsafe fn name(agent: &Agent, out: &mut Output, pointer: *const c_char, text: TextKind) -> u32 {
     // SAFETY: the caller promises that `pointer` is null or a C string.
     counted(agent, unsafe { find_name(agent, out, pointer, text) })
 }
@@ -172,7 +172,7 @@ pub(crate) unsafe fn find_name(
     agent: &Agent,
     out: &mut Output,
     pointer: *const c_char,
-    text: Text,
+    text: TextKind,
 ) -> Result<u32, NoId> {
     if pointer.is_null() {
         return Ok(0);

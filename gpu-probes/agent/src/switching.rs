@@ -10,7 +10,7 @@
 //! recorded under one order as a whole, and says which ([`xputrace_wire::message::demand::recorded_under`]).
 
 use super::clock::now;
-use super::{Agent, Order, Refusal};
+use super::{Agent, ArmRefusal, Order};
 use std::sync::atomic::Ordering;
 use xputrace_wire::events::HostEvent;
 use xputrace_wire::message::demand;
@@ -33,7 +33,7 @@ impl Agent {
         self.settle_or_leave();
     }
 
-    fn switch(&'static self, is_resumed: bool) -> Result<(), Refusal> {
+    fn switch(&'static self, is_resumed: bool) -> Result<(), ArmRefusal> {
         let Some((asked, armed)) = ({
             let mut orders = self.switching.orders();
             orders.asked.take().map(|asked| (asked, orders.armed))

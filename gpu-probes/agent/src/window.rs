@@ -14,7 +14,7 @@
 //! [`Launch::OUTSIDE`]: xputrace_wire::record::Launch::OUTSIDE
 
 use super::clock::now;
-use super::{Agent, Order, Refusal, current};
+use super::{Agent, ArmRefusal, Order, current};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use xputrace_wire::message::window;
@@ -51,7 +51,7 @@ impl Agent {
     ///
     /// # Errors
     /// The backend refuses to record.
-    pub(crate) fn settle(&'static self) -> Result<(), Refusal> {
+    pub(crate) fn settle(&'static self) -> Result<(), ArmRefusal> {
         while self.is_recording() && self.is_window_to_change() {
             let Some(_change) = self.window.change() else {
                 if self.wait_for_change() {
@@ -92,7 +92,7 @@ impl Agent {
         true
     }
 
-    fn open(&'static self) -> Result<(), Refusal> {
+    fn open(&'static self) -> Result<(), ArmRefusal> {
         if !self.window.is_resumed.swap(true, Ordering::AcqRel) {
             self.backend.switch(self, &Order::NONE, &self.switching.armed())?;
         }

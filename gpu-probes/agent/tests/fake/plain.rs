@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering:
 use xputrace_agent::World;
 use xputrace_agent::launch::{self, Entered, Records, Returned, Submission};
 use xputrace_agent::this_thread;
-use xputrace_agent::{Agent, Backend, Context, Flushing, Layer, Library, Order, Refusal, Stream, StreamKind};
+use xputrace_agent::{Agent, ArmRefusal, Backend, Context, Flushing, Layer, Library, Order, Stream, StreamKind};
 use xputrace_unwind::{Pushed, push_registers};
 use xputrace_wire::events::{Activities, Activity, Call, Calls, Realtime};
 use xputrace_wire::message::demand;
@@ -55,13 +55,13 @@ impl Library for PlainBackend {
 }
 
 impl Backend for PlainBackend {
-    fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+    fn start(&'static self, agent: &'static Agent) -> Result<(), ArmRefusal> {
         agent.tells_of_streams();
         AGENT.store(std::ptr::from_ref(agent).cast_mut(), SeqCst);
         Ok(())
     }
 
-    fn switch(&'static self, _agent: &'static Agent, _from: &Order, to: &Order) -> Result<(), Refusal> {
+    fn switch(&'static self, _agent: &'static Agent, _from: &Order, to: &Order) -> Result<(), ArmRefusal> {
         RECORDS.store(*to != Order::NONE, SeqCst);
         Ok(())
     }

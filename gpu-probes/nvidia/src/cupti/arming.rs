@@ -13,7 +13,7 @@ use super::{
     RESOURCE_STREAM_CREATED, SUCCESS, domain, yielding,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
-use xputrace_agent::{Agent, Order, Refusal};
+use xputrace_agent::{Agent, ArmRefusal, Order};
 use xputrace_wire::api::{FunctionId, Functions};
 use xputrace_wire::device::Condition;
 use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
@@ -28,10 +28,10 @@ const MOST_NAMED: usize = 20;
 
 impl CuptiBackend {
     /// Prepares to share CUPTI, and watches what launches depend on.
-    pub(super) fn prepare(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+    pub(super) fn prepare(&'static self, agent: &'static Agent) -> Result<(), ArmRefusal> {
         if POOL.get().is_none() {
             let pool =
-                Pool::new().map_err(|it| Refusal::from(format!("reserving memory for CUPTI's buffers: {it}")))?;
+                Pool::new().map_err(|it| ArmRefusal::from(format!("reserving memory for CUPTI's buffers: {it}")))?;
             let _ = POOL.set(pool);
         }
         // Buffers need the run too.
@@ -67,7 +67,7 @@ impl CuptiBackend {
     }
 
     /// Subscribes, and watches what launches depend on.
-    pub(super) fn subscribe_and_prepare(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+    pub(super) fn subscribe_and_prepare(&'static self, agent: &'static Agent) -> Result<(), ArmRefusal> {
         if !self.subscribe_first(agent)? {
             return Ok(());
         }
@@ -112,7 +112,7 @@ impl CuptiBackend {
     /// Done before anything else of CUPTI's, whatever is recorded: a callback makes CUPTI look at the contexts that
     /// exist. If kinds are enabled first in a process that has contexts, and launch callbacks later, as for
     /// unloading CUPTI, then the next launch reads a null pointer inside CUPTI (seen with 13.0).
-    fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, Refusal> {
+    fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, ArmRefusal> {
         let is_recorded = !demand::calls_of(agent.demand()).is_empty()
             || demand::host_events_of(agent.demand()).intersects(TOLD_IN_CALLBACKS);
         let needs_calls =
@@ -151,7 +151,7 @@ impl CuptiBackend {
         agent: &'static Agent,
         from: &Order,
         to: &Order,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ArmRefusal> {
         self.has_recorded.store(true, Ordering::Release);
         let (before, after) = (watched(from), watched(to));
         self.enable_calls(agent, &after.without(&before))?;
@@ -166,13 +166,13 @@ impl CuptiBackend {
     }
 
     /// Enables the callbacks of what an order records, where none is enabled.
-    pub(super) fn enable_all_calls(&self, agent: &Agent, order: &Order) -> Result<(), Refusal> {
+    pub(super) fn enable_all_calls(&self, agent: &Agent, order: &Order) -> Result<(), ArmRefusal> {
         self.enable_calls(agent, &watched(order))
     }
 
     /// Enables callbacks of calls. A CUPTI that lacks one of the waits, allocations or frees belongs to a CUDA that
     /// lacks it too; of functions that the script names, the user is told.
-    fn enable_calls(&self, agent: &Agent, calls: &Functions) -> Result<(), Refusal> {
+    fn enable_calls(&self, agent: &Agent, calls: &Functions) -> Result<(), ArmRefusal> {
         let mut unknown = Vec::new();
         for it in calls.iter() {
             let answer = self.enable_callback(it.domain(), it.callback(), true)?;
@@ -207,14 +207,14 @@ impl CuptiBackend {
     }
 
     /// Switches the callbacks of these calls, as the driver sees them.
-    pub(super) fn enable_ids(&self, calls: Calls, on: bool) -> Result<(), Refusal> {
+    pub(super) fn enable_ids(&self, calls: Calls, on: bool) -> Result<(), ArmRefusal> {
         for it in IDS.iter().filter(|it| it.submits_for(calls, false)) {
             self.enable_callback(it.domain, it.id, on)?;
         }
         Ok(())
     }
 
-    pub(super) fn enable_callback(&self, domain: u32, id: u32, on: bool) -> Result<u32, Refusal> {
+    pub(super) fn enable_callback(&self, domain: u32, id: u32, on: bool) -> Result<u32, ArmRefusal> {
         OURS.set(domain, id, on);
         if !on && (TWINS.has(domain, id) || OTHER.wants(domain, id)) {
             return Ok(SUCCESS);
@@ -223,14 +223,19 @@ impl CuptiBackend {
     }
 
     /// Has CUPTI call us, or not, whoever wants it.
-    pub(super) fn switch_callback(&self, domain: u32, id: u32, on: bool) -> Result<u32, Refusal> {
+    pub(super) fn switch_callback(&self, domain: u32, id: u32, on: bool) -> Result<u32, ArmRefusal> {
         let enable = self.cupti.enable_callback.ok_or_else(|| missing("cuptiEnableCallback"))?;
         // SAFETY: our own subscription.
         Ok(unsafe { enable(u32::from(on), self.subscriber.load(Ordering::Acquire), domain, id) })
     }
 
     /// Enables kinds of records. `is_first` says that none is enabled so far.
-    pub(super) fn enable_kinds(&self, agent: &Agent, recorded: RecordedKinds, is_first: bool) -> Result<(), Refusal> {
+    pub(super) fn enable_kinds(
+        &self,
+        agent: &Agent,
+        recorded: RecordedKinds,
+        is_first: bool,
+    ) -> Result<(), ArmRefusal> {
         if recorded.is_empty() {
             return Ok(());
         }
@@ -251,7 +256,7 @@ impl CuptiBackend {
         Ok(())
     }
 
-    fn prepare_for_activities(&self) -> Result<(), Refusal> {
+    fn prepare_for_activities(&self) -> Result<(), ArmRefusal> {
         self.cupti.flush_all.ok_or_else(|| missing("cuptiActivityFlushAll"))?;
         self.cupti.next_record.ok_or_else(|| missing("cuptiActivityGetNextRecord"))?;
         // Both are optional: without them CUPTI zeroes buffers itself, and uses one per thread.
@@ -263,8 +268,8 @@ impl CuptiBackend {
         }
     }
 
-    pub(super) fn refusal(&self, attempted: &str, result: u32) -> Refusal {
-        Refusal { result, text: format!("{attempted}: {}", self.cupti.explain(result)) }
+    pub(super) fn refusal(&self, attempted: &str, result: u32) -> ArmRefusal {
+        ArmRefusal { result, text: format!("{attempted}: {}", self.cupti.explain(result)) }
     }
 }
 
@@ -297,6 +302,6 @@ impl Run {
     }
 }
 
-pub(super) fn missing(function: &str) -> Refusal {
-    Refusal::from(format!("this libcupti has no {function}"))
+pub(super) fn missing(function: &str) -> ArmRefusal {
+    ArmRefusal::from(format!("this libcupti has no {function}"))
 }

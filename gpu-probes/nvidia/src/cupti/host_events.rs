@@ -6,7 +6,7 @@ use super::host_calls::{EVENT_RECORD_EXTERNAL, HostCallRole, InStream, STREAM_NO
 use super::run::Run;
 use std::ffi::c_void;
 use xputrace_agent::ThisThread;
-use xputrace_agent::host_call::{self, Created, Entered, Facts, Memory, Returned};
+use xputrace_agent::host_call::{self, CallMemory, Created, Entered, Facts, Returned};
 use xputrace_agent::{Layer, Stream};
 use xputrace_unwind::Pushed;
 use xputrace_wire::api::{FunctionId, MOST_PARAMETER_BYTES};
@@ -135,24 +135,24 @@ unsafe fn of_role(role: HostCallRole, at: *const u8, succeeded: bool, facts: &mu
         HostCallRole::Alloc { kind, stream } => {
             facts.stream = stream.map(stream_of);
             let is_async = stream.is_some();
-            facts.memory = Memory { kind: kind as u32, address: stored(0, 0), bytes: word(8), is_async };
+            facts.memory = CallMemory { kind: kind as u32, address: stored(0, 0), bytes: word(8), is_async };
         }
         HostCallRole::AllocPitch => {
             let (row, rows) = (stored(8, 0).unwrap_or_else(|| word(16)), word(24));
-            facts.memory = Memory::of_device(stored(0, 0), row.saturating_mul(rows));
+            facts.memory = CallMemory::of_device(stored(0, 0), row.saturating_mul(rows));
         }
         HostCallRole::AllocPitched => {
             let row = stored(0, 1).unwrap_or_else(|| word(8));
-            facts.memory = Memory::of_device(stored(0, 0), row.saturating_mul(word(16)).saturating_mul(word(24)));
+            facts.memory = CallMemory::of_device(stored(0, 0), row.saturating_mul(word(16)).saturating_mul(word(24)));
         }
         HostCallRole::Claim { kind } => {
             let address = succeeded.then(|| word(0));
-            facts.memory = Memory { kind: kind as u32, address, bytes: word(8), is_async: false };
+            facts.memory = CallMemory { kind: kind as u32, address, bytes: word(8), is_async: false };
         }
         HostCallRole::Free { kind, stream } => {
             facts.stream = stream.map(stream_of);
             let is_async = stream.is_some();
-            facts.memory = Memory { kind: kind as u32, address: Some(word(0)), bytes: 0, is_async };
+            facts.memory = CallMemory { kind: kind as u32, address: Some(word(0)), bytes: 0, is_async };
         }
     }
 }

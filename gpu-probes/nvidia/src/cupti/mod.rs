@@ -40,7 +40,7 @@ use std::sync::atomic::Ordering;
 use twins::Twins;
 use xputrace_agent::device::ImageCode;
 use xputrace_agent::{
-    Agent, Backend, Context, Flushing, KernelCode, Layer, Library, Order, Refusal, Stream, StreamKind, untraced,
+    Agent, ArmRefusal, Backend, Context, Flushing, KernelCode, Layer, Library, Order, Stream, StreamKind, untraced,
 };
 use xputrace_wire::device::{ComputeCapabilities, CopyExtent, ImageOutcome};
 use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
@@ -110,7 +110,7 @@ impl Backend for CuptiBackend {
         unsafe { self.graphs.empty() };
     }
 
-    fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+    fn start(&'static self, agent: &'static Agent) -> Result<(), ArmRefusal> {
         let only_graphs = demand::activities_of(agent.demand()) == Activities::of(&[Activity::Graph]);
         self.whole_graphs.store(self.is_first && only_graphs && agent.records_throughout(), Ordering::Relaxed);
         // By an attribute of our subscription, where it is one of several.
@@ -126,7 +126,7 @@ impl Backend for CuptiBackend {
         Ok(())
     }
 
-    fn switch(&'static self, agent: &'static Agent, from: &Order, to: &Order) -> Result<(), Refusal> {
+    fn switch(&'static self, agent: &'static Agent, from: &Order, to: &Order) -> Result<(), ArmRefusal> {
         self.switch_records(agent, from, to)
     }
 

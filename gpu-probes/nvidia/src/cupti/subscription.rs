@@ -9,14 +9,14 @@ use super::{
 };
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use xputrace_agent::Refusal;
+use xputrace_agent::ArmRefusal;
 
 /// Whether we have used CUPTI by functions that name no subscriber: it then refuses those that do, for good.
 static HAS_SUBSCRIBED_ALONE: AtomicBool = AtomicBool::new(false);
 
 impl CuptiBackend {
     /// Subscribes, or takes the subscription that an earlier run has left because of another user.
-    pub(super) fn subscribe(&'static self) -> Result<(), Refusal> {
+    pub(super) fn subscribe(&'static self) -> Result<(), ArmRefusal> {
         if let Some(handle) = OTHER.subscription() {
             self.subscriber.store(handle, Ordering::Release);
             OTHER.adopted();
@@ -68,7 +68,7 @@ impl CuptiBackend {
     }
 
     /// Subscribes as the only one.
-    fn subscribe_alone(&self) -> Result<Handle, Refusal> {
+    fn subscribe_alone(&self) -> Result<Handle, ArmRefusal> {
         let subscribe = self.cupti.subscribe.ok_or_else(|| missing("cuptiSubscribe"))?;
         let mut handle: Handle = null_mut();
         // SAFETY: a live pointer; the callback stays for ever.

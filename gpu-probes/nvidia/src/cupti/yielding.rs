@@ -16,7 +16,7 @@ use super::sharing::{ATTRIBUTES, UNREAD};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_agent::clock::now;
-use xputrace_agent::{Agent, Flushing, Order, Refusal};
+use xputrace_agent::{Agent, ArmRefusal, Flushing, Order};
 use xputrace_wire::events::{Activity, Calls, HostEvent};
 use xputrace_wire::message::demand;
 
@@ -68,7 +68,7 @@ impl CuptiBackend {
     }
 
     /// Records what an order asks for from now on, and nothing else; or as soon as another user is done with them.
-    pub(super) fn want_activities(&'static self, agent: &'static Agent, order: &Order) -> Result<(), Refusal> {
+    pub(super) fn want_activities(&'static self, agent: &'static Agent, order: &Order) -> Result<(), ArmRefusal> {
         let _change = self.sharing.change();
         let is_wanted = *order != Order::NONE;
         self.sharing.wanted.store(RecordedKinds::of(order.demand).bits(), Ordering::Release);
@@ -80,7 +80,7 @@ impl CuptiBackend {
     }
 
     /// Enables the kinds of records that are wanted, and disables others.
-    fn enable_wanted(&self, agent: &Agent) -> Result<(), Refusal> {
+    fn enable_wanted(&self, agent: &Agent) -> Result<(), ArmRefusal> {
         let wanted = RecordedKinds::from_bits(self.sharing.wanted.load(Ordering::Acquire));
         match self.enable_recorded(agent, self.recorded(wanted)) {
             // A CUPTI without records of whole graphs.
@@ -91,7 +91,7 @@ impl CuptiBackend {
         }
     }
 
-    fn enable_recorded(&self, agent: &Agent, recorded: RecordedKinds) -> Result<(), Refusal> {
+    fn enable_recorded(&self, agent: &Agent, recorded: RecordedKinds) -> Result<(), ArmRefusal> {
         let enabled = RecordedKinds::from_bits(self.sharing.enabled.fetch_or(recorded.bits(), Ordering::AcqRel));
         self.enable_kinds(agent, recorded.without(enabled), enabled.is_empty())?;
         self.disable_kinds(agent, enabled.without(recorded));
@@ -165,7 +165,7 @@ impl CuptiBackend {
     }
 
     /// Watches the calls that cause the recorded activities, if they are not watched anyway.
-    fn watch_launches(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+    fn watch_launches(&'static self, agent: &'static Agent) -> Result<(), ArmRefusal> {
         if !self.is_subscribed() {
             self.subscribe()?;
         }
@@ -198,9 +198,9 @@ impl CuptiBackend {
         if self.is_yielding() && self.is_other_done() && !OTHER.has_lent() {
             match self.take_back(agent) {
                 Ok(()) => agent.end_gap(),
-                Err(Refusal { result, text }) => {
+                Err(ArmRefusal { result, text }) => {
                     let text = format!("taking CUPTI back from another tool in the process: {text}");
-                    agent.end_with(Refusal { result, text });
+                    agent.end_with(ArmRefusal { result, text });
                 }
             }
         }
@@ -218,7 +218,7 @@ impl CuptiBackend {
         !is_busy && !OTHER.gets_records() && OTHER.alone().is_none() && (OTHER.has_enabled() || has_had_time())
     }
 
-    fn take_back(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+    fn take_back(&'static self, agent: &'static Agent) -> Result<(), ArmRefusal> {
         if !self.is_subscribed() {
             self.subscribe_again(agent)?;
         }
@@ -230,7 +230,7 @@ impl CuptiBackend {
     }
 
     /// Subscribes after another user has unloaded CUPTI.
-    fn subscribe_again(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+    fn subscribe_again(&'static self, agent: &'static Agent) -> Result<(), ArmRefusal> {
         self.subscribe_and_prepare(agent)?;
         if self.is_yielding() {
             self.enable_ids(self.watched_in_gaps(agent), true)?;
@@ -265,7 +265,7 @@ impl CuptiBackend {
 
     /// Ends the run before another user, in the library `holder`, goes on.
     pub(super) fn give_up(&self, agent: &Agent, holder: &str) {
-        agent.end_with(Refusal {
+        agent.end_with(ArmRefusal {
             result: 0,
             text: format!("{holder} uses CUPTI too, and --on-conflict fail ends tracing then"),
         });

@@ -29,7 +29,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use xputrace_agent::device::ImageCode;
 use xputrace_agent::{
-    Agent, Backend, Context, Flushing, KernelCode, Layer, Library, Order, Refusal, Stream, StreamKind,
+    Agent, ArmRefusal, Backend, Context, Flushing, KernelCode, Layer, Library, Order, Stream, StreamKind,
 };
 use xputrace_agent::{this_thread, untraced};
 use xputrace_unwind::{Pushed, with_registers};
@@ -132,8 +132,8 @@ impl SanitizerBackend {
         }
     }
 
-    fn refusal(&self, attempted: &str, result: u32) -> Refusal {
-        Refusal { result, text: format!("{attempted}: {}", self.functions.explain(result)) }
+    fn refusal(&self, attempted: &str, result: u32) -> ArmRefusal {
+        ArmRefusal { result, text: format!("{attempted}: {}", self.functions.explain(result)) }
     }
 }
 
@@ -289,7 +289,7 @@ impl Library for SanitizerBackend {
 }
 
 impl Backend for SanitizerBackend {
-    fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+    fn start(&'static self, agent: &'static Agent) -> Result<(), ArmRefusal> {
         let run: &'static Run = Box::leak(Box::new(Run { agent, backend: self }));
         RUN.store(std::ptr::from_ref(run).cast_mut(), Ordering::Release);
         let mut subscription: Handle = null_mut();
@@ -309,7 +309,7 @@ impl Backend for SanitizerBackend {
         Ok(())
     }
 
-    fn switch(&'static self, _agent: &'static Agent, _from: &Order, _to: &Order) -> Result<(), Refusal> {
+    fn switch(&'static self, _agent: &'static Agent, _from: &Order, _to: &Order) -> Result<(), ArmRefusal> {
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use xputrace_agent::device::{CodeAt, TWIN_WITHIN};
-use xputrace_agent::{Agent, Context, Library, Refusal, Stream};
+use xputrace_agent::{Agent, ArmRefusal, Context, Library, Stream};
 use xputrace_wire::device::{
     BLOCK_VARIABLE, CopyExtent, GLOBALS_VARIABLE, ImageOutcome, MOST_CONTEXTS, NAMES_VARIABLE, Twin, twin_symbol,
 };
@@ -657,7 +657,7 @@ unsafe fn swap(backend: &CuptiBackend, lease: Lease<'_>, original: KernelHandle,
 
 impl CuptiBackend {
     /// Watches the calls that twins depend on.
-    pub(in super::super) fn watch_twins(&self, agent: &Agent) -> Result<(), Refusal> {
+    pub(in super::super) fn watch_twins(&self, agent: &Agent) -> Result<(), ArmRefusal> {
         if !agent.wants(demand::DEVICE) {
             return Ok(());
         }
@@ -671,7 +671,7 @@ impl CuptiBackend {
         }
         if self.twins.get().is_none() {
             let twins = Twins::new(self.is_late && knows_handles)
-                .map_err(|it| Refusal::from(format!("reserving memory for twins of kernels: {it}")))?;
+                .map_err(|it| ArmRefusal::from(format!("reserving memory for twins of kernels: {it}")))?;
             let _ = self.twins.set(twins);
         }
         let of_programs = agent.has_programs().then_some((domain::RESOURCE, RESOURCE_CONTEXT_CREATED));
