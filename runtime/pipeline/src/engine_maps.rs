@@ -4,7 +4,7 @@ use crate::device_memory::DeviceMemory;
 use std::io;
 use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::vm::Engine;
-use xputrace_store::{Backing, OnValue, Refusal};
+use xputrace_store::{Backing, OnValue, UpdateRefusal};
 
 /// The script's maps in the engine, and what GPUs have of them. Those of Linux are not reachable through it.
 pub struct EngineMaps<'a> {
@@ -29,11 +29,11 @@ impl Backing for EngineMaps<'_> {
         self.engine.lookup(map, key).map(<[u8]>::to_vec).or_else(|| self.device.lookup(map, key))
     }
 
-    fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
+    fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8]) -> Result<(), UpdateRefusal> {
         refusal(self.engine.update(map, key, value, 0))
     }
 
-    fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> Result<(), Refusal> {
+    fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> Result<(), UpdateRefusal> {
         refusal(self.engine.add(map, key, delta))
     }
 
@@ -50,10 +50,10 @@ impl Backing for EngineMaps<'_> {
     }
 }
 
-fn refusal(answer: i64) -> Result<(), Refusal> {
+fn refusal(answer: i64) -> Result<(), UpdateRefusal> {
     errno(answer).map_err(|it| match it.raw_os_error() {
-        Some(libc::E2BIG) => Refusal::Full,
-        _ => Refusal::Other(it.to_string()),
+        Some(libc::E2BIG) => UpdateRefusal::Full,
+        _ => UpdateRefusal::Other(it.to_string()),
     })
 }
 

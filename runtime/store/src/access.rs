@@ -1,7 +1,7 @@
 //! [`StoreAccess`]: the maps with all their parts.
 
 use crate::Store;
-use crate::backing::{Backing, Refusal};
+use crate::backing::{Backing, UpdateRefusal};
 use crate::codec::{self, Collector};
 use crate::engines::Engines;
 use std::sync::Arc;
@@ -184,19 +184,19 @@ impl<L: Backing, T: Backing> StoreAccess<'_, L, T> {
         }
     }
 
-    fn set_in_engine(&mut self, id: TableId, kind: Scalar, key: &[Value], value: Value) -> Result<(), Refusal> {
-        let misfit = Refusal::Other(misfit(&self.store.map(id).def));
+    fn set_in_engine(&mut self, id: TableId, kind: Scalar, key: &[Value], value: Value) -> Result<(), UpdateRefusal> {
+        let misfit = UpdateRefusal::Other(misfit(&self.store.map(id).def));
         let stored = self.stored_key(id, key).ok_or_else(|| misfit.clone())?;
         let bytes = codec::encode_plain(kind, &value, self.names);
         self.in_engine(id, |engine, map| match (value, bytes) {
-            (Value::Missing, _) => engine.delete(map, &stored).map_err(Refusal::Other),
+            (Value::Missing, _) => engine.delete(map, &stored).map_err(UpdateRefusal::Other),
             (_, Some(bytes)) => engine.update(map, &stored, &bytes),
             (_, None) => Err(misfit),
         })
     }
 
-    fn add_in_engine(&mut self, id: TableId, key: &[Value], delta: i64) -> Result<(), Refusal> {
-        let stored = self.stored_key(id, key).ok_or_else(|| Refusal::Other(misfit(&self.store.map(id).def)))?;
+    fn add_in_engine(&mut self, id: TableId, key: &[Value], delta: i64) -> Result<(), UpdateRefusal> {
+        let stored = self.stored_key(id, key).ok_or_else(|| UpdateRefusal::Other(misfit(&self.store.map(id).def)))?;
         self.in_engine(id, |engine, map| engine.add(map, &stored, delta))
     }
 
@@ -215,8 +215,8 @@ impl<L: Backing, T: Backing> StoreAccess<'_, L, T> {
     fn in_engine(
         &mut self,
         id: TableId,
-        change: impl FnOnce(&mut dyn Backing, BpfMapId) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+        change: impl FnOnce(&mut dyn Backing, BpfMapId) -> Result<(), UpdateRefusal>,
+    ) -> Result<(), UpdateRefusal> {
         self.engines.change_only(self.store.map(id).homes, change)
     }
 
@@ -240,14 +240,14 @@ impl<L: Backing, T: Backing> StoreAccess<'_, L, T> {
         Some(if def.stored_key_size() == 0 { vec![0; 4] } else { stored })
     }
 
-    fn count_refusal(&mut self, id: TableId, done: Result<(), Refusal>) -> Result<(), String> {
+    fn count_refusal(&mut self, id: TableId, done: Result<(), UpdateRefusal>) -> Result<(), String> {
         match done {
             Ok(()) => Ok(()),
-            Err(Refusal::Full) => {
+            Err(UpdateRefusal::Full) => {
                 self.store.map_mut(id).refused += 1;
                 Ok(())
             }
-            Err(Refusal::Other(reason)) => Err(reason),
+            Err(UpdateRefusal::Other(reason)) => Err(reason),
         }
     }
 }

@@ -14,9 +14,9 @@ pub trait Backing {
     /// Returns the first value of an element.
     fn lookup(&self, map: BpfMapId, key: &[u8]) -> Option<Vec<u8>>;
     /// Creates or changes an element.
-    fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8]) -> Result<(), Refusal>;
+    fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8]) -> Result<(), UpdateRefusal>;
     /// Adds to an element's integer atomically; a missing element starts from 0.
-    fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> Result<(), Refusal>;
+    fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> Result<(), UpdateRefusal>;
     /// Removes an element if it exists.
     fn delete(&mut self, map: BpfMapId, key: &[u8]) -> Result<(), String>;
     /// Removes all elements; the entries of an array become zero.
@@ -25,7 +25,7 @@ pub trait Backing {
 
 /// Why an update was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum UpdateRefusal {
     /// The map is full.
     Full,
     /// A sentence.

@@ -1,6 +1,6 @@
 //! [`Engines`]: where the compiled handlers' parts of maps are.
 
-use crate::backing::{Backing, Refusal};
+use crate::backing::{Backing, UpdateRefusal};
 use crate::map::Homes;
 use xputrace_model::plan::BpfMapId;
 
@@ -34,12 +34,12 @@ impl<L: Backing, T: Backing> Engines<L, T> {
     pub(crate) fn change_only(
         &mut self,
         homes: Homes,
-        change: impl FnOnce(&mut dyn Backing, BpfMapId) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+        change: impl FnOnce(&mut dyn Backing, BpfMapId) -> Result<(), UpdateRefusal>,
+    ) -> Result<(), UpdateRefusal> {
         match (homes.linux, &mut self.linux, homes.in_tracer().next()) {
             (Some(map), Some(linux), _) => change(linux, map),
             (None, _, Some(map)) => change(&mut self.tracer, map),
-            _ => Err(Refusal::Other("the map is not loaded".into())),
+            _ => Err(UpdateRefusal::Other("the map is not loaded".into())),
         }
     }
 }

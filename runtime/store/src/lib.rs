@@ -17,7 +17,7 @@ mod engines;
 mod map;
 
 pub use access::StoreAccess;
-pub use backing::{Backing, OnValue, Refusal};
+pub use backing::{Backing, OnValue, UpdateRefusal};
 
 use engines::Engines;
 use map::Map;

@@ -9,7 +9,7 @@ use xputrace_model::plan::Plan;
 use xputrace_model::schema::Unit;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, KeyPart, Parts, Scalar, Storage, TableDef, TableId, TableKind, Value};
-use xputrace_store::{Backing, OnValue, Refusal, Store};
+use xputrace_store::{Backing, OnValue, Store, UpdateRefusal};
 
 const ID: TableId = TableId(0);
 const LINUX: BpfMapId = BpfMapId(0);
@@ -54,17 +54,17 @@ impl Backing for &mut Memory {
         self.maps.get(&map)?.get(key)?.first().cloned()
     }
 
-    fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
+    fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8]) -> Result<(), UpdateRefusal> {
         let room = self.room;
         let elements = self.maps.entry(map).or_default();
         if elements.len() >= room && !elements.contains_key(key) {
-            return Err(Refusal::Full);
+            return Err(UpdateRefusal::Full);
         }
         elements.insert(key.to_vec(), vec![value.to_vec()]);
         Ok(())
     }
 
-    fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> Result<(), Refusal> {
+    fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> Result<(), UpdateRefusal> {
         let old = self.lookup(map, key).map_or(0, |it| i64::from_le_bytes(it.try_into().expect("a word")));
         self.update(map, key, &(old + delta).to_le_bytes())
     }

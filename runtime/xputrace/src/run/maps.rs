@@ -5,7 +5,7 @@ use xputrace_linux::{Error, Linux, MapHandle};
 use xputrace_model::plan::BpfMapId;
 use xputrace_model::table::TableId;
 use xputrace_pipeline::EngineMaps;
-use xputrace_store::{Backing, OnValue, Refusal, StoreAccess};
+use xputrace_store::{Backing, OnValue, StoreAccess, UpdateRefusal};
 
 /// Maps that are loaded into Linux.
 pub struct LinuxMaps<'a>(&'a mut Linux);
@@ -43,11 +43,11 @@ impl Backing for LinuxMaps<'_> {
         self.map(map).ok()?.lookup(key).ok()??.into_iter().next()
     }
 
-    fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
+    fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8]) -> Result<(), UpdateRefusal> {
         self.map(map).and_then(|it| it.update(key, value, 0)).map_err(refusal)
     }
 
-    fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> Result<(), Refusal> {
+    fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> Result<(), UpdateRefusal> {
         self.map(map).and_then(|it| it.add(key, delta)).map_err(refusal)
     }
 
@@ -64,9 +64,9 @@ fn sentence(done: Result<(), Error>) -> Result<(), String> {
     done.map_err(|it| it.to_string())
 }
 
-fn refusal(error: Error) -> Refusal {
+fn refusal(error: Error) -> UpdateRefusal {
     match &error {
-        Error::Map { answer, .. } if answer.raw_os_error() == Some(libc::E2BIG) => Refusal::Full,
-        _ => Refusal::Other(error.to_string()),
+        Error::Map { answer, .. } if answer.raw_os_error() == Some(libc::E2BIG) => UpdateRefusal::Full,
+        _ => UpdateRefusal::Other(error.to_string()),
     }
 }
