@@ -128,7 +128,7 @@ pub mod python_frame {
 
 /// Frames of a stack id, innermost first. Followed by `len` words of 8 bytes: return addresses, and
 /// Python frames ([`python_frame`]), which stand before that of the interpreter's function that runs
-/// them. Then follow, in 4 bytes each, a number and as many ids of the [`Object`]s that the return addresses are in;
+/// them. Then follow, in 4 bytes each, a number and as many ids of the [`MappedObject`]s that the return addresses are in;
 /// older recordings lack these. Like [`Name`], it precedes its first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -243,7 +243,7 @@ pub struct Thread {
 /// [`Name`], it precedes its first use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Object {
+pub struct MappedObject {
     pub id: u32,
     pub build_id_len: u16,
     pub path_len: u16,
@@ -406,7 +406,7 @@ pub enum Record<'a> {
     Flush(Flush),
     Thread(Thread),
     Object {
-        object: Object,
+        object: MappedObject,
         build_id: &'a [u8],
         path: &'a [u8],
         directory: &'a [u8],
@@ -474,7 +474,7 @@ pub struct Framed<'a> {
 
 /// A framed record; pads are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
+pub struct FramedRecord<'a> {
     pub header: Header,
     /// Offset of the record in the input.
     pub offset: usize,
@@ -490,10 +490,10 @@ impl<'a> Framed<'a> {
 }
 
 impl<'a> Iterator for Framed<'a> {
-    type Item = Frame<'a>;
+    type Item = FramedRecord<'a>;
 
     #[inline]
-    fn next(&mut self) -> Option<Frame<'a>> {
+    fn next(&mut self) -> Option<FramedRecord<'a>> {
         prefetch::ahead_of(self.rest);
         let (header, _) = Header::read_from_prefix(self.rest).ok()?;
         let size = header.size as usize;
@@ -501,14 +501,14 @@ impl<'a> Iterator for Framed<'a> {
             return None;
         }
         let (whole, rest) = self.rest.split_at_checked(size)?;
-        let frame = Frame { header, offset: self.offset, whole };
+        let frame = FramedRecord { header, offset: self.offset, whole };
         self.rest = rest;
         self.offset += size;
         Some(frame)
     }
 }
 
-impl<'a> Frame<'a> {
+impl<'a> FramedRecord<'a> {
     /// Returns body and tail.
     #[inline]
     pub fn body(&self) -> &'a [u8] {
@@ -593,7 +593,7 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
             Record::Mapping { mapping, path: tail.get(..len)? }
         }
         kind::OBJECT => {
-            let (object, tail): (Object, _) = take(body)?;
+            let (object, tail): (MappedObject, _) = take(body)?;
             let part = |len: u32, most: usize| Some(len as usize).filter(|len| *len <= most);
             let (build_id, tail) = tail.split_at_checked(part(object.build_id_len.into(), MAX_BUILD_ID)?)?;
             let (path, tail) = tail.split_at_checked(part(object.path_len.into(), MAX_NAME)?)?;
@@ -843,7 +843,7 @@ mod tests {
         push(&mut bytes, kind::STACK, &Stack { id: 1, len: 2, end: stack_end::NO_TABLE }, &[7; 16]);
         let objects = [[7; 16].as_slice(), &[2, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0]].concat();
         push(&mut bytes, kind::STACK, &Stack { id: 1, len: 2, end: stack_end::ROOT }, &objects);
-        let object = Object { id: 5, build_id_len: 3, path_len: 3, directory_len: 2, ..Object::default() };
+        let object = MappedObject { id: 5, build_id_len: 3, path_len: 3, directory_len: 2, ..MappedObject::default() };
         push(&mut bytes, kind::OBJECT, &object, b"abclib/a");
         push(&mut bytes, kind::CODE, &Code { id: 4, len: 12 }, &[1; 12]);
         push(&mut bytes, kind::THREAD, &Thread { tid: 7, reserved: 0, comm: [b'a'; 16] }, &[]);

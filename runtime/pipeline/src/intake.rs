@@ -21,7 +21,7 @@ use xputrace_wire::api::FunctionId;
 use xputrace_wire::events::{EventSource, HostEvent, HostEvents, OfActivity, Realtime, Visitor, in_place};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{
-    ActivityRecord, Clock, Flush, Frame, Gpu, GpuLimits, Graph, HostEventRecord, Launch, Record, framed, kind,
+    ActivityRecord, Clock, Flush, FramedRecord, Gpu, GpuLimits, Graph, HostEventRecord, Launch, Record, framed, kind,
 };
 
 /// Everything that a drain of one process may change.
@@ -73,7 +73,7 @@ impl Intake<'_> {
 
     /// Returns false if the record does not match its kind; the rest of its ring is then skipped.
     #[inline]
-    fn on_cause(&mut self, frame: &Frame<'_>, has_others: &mut bool) -> bool {
+    fn on_cause(&mut self, frame: &FramedRecord<'_>, has_others: &mut bool) -> bool {
         match frame.header.kind {
             kind::LAUNCH => in_place(frame.body(), &mut None).map(|it| self.on_launch(it)).is_some(),
             kind::NAME

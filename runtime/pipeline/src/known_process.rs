@@ -3,7 +3,7 @@
 use crate::id_map::IdMap;
 use crate::process_info::{ProcessIndex, ProcessInfo};
 use xputrace_model::stack::StackKey;
-use xputrace_wire::record::{Mapping, Object, PythonCode};
+use xputrace_wire::record::{MappedObject, Mapping, PythonCode};
 
 // Limits per process, so that a target cannot grow the tracer's memory further.
 
@@ -23,7 +23,7 @@ pub struct MappingInfo {
 /// A file that stacks were in while it was mapped, as a collector reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
-    pub object: Object,
+    pub object: MappedObject,
     /// Empty if it has none.
     pub build_id: Vec<u8>,
     /// As the program named it to the loader; empty for the program itself.

@@ -577,7 +577,7 @@ fn descriptions() -> Ring {
     let mut ring = Ring::default().names().clock(1);
     let mapping = record::Mapping { start: 1, end: 2, file_offset: 0, inode: 3, device: 4, path_len: 4 };
     record::push(&mut ring.0, kind::MAPPING, &mapping, b"/app");
-    let object = record::Object { id: 5, build_id_len: 2, path_len: 4, ..Default::default() };
+    let object = record::MappedObject { id: 5, build_id_len: 2, path_len: 4, ..Default::default() };
     record::push(&mut ring.0, kind::OBJECT, &object, b"id/app");
     let frames_and_objects = [[9; 16].as_slice(), &[1, 0, 0, 0, 5, 0, 0, 0]].concat();
     record::push(&mut ring.0, kind::STACK, &record::Stack { id: 1, len: 2, end: 0 }, &frames_and_objects);

@@ -10,7 +10,7 @@ use super::schema::{self, Described, RecordColumns, Schema};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 use xputrace_wire::events::{Activity, Column as WireColumn, HostEvent, Launch};
-use xputrace_wire::record::{Frame, Header, framed, kind};
+use xputrace_wire::record::{FramedRecord, Header, framed, kind};
 use zerocopy::IntoBytes;
 
 /// Codes of the record sequence, besides the kinds of records with columns.
@@ -74,7 +74,7 @@ impl Layouts {
     }
 
     /// Returns the layout that preserves all of a record.
-    fn of_record(&self, frame: &Frame<'_>) -> Option<usize> {
+    fn of_record(&self, frame: &FramedRecord<'_>) -> Option<usize> {
         let header = frame.header;
         let fits = |it: &RecordLayout| it.kind == header.kind && header.flags == 0 && frame.body().len() == it.size;
         self.0.iter().position(fits)
@@ -259,7 +259,7 @@ impl Split {
         self.sequence.push(RING_END);
     }
 
-    fn add_record(&mut self, frame: &Frame<'_>) {
+    fn add_record(&mut self, frame: &FramedRecord<'_>) {
         match NOW.of_record(frame) {
             Some(at) => {
                 self.sequence.push(NOW.0[at].kind as u8);

@@ -5,7 +5,7 @@ use xputrace_model::gpu::GpuKind;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::stack::StackKey;
 use xputrace_recording::{Damage, FrameInfo, Hit, RecordingEntry, RecordingReader};
-use xputrace_wire::record::{Frame, Header, Launch, Record, framed, kind, records};
+use xputrace_wire::record::{FramedRecord, Header, Launch, Record, framed, kind, records};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A recording in memory.
@@ -125,7 +125,7 @@ impl Tape {
 
 /// Returns the offsets of the launch records in a ring's bytes.
 fn launches_in(ring: &[u8]) -> impl Iterator<Item = usize> {
-    let is_launch = |it: &Frame<'_>| it.header.kind == kind::LAUNCH && it.body().len() >= size_of::<Launch>();
+    let is_launch = |it: &FramedRecord<'_>| it.header.kind == kind::LAUNCH && it.body().len() >= size_of::<Launch>();
     framed(ring).filter(is_launch).map(|it| it.offset)
 }
 

@@ -38,7 +38,7 @@ use xputrace_wire::device::CopyExtent;
 use xputrace_wire::device::Woven;
 use xputrace_wire::marker;
 use xputrace_wire::message::{conflict, window};
-use xputrace_wire::record::{Frame, Thread, framed, kind};
+use xputrace_wire::record::{FramedRecord, Thread, framed, kind};
 use xputrace_wire::totals::CollectorTotals;
 /// Images of a process that are worked on or wait for it: each takes a descriptor. A process loads one with each thread, and one
 /// after another once it waits no more.
@@ -592,7 +592,7 @@ fn learn_threads(Traced { target, process, .. }: &Traced, rings: &[Vec<u8>], run
 }
 
 /// Returns the thread that a record says has begun to record.
-fn thread_of(frame: &Frame<'_>) -> Option<u32> {
+fn thread_of(frame: &FramedRecord<'_>) -> Option<u32> {
     let is_thread = frame.header.kind == kind::THREAD;
     is_thread.then(|| frame.read::<Thread>()).flatten().map(|it| it.tid)
 }

@@ -306,7 +306,7 @@ impl Stacks {
         }
         let objects = state.objects(process);
         for it in objects.iter().skip(taken.objects) {
-            let record::Object { id, start, end, base, check, checked_bytes, .. } = it.object;
+            let record::MappedObject { id, start, end, base, check, checked_bytes, .. } = it.object;
             let proof = Proof { build_id: it.build_id.clone(), check, checked_bytes };
             let [path, directory] = [&it.path, &it.directory].map(|it| PathBuf::from(OsStr::from_bytes(it)));
             self.processes.place(key, MappedObject { id, start, end, base, proof, path, directory });

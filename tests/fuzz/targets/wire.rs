@@ -83,7 +83,13 @@ fn rings() -> Vec<Vec<u8>> {
     let mut described = Vec::new();
     let gpu = record::Gpu { device: 3, name_len: 11, ..record::Gpu::default() };
     record::push(&mut described, kind::GPU, &gpu, &record::GpuLimits::default().after(b"NVIDIA H200"));
-    let object = record::Object { id: 5, build_id_len: 3, path_len: 3, directory_len: 2, ..record::Object::default() };
+    let object = record::MappedObject {
+        id: 5,
+        build_id_len: 3,
+        path_len: 3,
+        directory_len: 2,
+        ..record::MappedObject::default()
+    };
     record::push(&mut described, kind::OBJECT, &object, b"abclib/a");
     let mapping = record::Mapping { start: 1, end: 2, file_offset: 3, inode: 4, device: 5, path_len: 6 };
     record::push(&mut described, kind::MAPPING, &mapping, b"/a.out");

@@ -88,7 +88,7 @@ impl Output {
         let directory = if is_relative && directory.len() <= MAX_NAME { directory } else { &[] };
         let build_id = if it.build_id.len() <= MAX_BUILD_ID { it.build_id } else { &[] };
         let path = &it.path[..it.path.len().min(MAX_NAME)];
-        let object = record::Object {
+        let object = record::MappedObject {
             id,
             build_id_len: build_id.len() as u16,
             path_len: path.len() as u16,
