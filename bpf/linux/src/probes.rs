@@ -19,7 +19,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use xputrace_model::names::Names;
-use xputrace_model::plan::{Place, Plan, Probe, ProbeId, ProbeScope, ProgramId, Target};
+use xputrace_model::plan::{Place, Plan, Probe, ProbeId, ProbePlace, ProbeScope, ProgramId};
 use xputrace_model::schema::Event;
 
 /// Links, and what is needed to link files and processes that come later.
@@ -287,13 +287,13 @@ impl Probes {
             return Outcome::Failed(not_compiled(&probe.name));
         };
         match &probe.target {
-            Target::Function { object, function } => {
+            ProbePlace::Function { object, function } => {
                 self.attach_in_files(id, probe, program, object, Sought::Function(function.clone()), warnings)
             }
-            Target::Usdt { object, pattern } => {
+            ProbePlace::Usdt { object, pattern } => {
                 self.attach_in_files(id, probe, program, object, Sought::Usdt(pattern.clone()), warnings)
             }
-            Target::Tracepoint { category, name } => {
+            ProbePlace::Tracepoint { category, name } => {
                 match attach::link_tracepoint(&self.programs, program, category, name) {
                     Ok(TracepointLink { link, event }) => {
                         self.links.add(id, vec![link]);
@@ -303,7 +303,7 @@ impl Probes {
                     Err(error) => Outcome::Failed(error),
                 }
             }
-            Target::Profile { hz } => match Sampler::start(&self.programs, id, program, *hz) {
+            ProbePlace::Profile { hz } => match Sampler::start(&self.programs, id, program, *hz) {
                 Ok(sampler) => {
                     let functions = sampler.n_cpus();
                     self.samplers.push(sampler);
@@ -311,7 +311,7 @@ impl Probes {
                 }
                 Err(error) => Outcome::Failed(error),
             },
-            Target::Section(section) => {
+            ProbePlace::Section(section) => {
                 let attached = self.compiled.as_ref().map(|it| it.attach(program, section));
                 match attached.unwrap_or_else(|| Err(not_compiled(&probe.name))) {
                     Ok(link) => {
@@ -321,9 +321,11 @@ impl Probes {
                     Err(error) => Outcome::Failed(error),
                 }
             }
-            Target::Interval { .. } | Target::Kernels(_) | Target::Calls(_) | Target::Api(_) | Target::None => {
-                Outcome::Failed(not_compiled(&probe.name))
-            }
+            ProbePlace::Interval { .. }
+            | ProbePlace::Kernels(_)
+            | ProbePlace::Calls(_)
+            | ProbePlace::Api(_)
+            | ProbePlace::None => Outcome::Failed(not_compiled(&probe.name)),
         }
     }
 

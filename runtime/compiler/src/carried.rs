@@ -6,7 +6,7 @@ use super::typed::MapId;
 use super::unit::Unit;
 use std::iter;
 use xputrace_model::diagnostic::{Diagnostic, Label};
-use xputrace_model::plan::{DeviceWay, LaunchFilter, Place, Target};
+use xputrace_model::plan::{DeviceWay, LaunchFilter, Place, ProbePlace};
 use xputrace_model::schema::{Field, FieldType};
 use xputrace_model::table::{Scalar, TableDef, TableKind};
 use xputrace_script::handler::{Handler, Staged};
@@ -40,7 +40,7 @@ fn options(handler: &Handler) -> Option<Diagnostic> {
         ("stream", stream.is_some()),
         ("via", handler.options.via == Some(DeviceWay::Patch)),
     ];
-    if let Target::Kernels(pattern) = &handler.target
+    if let ProbePlace::Kernels(pattern) = &handler.target
         && pattern.may_overlap()
     {
         let message = "an object has no place for several patterns that may match the same kernel".to_owned();

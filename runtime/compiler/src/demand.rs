@@ -6,7 +6,7 @@ use super::unit::Unit;
 use super::wishes::Wishes;
 use xputrace_model::context::word;
 use xputrace_model::plan::{
-    Activities, Activity, Demand, Detail, Details, DeviceWays, HostEvent, HostEvents, Place, Switch, Target,
+    Activities, Activity, Demand, Detail, Details, DeviceWays, HostEvent, HostEvents, Place, ProbePlace, Switch,
 };
 use xputrace_model::schema::{self, Event};
 use xputrace_script::handler::{DeclaredProbe, Staged};
@@ -50,7 +50,7 @@ fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut Demand)
     if !unit.handler.options.optional {
         demand.required = demand.required.with(kinds);
     }
-    if let Target::Api(functions) = &unit.handler.target {
+    if let ProbePlace::Api(functions) = &unit.handler.target {
         demand.api = demand.api.with(functions);
     }
     // The words of others are not a call's.

@@ -5,7 +5,7 @@ use super::places::{TRACEPOINT_PATTERN, UNKNOWN_TRACEPOINT, missing_place, trace
 use std::borrow::Cow;
 use xputrace_model::catalog::{Catalog, glob, is_attachable};
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::Target;
+use xputrace_model::plan::ProbePlace;
 use xputrace_script::handler::{Handler, Staged};
 
 /// Code of the warning for an optional handler whose probe a recording lacks.
@@ -52,7 +52,8 @@ pub(super) fn handlers<'a>(
 
 /// Returns the code and the reason of the error for a handler at a place that does not exist, or that a recording lacks.
 fn missing(handler: &Handler, catalog: &dyn Catalog) -> Option<(&'static str, String)> {
-    let is_place = matches!(handler.target, Target::Function { .. } | Target::Usdt { .. } | Target::Tracepoint { .. });
+    let is_place =
+        matches!(handler.target, ProbePlace::Function { .. } | ProbePlace::Usdt { .. } | ProbePlace::Tracepoint { .. });
     missing_place(&handler.target, catalog).or_else(|| {
         let lacks_it = is_place && !catalog.has_probe(&handler.name);
         lacks_it.then(|| (NOT_RECORDED, format!("the recording has no hits of `{}`", handler.name)))
@@ -66,7 +67,7 @@ fn left_out(handler: &Handler, code: &'static str, why: String) -> Diagnostic {
 /// Returns `CATEGORY:NAME` of a handler's tracepoints if it contains wildcards.
 fn pattern(handler: &Handler) -> Option<String> {
     match &handler.target {
-        Target::Tracepoint { category, name } => {
+        ProbePlace::Tracepoint { category, name } => {
             Some(format!("{category}:{name}")).filter(|it| it.contains(['*', '?']))
         }
         _ => None,
@@ -86,7 +87,7 @@ fn matches<'a>(pattern: &str, known: &'a [String]) -> Result<Vec<(&'a str, &'a s
 /// Returns the handler for one of its tracepoints.
 fn at(handler: &Handler, (category, name): (&str, &str)) -> Handler {
     Handler {
-        target: Target::Tracepoint { category: category.to_owned(), name: name.to_owned() },
+        target: ProbePlace::Tracepoint { category: category.to_owned(), name: name.to_owned() },
         name: format!("{}:{category}:{name}", handler.event.name()),
         ..handler.clone()
     }

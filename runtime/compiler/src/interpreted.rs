@@ -10,7 +10,7 @@ use super::unit::Unit as HandlerUnit;
 use rhai::{Expr, FnCallExpr};
 use xputrace_model::context::MOST_ARGUMENTS;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{Place, Target};
+use xputrace_model::plan::{Place, ProbePlace};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{TableId, TableKind};
 use xputrace_script::handler::Staged;
@@ -20,7 +20,7 @@ use xputrace_script::{mistakes, words};
 
 /// Checks the parameters of CUDA's calls that a handler reads.
 pub(super) fn check_arguments(staged: &Staged, unit: &HandlerUnit, diagnostics: &mut Vec<Diagnostic>) {
-    let Target::Api(functions) = &unit.handler.target else { return };
+    let ProbePlace::Api(functions) = &unit.handler.target else { return };
     for (n, (name, file, at)) in unit.scan.arguments.iter().enumerate() {
         let label = staged.label(*file, *at);
         match arguments::in_all(functions, name) {

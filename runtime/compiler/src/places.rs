@@ -2,7 +2,7 @@
 
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Label};
-use xputrace_model::plan::Target;
+use xputrace_model::plan::ProbePlace;
 use xputrace_script::handler::Staged;
 
 /// Code of the error for a function that the probed file lacks.
@@ -17,15 +17,15 @@ pub(super) const TRACEPOINT_PATTERN: &str = "tracepoint-pattern";
 pub const MISSING_PLACES: [&str; 4] = [NO_SUCH_FUNCTION, NO_SUCH_USDT, UNKNOWN_TRACEPOINT, TRACEPOINT_PATTERN];
 
 /// Returns the code and the reason of the error for a place that is known not to exist.
-pub(super) fn missing_place(target: &Target, catalog: &dyn Catalog) -> Option<(&'static str, String)> {
+pub(super) fn missing_place(target: &ProbePlace, catalog: &dyn Catalog) -> Option<(&'static str, String)> {
     match target {
-        Target::Tracepoint { category, name } => {
+        ProbePlace::Tracepoint { category, name } => {
             catalog.tracepoint(category, name).err().map(|why| (UNKNOWN_TRACEPOINT, why))
         }
-        Target::Function { object, function } if catalog.has_file(object) => {
+        ProbePlace::Function { object, function } if catalog.has_file(object) => {
             catalog.function(object, function).err().map(|why| (NO_SUCH_FUNCTION, why))
         }
-        Target::Usdt { object, pattern } if catalog.has_file(object) => {
+        ProbePlace::Usdt { object, pattern } if catalog.has_file(object) => {
             catalog.usdt(object, pattern).err().map(|why| (NO_SUCH_USDT, why))
         }
         _ => None,

@@ -11,7 +11,7 @@ use xputrace_bytecode::targets::leave_out_others;
 use xputrace_bytecode::{Label, helper, usdt};
 use xputrace_model::context::{device, word};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{SwitchId, Target};
+use xputrace_model::plan::{ProbePlace, SwitchId};
 use xputrace_model::schema::Event;
 use xputrace_script::handler::Per;
 
@@ -327,7 +327,7 @@ impl Emitter<'_, '_> {
 
     /// Returns the offsets of the threads that a scheduler record names.
     fn scheduled_threads(&self) -> Vec<i16> {
-        let Target::Tracepoint { category, name } = &self.handler.target else { return Vec::new() };
+        let ProbePlace::Tracepoint { category, name } = &self.handler.target else { return Vec::new() };
         let format = self.build.catalog.tracepoint(category, name);
         format.map(|it| it.scheduled_threads(category, name)).unwrap_or_default()
     }

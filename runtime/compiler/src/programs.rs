@@ -6,7 +6,7 @@ use super::typed::Checked;
 use super::unit::Unit;
 use xputrace_bytecode::ProgramKind;
 use xputrace_model::context::device;
-use xputrace_model::plan::{LaunchFilter, Place, Probe, ProbeId, ProgramId, ReturnWay, Target};
+use xputrace_model::plan::{LaunchFilter, Place, Probe, ProbeId, ProbePlace, ProgramId, ReturnWay};
 use xputrace_model::schema::{DeviceEvent, Event};
 use xputrace_script::handler::Handler;
 
@@ -45,13 +45,13 @@ impl Build<'_> {
 
     fn add_program(&mut self, handler: &Handler, checked: &Checked, id: ProbeId, probe: &mut Probe) {
         let (engine, kind) = match (probe.place, handler.event, &handler.target) {
-            (Place::Gpu, event, Target::Kernels(kernels)) => {
+            (Place::Gpu, event, ProbePlace::Kernels(kernels)) => {
                 let (place, kernels) = (event.name().to_owned(), kernels.pattern().text().to_owned());
                 (Engine::Gpu, ProgramKind::Device { place, kernels })
             }
             (Place::Tracer | Place::Interpreter, ..) => (Engine::Tracer, ProgramKind::Syscall),
             (_, Event::Uretprobe, _) => (Engine::Linux, ProgramKind::Uretprobe),
-            (_, Event::Tracepoint, Target::Tracepoint { category, name }) => {
+            (_, Event::Tracepoint, ProbePlace::Tracepoint { category, name }) => {
                 (Engine::Linux, ProgramKind::Tracepoint { category: category.clone(), name: name.clone() })
             }
             (_, Event::Profile, _) => (Engine::Linux, ProgramKind::PerfEvent),

@@ -32,19 +32,19 @@ pub struct DirectLaunch {
     pub probe: ProbeId,
     pub program: ProgramId,
     /// Blocks, and threads in each.
-    pub shape: Shape,
+    pub shape: LaunchShape,
 }
 
 /// How many threads run, as `x y z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct LaunchShape {
     pub grid: [u32; 3],
     pub block: [u32; 3],
 }
 
-impl Shape {
+impl LaunchShape {
     /// A single thread.
-    pub const ONE: Shape = Shape { grid: [1; 3], block: [1; 3] };
+    pub const ONE: LaunchShape = LaunchShape { grid: [1; 3], block: [1; 3] };
 }
 
 /// A map of an object.

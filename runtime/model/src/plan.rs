@@ -258,7 +258,7 @@ impl Demand {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     pub event: Event,
-    pub target: Target,
+    pub target: ProbePlace,
     /// The name in bpftrace's notation, `uprobe:libc:malloc`, which is `e.probe`.
     pub name: String,
     pub place: Place,
@@ -318,7 +318,7 @@ impl Probe {
     pub fn of(event: Event, place: Place) -> Self {
         Probe {
             event,
-            target: Target::None,
+            target: ProbePlace::None,
             name: event.name().into(),
             place,
             program: None,
@@ -448,7 +448,7 @@ impl ReturnWay {
 
 /// What a probe is attached to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum ProbePlace {
     /// Functions of an executable or library; both parts as the user wrote them.
     Function {
         object: String,
@@ -482,10 +482,10 @@ pub enum Target {
     None,
 }
 
-impl Target {
+impl ProbePlace {
     /// Whether such an event occurs at the first instructions of functions.
     pub fn is_at_entry(&self, event: Event) -> bool {
-        let Target::Function { function, .. } = self else { return false };
+        let ProbePlace::Function { function, .. } = self else { return false };
         event == Event::Uprobe && !is_instruction(function)
     }
 }
@@ -646,7 +646,7 @@ impl Plan {
     /// Iterates over the handlers that run in kernels, in the order of the script.
     pub fn device_handlers(&self) -> impl Iterator<Item = DeviceHandler<'_>> {
         ProbeId::each(&self.probes).filter_map(|(probe, it)| match (it.event, &it.target) {
-            (Event::Device(place), Target::Kernels(kernels)) => {
+            (Event::Device(place), ProbePlace::Kernels(kernels)) => {
                 let condition = Condition::of(it);
                 Some(DeviceHandler { probe, place, kernels, program: it.program, condition, site: it.site })
             }

@@ -152,7 +152,7 @@ fn launch(DirectLaunch { program, shape, .. }: &DirectLaunch, plan: &Plan) -> St
 mod tests {
     use super::*;
     use xputrace_bytecode::{Program, ProgramKind};
-    use xputrace_model::object::Shape;
+    use xputrace_model::object::LaunchShape;
     use xputrace_model::plan::ProbeId;
 
     fn plan() -> Plan {
@@ -160,7 +160,7 @@ mod tests {
         let launches = ["add", "gemm"].map(|name| {
             let (insns, map_refs, lines) = Default::default();
             let program = Program { name: name.into(), kind: ProgramKind::Syscall, insns, map_refs, lines };
-            let shape = Shape { grid: [4, 2, 1], block: [32, 1, 1] };
+            let shape = LaunchShape { grid: [4, 2, 1], block: [32, 1, 1] };
             DirectLaunch { probe: ProbeId(0), program: plan.image.add_program(program), shape }
         });
         plan.object = Some(std::sync::Arc::new(Object { launches: launches.to_vec(), ..Object::default() }));

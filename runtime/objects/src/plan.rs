@@ -13,7 +13,7 @@ use xputrace_model::loss::Loss;
 use xputrace_model::object::Object;
 use xputrace_model::plan::{
     Activities, Activity, Demand, DeviceEvent, KernelPattern, LossSite, PatternOfHandler, Place, Plan, Probe,
-    ProbeScope, ReturnWay, Target,
+    ProbePlace, ProbeScope, ReturnWay,
 };
 use xputrace_model::schema::Event;
 
@@ -205,10 +205,10 @@ impl Placed<'_> {
         let probe =
             |target| Probe { target, name: self.section.clone(), program, site, ..Probe::of(event, Place::Gpu) };
         match event {
-            Event::Begin => plan.probes.push(probe(Target::None)),
+            Event::Begin => plan.probes.push(probe(ProbePlace::None)),
             _ => {
                 let patterns = PatternOfHandler::each(kernels.into_iter().map(KernelPattern::new));
-                plan.probes.extend(patterns.into_iter().map(|it| probe(Target::Kernels(it))));
+                plan.probes.extend(patterns.into_iter().map(|it| probe(ProbePlace::Kernels(it))));
             }
         }
         Ok(())
@@ -251,20 +251,20 @@ impl Placed<'_> {
         Ok(())
     }
 
-    fn hooked(&self, hook: Hook) -> (Event, ProgramKind, Target) {
+    fn hooked(&self, hook: Hook) -> (Event, ProgramKind, ProbePlace) {
         match hook {
             Hook::Function { event, file, function } => {
                 let kind = if event == Event::Uretprobe { ProgramKind::Uretprobe } else { ProgramKind::Uprobe };
-                (event, kind, Target::Function { object: file, function })
+                (event, kind, ProbePlace::Function { object: file, function })
             }
             Hook::Tracepoint { category, name } => {
                 let kind = ProgramKind::Tracepoint { category: category.clone(), name: name.clone() };
-                (Event::Tracepoint, kind, Target::Tracepoint { category, name })
+                (Event::Tracepoint, kind, ProbePlace::Tracepoint { category, name })
             }
-            Hook::Samples { hz } => (Event::Profile, ProgramKind::PerfEvent, Target::Profile { hz }),
+            Hook::Samples { hz } => (Event::Profile, ProgramKind::PerfEvent, ProbePlace::Profile { hz }),
             Hook::ByLibbpf => {
                 let section = self.section.clone();
-                (Event::Tracepoint, ProgramKind::Section(section.clone()), Target::Section(section))
+                (Event::Tracepoint, ProgramKind::Section(section.clone()), ProbePlace::Section(section))
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::handler::GpuHandler;
 use crate::wanted::WantedRecords;
 use rustc_hash::FxHashMap;
 use xputrace_model::context::{GpuContext, word};
-use xputrace_model::plan::{Activity, Call, Calls, Place, Plan, Probe, ProbeId, ProgramId, Target};
+use xputrace_model::plan::{Activity, Call, Calls, Place, Plan, Probe, ProbeId, ProbePlace, ProgramId};
 use xputrace_model::schema::Event;
 use xputrace_wire::api::{FunctionId, Parameter};
 use xputrace_wire::events::host::{MOST_ARGUMENTS, PARAMETER_WORDS};
@@ -120,7 +120,7 @@ impl Handlers {
 fn api_handlers(plan: &Plan) -> FxHashMap<u32, Vec<ApiHandler>> {
     let mut all: FxHashMap<u32, Vec<ApiHandler>> = FxHashMap::default();
     for (id, probe) in ProbeId::each(&plan.probes) {
-        let Target::Api(functions) = &probe.target else { continue };
+        let ProbePlace::Api(functions) = &probe.target else { continue };
         for function in functions.iter() {
             let it = ApiHandler::of(GpuHandler::of(plan, id, probe), probe, function);
             all.entry(function.number()).or_default().push(it);
@@ -132,7 +132,7 @@ fn api_handlers(plan: &Plan) -> FxHashMap<u32, Vec<ApiHandler>> {
 /// Returns the calls that a launch handler sees.
 fn calls_of(probe: &Probe) -> Calls {
     match probe.target {
-        Target::Calls(calls) => calls,
+        ProbePlace::Calls(calls) => calls,
         _ => Calls::LAUNCHES,
     }
 }

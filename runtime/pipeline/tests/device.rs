@@ -8,11 +8,11 @@ use xputrace_bytecode::ProgramId;
 use xputrace_model::context::GpuContext;
 use xputrace_model::gpu::GpuKind;
 use xputrace_model::loss::Loss;
-use xputrace_model::object::{DirectLaunch, Object, Shape};
+use xputrace_model::object::{DirectLaunch, LaunchShape, Object};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{
     Activity, Demand, DeviceEvent, KernelPattern, LaunchFilter, MapAction, PatternOfHandler, Plan, Probe, ProbeId,
-    Switch, SwitchId, Target,
+    ProbePlace, Switch, SwitchId,
 };
 use xputrace_model::table::{Cell, TableId, Value};
 use xputrace_pipeline::{HandlerState, Outputs, Pipeline, ProcessInfo, Sink};
@@ -66,7 +66,7 @@ impl Sink for OverAfter {
 fn a_launch_ends_with_the_run() {
     for (n_asked, grid, n_ran) in [(3, 1 << 20, 3), (100, 5, 5)] {
         let mut plan = device_plan(DeviceEvent::Exit, "direct");
-        let shape = Shape { grid: [grid, 1, 1], block: [1; 3] };
+        let shape = LaunchShape { grid: [grid, 1, 1], block: [1; 3] };
         let launches = vec![DirectLaunch { probe: ProbeId(0), program: ProgramId(0), shape }];
         plan.object = Some(Arc::new(Object { launches, with_context: vec![ProgramId(0)], ..Default::default() }));
         let mut pipeline = Pipeline::new(Arc::new(plan), demangle, &mut |_, _| None).unwrap();
@@ -110,7 +110,7 @@ fn a_pattern_has_matched_a_kernel_that_another_of_its_handler_has() {
     let mut plan = device_plan(DeviceEvent::Exit, "");
     let probe = plan.probes.remove(0);
     let patterns = PatternOfHandler::each(["a", "a*", "b", "a"].map(KernelPattern::new));
-    plan.probes.extend(patterns.into_iter().map(|it| Probe { target: Target::Kernels(it), ..probe.clone() }));
+    plan.probes.extend(patterns.into_iter().map(|it| Probe { target: ProbePlace::Kernels(it), ..probe.clone() }));
     let mut ran = ran(plan, GpuKind::Software, shaped([1, 1, 1], [1, 1, 1]));
     assert_eq!(counts(&mut ran).len(), 1);
     assert_eq!(ran.unmatched_device_probes(), [ProbeId(2)]);

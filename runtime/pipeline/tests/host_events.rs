@@ -8,7 +8,7 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{
     Activities, Activity, Calls as LaunchCalls, Demand, Details, Functions, HostEvent, HostEvents, Place, Plan, Probe,
-    Target,
+    ProbePlace,
 };
 use xputrace_model::schema::Event;
 use xputrace_pipeline::{Pipeline, ProcessIndex};
@@ -82,7 +82,7 @@ fn plan(kinds: &[HostEvent], api: &[(&[&str], &[&str])]) -> Plan {
         let of: Functions = names.iter().map(|it| function(it)).collect();
         all = all.with(&of);
         plan.probes.push(Probe {
-            target: Target::Api(Box::new(of)),
+            target: ProbePlace::Api(Box::new(of)),
             arguments: arguments.iter().map(|it| (*it).to_owned()).collect(),
             ..handler(&HostEvent::Api)
         });
@@ -181,7 +181,7 @@ fn everything() -> Plan {
     let mut plan = kernel_plan();
     let handler = |event| probe(event, Place::Interpreter, None);
     let activities = Activity::ALL.iter().map(|it| handler(Event::Activity(*it)));
-    let calls = Probe { target: Target::Calls(LaunchCalls::ALL), ..handler(Event::Launch) };
+    let calls = Probe { target: ProbePlace::Calls(LaunchCalls::ALL), ..handler(Event::Launch) };
     let hosts = HostEvents::ALL.iter().map(|it| handler(Event::Host(it)));
     plan.probes = activities.chain(hosts).chain([calls]).collect();
     plan.demand = Demand {

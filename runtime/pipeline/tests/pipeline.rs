@@ -10,7 +10,7 @@ use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::{Balance, Cause, Loss};
 use xputrace_model::plan::{
-    Activities, Activity, Call, Calls, Demand, Detail, Details, Place, Plan, Switch, SwitchId, Target,
+    Activities, Activity, Call, Calls, Demand, Detail, Details, Place, Plan, ProbePlace, Switch, SwitchId,
 };
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
@@ -672,7 +672,7 @@ fn kernels_alone_are_handled_in_order_whatever_the_flushes_say() {
 fn memset_plan(demand: Demand) -> Plan {
     let mut plan = kernel_plan();
     let mut calls = probe(Event::Launch, Place::Interpreter, None);
-    calls.target = Target::Calls(Calls::of(&[Call::Memset]));
+    calls.target = ProbePlace::Calls(Calls::of(&[Call::Memset]));
     let interpreted = |it| probe(Event::Activity(it), Place::Interpreter, None);
     plan.probes = vec![interpreted(Activity::Kernel), interpreted(Activity::Memset), calls];
     plan.demand = demand;

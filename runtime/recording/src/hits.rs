@@ -21,7 +21,7 @@ use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{
     Activities, Calls, ContextWord, Demand, Detail, Details, Functions, HostEvents, LONGEST_TEXT, LossSite, Place,
-    Plan, Probe, ProbeScope, Target, TextRead, record,
+    Plan, Probe, ProbePlace, ProbeScope, TextRead, record,
 };
 use xputrace_model::schema::Event;
 use xputrace_model::stack;
@@ -305,7 +305,7 @@ impl<'a> Builder<'a> {
         let texts = texts(probe)?;
         let record_texts = format.as_ref().map(|it| record_texts(it, size)).unwrap_or_default();
         let threads = match (&probe.target, &format) {
-            (Target::Tracepoint { category, name }, Some(format)) => format.scheduled_threads(category, name),
+            (ProbePlace::Tracepoint { category, name }, Some(format)) => format.scheduled_threads(category, name),
             _ => Vec::new(),
         };
         // Some probes fire for every process; if so, record only events of the targets.
@@ -344,7 +344,7 @@ impl<'a> Builder<'a> {
     /// Returns the integer that a probed function returns, for the header.
     fn returned(&self, probe: &Probe) -> Option<String> {
         match (&probe.target, probe.event) {
-            (Target::Function { object, function }, Event::Uretprobe) => {
+            (ProbePlace::Function { object, function }, Event::Uretprobe) => {
                 self.catalog.return_type(object, function).map(returned)
             }
             _ => None,
@@ -353,7 +353,7 @@ impl<'a> Builder<'a> {
 
     fn context(&self, probe: &Probe) -> Result<(ProgramKind, usize, Option<TracepointFormat>), RecorderError> {
         Ok(match (&probe.target, probe.event) {
-            (Target::Tracepoint { category, name }, _) => {
+            (ProbePlace::Tracepoint { category, name }, _) => {
                 let format = self
                     .catalog
                     .tracepoint(category, name)
@@ -413,7 +413,7 @@ impl<'a> Builder<'a> {
         self.stack(&mut asm, number, StackSide::Kernel, None, at::KSTACK);
         // The first word of a tracepoint's record is Linux's own, and nothing after the last field
         // may be read.
-        let first = if matches!(probe.target, Target::Tracepoint { .. }) { 8 } else { 0 };
+        let first = if matches!(probe.target, ProbePlace::Tracepoint { .. }) { 8 } else { 0 };
         for word in [0, size.saturating_sub(1) / 8 * 8] {
             asm.st_imm(Size::Dw, Reg(7), (at::CONTEXT + word) as i16, 0);
         }

@@ -2,7 +2,8 @@
 
 use xputrace_model::context::MOST_ARGUMENTS;
 use xputrace_model::plan::{
-    Activities, Activity, Calls, Demand, Detail, Details, Functions, HostEvent, HostEvents, Place, Plan, Probe, Target,
+    Activities, Activity, Calls, Demand, Detail, Details, Functions, HostEvent, HostEvents, Place, Plan, Probe,
+    ProbePlace,
 };
 use xputrace_model::schema::Event;
 use xputrace_recording::Meta;
@@ -14,15 +15,15 @@ use xputrace_recording::Meta;
 /// Hits of CPU probes have no probe in it: [`crate::ReplaySink::hit`] gets those.
 pub fn every_event(meta: &Meta) -> Plan {
     let demand = demand(meta);
-    let mut probes: Vec<Probe> = Activity::ALL.iter().map(|it| of(Event::Activity(*it), Target::None)).collect();
-    probes.push(of(Event::Launch, Target::Calls(Calls::ALL)));
+    let mut probes: Vec<Probe> = Activity::ALL.iter().map(|it| of(Event::Activity(*it), ProbePlace::None)).collect();
+    probes.push(of(Event::Launch, ProbePlace::Calls(Calls::ALL)));
     let hosts = demand.host_events.iter().filter(|it| *it != HostEvent::Api);
-    probes.extend(hosts.map(|it| of(Event::Host(it), Target::None)));
+    probes.extend(hosts.map(|it| of(Event::Host(it), ProbePlace::None)));
     probes.extend(of_functions(&demand.api));
     Plan { probes, demand, strings: vec![String::new()], ..Plan::default() }
 }
 
-fn of(event: Event, target: Target) -> Probe {
+fn of(event: Event, target: ProbePlace) -> Probe {
     Probe { target, sees_unjoined: true, ..Probe::of(event, Place::Tracer) }
 }
 
@@ -33,7 +34,7 @@ fn of_functions(functions: &Functions) -> impl Iterator<Item = Probe> {
         only.add(id);
         let readable = id.function()?.parameters.iter().filter(|it| it.is_integer()).take(MOST_ARGUMENTS);
         let arguments = readable.map(|it| it.name.to_owned()).collect();
-        Some(Probe { arguments, ..of(Event::Host(HostEvent::Api), Target::Api(Box::new(only))) })
+        Some(Probe { arguments, ..of(Event::Host(HostEvent::Api), ProbePlace::Api(Box::new(only))) })
     })
 }
 

@@ -3,14 +3,14 @@
 use rhai::{Position, Stmt};
 use std::ops::Range;
 use xputrace_model::diagnostic::{FileId, Label, Site, Sources};
-use xputrace_model::plan::{Calls, ClosureId, DeviceWay, LaunchFilter, ProbeScope, ReturnWay, Target};
+use xputrace_model::plan::{Calls, ClosureId, DeviceWay, LaunchFilter, ProbePlace, ProbeScope, ReturnWay};
 use xputrace_model::schema::Event;
 
 /// A handler as the script declared it.
 #[derive(Clone, Debug)]
 pub struct Handler {
     pub event: Event,
-    pub target: Target,
+    pub target: ProbePlace,
     /// Its name in bpftrace's notation: `uprobe:libc:malloc`, `kernel`.
     pub name: String,
     pub options: Options,

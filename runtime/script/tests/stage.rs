@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use xputrace_model::diagnostic::{Diagnostic, SourceFile};
-use xputrace_model::plan::{ClosureId, ProbeScope, Target};
+use xputrace_model::plan::{ClosureId, ProbePlace, ProbeScope};
 use xputrace_model::schema::Event;
 use xputrace_script::handler::Captured;
 use xputrace_script::{ArgumentValue, BundledLoader, LoadedScript, load};
@@ -71,7 +71,7 @@ fn every_round_of_a_loop_captures_its_own_values() {
     let expected = |f: &str| vec![("f".to_owned(), Captured::Str(f.into())), ("n".to_owned(), Captured::Int(2))];
     assert_eq!(captured, [expected("a"), expected("b")]);
     let targets: Vec<_> = loaded.staged.handlers.iter().map(|it| it.target.clone()).collect();
-    let function = |f: &str| Target::Function { object: "libx".into(), function: f.into() };
+    let function = |f: &str| ProbePlace::Function { object: "libx".into(), function: f.into() };
     assert_eq!(targets, [function("a"), function("b")]);
 }
 
@@ -111,7 +111,11 @@ fn rates_and_durations() {
     let targets: Vec<_> = loaded.staged.handlers.iter().map(|it| it.target.clone()).collect();
     assert_eq!(
         targets,
-        [Target::Profile { hz: 99 }, Target::Interval { nanos: 1_500_000_000 }, Target::Profile { hz: 100 }]
+        [
+            ProbePlace::Profile { hz: 99 },
+            ProbePlace::Interval { nanos: 1_500_000_000 },
+            ProbePlace::Profile { hz: 100 }
+        ]
     );
     assert_eq!(loaded.staged.handlers[1].name, "interval:ms:1500");
     assert_eq!(loaded.staged.handlers[1].interpreted, Some(ClosureId(0)));

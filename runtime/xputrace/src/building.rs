@@ -11,7 +11,7 @@ use xputrace_boundary::create::FileAccess;
 use xputrace_bytecode::object::{self, AttachPlace, Loaders, LossSlot};
 use xputrace_bytecode::{Image, ProgramId};
 use xputrace_linux::place_for_libbpf;
-use xputrace_model::plan::{LossSite, Plan, Probe, Target};
+use xputrace_model::plan::{LossSite, Plan, Probe, ProbePlace};
 use xputrace_model::schema::Event;
 
 /// Writes the compiled script, and says what is in the object.
@@ -71,7 +71,7 @@ fn losses(plan: &Plan) -> Vec<LossSlot> {
 
 fn place(probe: &Probe) -> Option<AttachPlace> {
     match &probe.target {
-        Target::Function { object, function } => place_for_libbpf(object, function),
+        ProbePlace::Function { object, function } => place_for_libbpf(object, function),
         _ => None,
     }
 }

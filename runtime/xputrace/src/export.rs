@@ -21,7 +21,7 @@ use std::sync::Arc;
 use xputrace_model::context::GpuContext;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::output::{Output, StackNames};
-use xputrace_model::plan::{MapAction, Plan, Probe, ProbeId, Target};
+use xputrace_model::plan::{MapAction, Plan, Probe, ProbeId, ProbePlace};
 use xputrace_model::stack::{Frame, Frames, StackKey};
 use xputrace_model::table::TableId;
 use xputrace_pipeline::{HandlerState, Outputs, Pipeline, Sink};
@@ -143,7 +143,7 @@ fn about(meta: &Meta, hits: &HitReader, is_of_software_gpu: bool) -> AboutRecord
 
 fn exported(probe: &Probe) -> Exported {
     let function = match &probe.target {
-        Target::Api(functions) => functions.iter().next().and_then(|it| it.function()),
+        ProbePlace::Api(functions) => functions.iter().next().and_then(|it| it.function()),
         _ => None,
     };
     let parameter = |name: &str| function?.parameter(name);

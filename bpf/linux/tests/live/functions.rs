@@ -12,7 +12,7 @@ use xputrace_bytecode::{Assembler, MapKind, ProgramKind, Reg};
 use xputrace_linux::{AttachError, Linux, News, Outcome, ProcessEvent, Scope, StoppedChild};
 use xputrace_model::listing::Listed;
 use xputrace_model::names::Names;
-use xputrace_model::plan::{Plan, Target};
+use xputrace_model::plan::{Plan, ProbePlace};
 use xputrace_model::schema::Event;
 
 #[test]
@@ -190,7 +190,7 @@ fn what_cannot_be_attached_says_why_and_the_rest_is() {
         ProgramKind::Tracepoint { category: "sched".into(), name: "sched_swich".into() },
         work,
     );
-    let target_ = Target::Tracepoint { category: "sched".into(), name: "sched_swich".into() };
+    let target_ = ProbePlace::Tracepoint { category: "sched".into(), name: "sched_swich".into() };
     plan.probes.push(probe(Event::Tracepoint, target_, program));
     let (linux, report) = run(&plan, &["work", "10"]);
     let texts: Vec<String> = report

@@ -11,7 +11,7 @@ use xputrace_bytecode::vm::{Atomic, Modification, Number, RemoteMap};
 use xputrace_bytecode::{Assembler, BpfMapId, MapKind, MapSpec, ProgramKind, Reg};
 use xputrace_linux::{Linux, StoppedChild};
 use xputrace_model::diagnostic::Site;
-use xputrace_model::plan::{LossSite, Plan, Target};
+use xputrace_model::plan::{LossSite, Plan, ProbePlace};
 use xputrace_model::schema::Event;
 
 #[test]
@@ -299,7 +299,7 @@ fn tags_left(change: impl Fn(&mut Linux, u32)) -> u64 {
     asm.mov_imm(Reg::R1, 1);
     asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 8, Reg::R1);
     let program = add_program_ending_at(&mut plan, "marker", ProgramKind::Uprobe, asm, out);
-    plan.probes.push(probe(Event::Launch, Target::None, program));
+    plan.probes.push(probe(Event::Launch, ProbePlace::None, program));
     let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&["work", "40"]), &[], None).unwrap();
     assert!(linux.attach(&plan, &child.scope()).unwrap().probes.is_empty(), "the marker is attached apart");

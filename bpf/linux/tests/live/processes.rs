@@ -10,7 +10,7 @@ use xputrace_bytecode::insn::{Cond, Size};
 use xputrace_bytecode::{Assembler, BpfMapId, MapKind, ProgramKind, Reg};
 use xputrace_bytecode::{helper, targets};
 use xputrace_linux::{Linux, News, ProcessEvent, Scope, StoppedChild};
-use xputrace_model::plan::{Plan, Probe, ProbeScope, Target};
+use xputrace_model::plan::{Plan, Probe, ProbePlace, ProbeScope};
 use xputrace_model::process_name::ProcessName;
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
@@ -72,7 +72,7 @@ fn samples_come_with_user_stacks() {
     asm.mov_imm(Reg::R7, 1);
     add_r7_to(&mut asm, samples, out);
     let program = add_program_ending_at(&mut plan, "sample", ProgramKind::PerfEvent, asm, out);
-    plan.probes.push(probe(Event::Profile, Target::Profile { hz: 997 }, program));
+    plan.probes.push(probe(Event::Profile, ProbePlace::Profile { hz: 997 }, program));
     let (linux, report) = run(&plan, &["burn", "200000000"]);
     assert!(places(&report)[0] >= 1, "one a CPU: {report:?}");
     assert!(read_counter(&linux, samples) > 0);
@@ -246,7 +246,7 @@ fn getppid_plan() -> (Plan, BpfMapId) {
     add_r7_to(&mut asm, calls, out);
     let kind = ProgramKind::Tracepoint { category: category.clone(), name: name.clone() };
     let program = add_program_ending_at(&mut plan, "getppid", kind, asm, out);
-    plan.probes.push(probe(Event::Tracepoint, Target::Tracepoint { category, name }, program));
+    plan.probes.push(probe(Event::Tracepoint, ProbePlace::Tracepoint { category, name }, program));
     (plan, calls)
 }
 

@@ -6,7 +6,7 @@ use rhai::Position;
 use xputrace_model::api::{ApiFunction, FunctionId, Functions, Parameter, ParameterKind};
 use xputrace_model::context::{MOST_ARGUMENTS, word};
 use xputrace_model::diagnostic::{Diagnostic, Label};
-use xputrace_model::plan::Target;
+use xputrace_model::plan::ProbePlace;
 use xputrace_script::mistakes::no_field;
 
 /// Why a parameter cannot be read.
@@ -73,7 +73,7 @@ impl Checker<'_> {
                 .help("read one of the parameters, such as `.args.size`");
             return self.poison(diagnostic, at);
         };
-        let Target::Api(functions) = &self.handler.target else { return missing(name_at) };
+        let ProbePlace::Api(functions) = &self.handler.target else { return missing(name_at) };
         let in_all = match in_all(functions, name) {
             Ok(in_all) => in_all,
             Err(problem) => {

@@ -10,7 +10,7 @@ use xputrace_bytecode::probe::pt_regs;
 use xputrace_model::catalog::{ReturnType, TracepointFieldType};
 use xputrace_model::context::device;
 use xputrace_model::diagnostic::{Diagnostic, nearest};
-use xputrace_model::plan::{Place, Target};
+use xputrace_model::plan::{Place, ProbePlace};
 use xputrace_model::schema::{self, Event, Field, FieldType, From, Unit};
 use xputrace_script::mistakes::{an_event, no_field};
 use xputrace_script::width::Width;
@@ -300,7 +300,7 @@ impl Checker<'_> {
     /// Returns what the probed function returns, if the machine knows.
     pub(super) fn return_type(&self) -> Option<ReturnType> {
         match &self.handler.target {
-            Target::Function { object, function } => self.catalog.return_type(object, function),
+            ProbePlace::Function { object, function } => self.catalog.return_type(object, function),
             _ => None,
         }
     }
@@ -309,15 +309,15 @@ impl Checker<'_> {
     /// cookie.
     fn function_name(&mut self, at: Position) -> Expr {
         match &self.handler.target {
-            Target::Function { function, .. } if function.contains(['*', '?', '[', '{']) => {
+            ProbePlace::Function { function, .. } if function.contains(['*', '?', '[', '{']) => {
                 Expr { kind: ExprKind::Source(ValueSource::Cookie), ty: Type::of(Base::Name), at }
             }
-            Target::Function { function, .. } => self.literal(&function.clone(), at),
-            Target::Usdt { pattern, .. } => match pattern.only() {
+            ProbePlace::Function { function, .. } => self.literal(&function.clone(), at),
+            ProbePlace::Usdt { pattern, .. } => match pattern.only() {
                 Some(name) => self.literal(&name, at),
                 None => Expr { kind: ExprKind::Source(ValueSource::Cookie), ty: Type::of(Base::Name), at },
             },
-            Target::Tracepoint { name, .. } => self.literal(&name.clone(), at),
+            ProbePlace::Tracepoint { name, .. } => self.literal(&name.clone(), at),
             _ => {
                 let diagnostic = Diagnostic::error("no-function", "this probe is not at a function", self.label(at))
                     .help("`.ustack` and `.kstack` show where the sample was taken");
@@ -328,7 +328,7 @@ impl Checker<'_> {
 
     /// Checks `e.argN` of a USDT probe: a place may lack it.
     fn usdt_argument(&mut self, n: usize, at: Position) -> Expr {
-        if let Target::Usdt { object, pattern } = &self.handler.target
+        if let ProbePlace::Usdt { object, pattern } = &self.handler.target
             && let Err(why) = self.catalog.usdt_argument(object, pattern, n)
         {
             let help = format!("`xputrace list -v 'usdt:{object}:{}'` shows the arguments", pattern.text());
@@ -343,7 +343,7 @@ impl Checker<'_> {
     }
 
     fn record_field(&mut self, name: &str, at: Position) -> Expr {
-        let Target::Tracepoint { category, name: tracepoint } = &self.handler.target else {
+        let ProbePlace::Tracepoint { category, name: tracepoint } = &self.handler.target else {
             return self.unknown_field(name, at, schema::CPU);
         };
         let (category, tracepoint) = (category.clone(), tracepoint.clone());
@@ -428,7 +428,7 @@ impl Checker<'_> {
 
     fn event_noun(&self) -> String {
         match &self.handler.target {
-            Target::Tracepoint { category, name } => format!("the tracepoint `{category}:{name}`"),
+            ProbePlace::Tracepoint { category, name } => format!("the tracepoint `{category}:{name}`"),
             _ => an_event(self.handler.event.name()),
         }
     }

@@ -3,13 +3,13 @@
 use super::checker::Checker;
 use crate::places::{missing_place, no_file, tracepoints_help};
 use xputrace_model::diagnostic::{Diagnostic, Label};
-use xputrace_model::plan::{Target, is_instruction};
+use xputrace_model::plan::{ProbePlace, is_instruction};
 
 impl Checker<'_> {
     /// Checks that the probe's target exists on this machine, as far as that is known in advance.
     pub(super) fn check_target(&mut self) {
         let target = &self.handler.target;
-        if let Target::Function { object, .. } | Target::Usdt { object, .. } = target
+        if let ProbePlace::Function { object, .. } | ProbePlace::Usdt { object, .. } = target
             && !self.catalog.has_file(object)
         {
             let diagnostic = no_file(object, self.pattern_label());
@@ -17,14 +17,14 @@ impl Checker<'_> {
         }
         let Some((code, why)) = missing_place(target, self.catalog) else { return };
         let help = match target {
-            Target::Tracepoint { category, .. } => tracepoints_help(self.staged, self.catalog, category),
-            Target::Function { function, .. } if is_instruction(function) => {
+            ProbePlace::Tracepoint { category, .. } => tracepoints_help(self.staged, self.catalog, category),
+            ProbePlace::Function { function, .. } if is_instruction(function) => {
                 "`objdump -d` shows where instructions begin".to_owned()
             }
-            Target::Function { object, .. } => {
+            ProbePlace::Function { object, .. } => {
                 format!("`xputrace list 'uprobe:{object}:*'` lists the functions that can be probed")
             }
-            Target::Usdt { object, .. } => {
+            ProbePlace::Usdt { object, .. } => {
                 format!("`xputrace list 'usdt:{object}:*'` lists the file's probes, `list 'usdt:*' -p PID` a process's")
             }
             _ => return,

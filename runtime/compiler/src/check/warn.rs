@@ -6,7 +6,7 @@ use rhai::Position;
 use xputrace_bytecode::insn::Cond;
 use xputrace_bytecode::probe::pt_regs;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::Target;
+use xputrace_model::plan::ProbePlace;
 
 impl Checker<'_> {
     /// Warns of `k.graph != 0`, which also holds if there is no graph.
@@ -50,7 +50,7 @@ impl Checker<'_> {
 
     /// Warns of `e.pid` at `sched:sched_wakeup`: that is who wakes, and the record names who is woken.
     pub(super) fn warn_of_the_running_thread(&mut self, name: &str, at: Position) {
-        let Target::Tracepoint { category, name: tracepoint } = &self.handler.target else { return };
+        let ProbePlace::Tracepoint { category, name: tracepoint } = &self.handler.target else { return };
         let is_of_another = category == "sched" && OF_ANOTHER_THREAD.iter().any(|it| tracepoint.starts_with(it));
         let format = || self.catalog.tracepoint(category, tracepoint).ok();
         if !is_of_another || !format().is_some_and(|it| it.fields.iter().any(|it| it.name == name)) {

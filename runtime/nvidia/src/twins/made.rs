@@ -4,7 +4,7 @@ use anyhow::Result;
 use std::collections::BTreeMap;
 use xputrace_boundary::user::Account;
 use xputrace_cubins::Cubin;
-use xputrace_model::object::Shape;
+use xputrace_model::object::LaunchShape;
 use xputrace_model::plan::DeviceWay;
 use xputrace_pipeline::ProcessIndex;
 use xputrace_rendezvous::{LoadedImage, Peer};
@@ -73,7 +73,7 @@ pub struct CompiledTwin {
 pub struct OwnLaunch {
     /// The handler's index.
     pub handler: usize,
-    pub shape: Shape,
+    pub shape: LaunchShape,
 }
 
 /// Programs that run in kernels of their own.

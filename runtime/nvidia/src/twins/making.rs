@@ -16,7 +16,7 @@ use std::time::Duration;
 use xputrace_boundary::child::Limit;
 use xputrace_boundary::user::Account;
 use xputrace_cubins::{Compiler, NoCubin, Order, Purpose, StackUsage};
-use xputrace_model::object::Shape;
+use xputrace_model::object::LaunchShape;
 use xputrace_model::plan::{Detail, DeviceWay, PatternOfHandler, Plan};
 use xputrace_rendezvous::LoadedImage;
 use xputrace_twins::{
@@ -183,7 +183,7 @@ impl Making {
             TwinCode::Cubin(it) => it.cubin.code,
             TwinCode::Text(_) => text.as_code(),
         };
-        let launch = |(at, OwnLaunch { shape: Shape { grid, block }, .. }): (usize, &OwnLaunch)| ProgramLaunch {
+        let launch = |(at, OwnLaunch { shape: LaunchShape { grid, block }, .. }): (usize, &OwnLaunch)| ProgramLaunch {
             symbol: own_symbol(at),
             grid: *grid,
             block: *block,

@@ -8,7 +8,7 @@ use xputrace_model::context::{GpuContext, device, word};
 use xputrace_model::output::{Output, Piece};
 use xputrace_model::plan::{
     Activities, Activity, Calls, Demand, DeviceEvent, KernelPattern, MapAction, PatternOfHandler, Place, Plan, Probe,
-    ProbeId, ProbeScope, Target,
+    ProbeId, ProbePlace, ProbeScope,
 };
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, TableDef, TableId, TableKind};
@@ -142,7 +142,7 @@ pub fn device_plan(place: DeviceEvent, pattern: &str) -> Plan {
         TableDef { storage: Storage::Gpu(BpfMapId(0)), ..(*table("@n", parts, TableKind::Count, BpfMapId(0))).clone() };
     let handler = Probe {
         name: format!("{}:{pattern}", place.name()),
-        target: Target::Kernels(PatternOfHandler::only(KernelPattern::new(pattern))),
+        target: ProbePlace::Kernels(PatternOfHandler::only(KernelPattern::new(pattern))),
         ..probe(Event::Device(place), Place::Gpu, Some(ProgramId(0)))
     };
     Plan {

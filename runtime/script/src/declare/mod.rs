@@ -22,7 +22,7 @@ use options::take_options;
 use rhai::{Dynamic, Engine, FnPtr, Map, NativeCallContext};
 pub use targets::PATTERN;
 use targets::take_targets;
-use xputrace_model::plan::{ClosureId, Target};
+use xputrace_model::plan::{ClosureId, ProbePlace};
 use xputrace_model::schema::Event;
 
 /// Limits for the size of the stack table.
@@ -79,7 +79,7 @@ fn declare(call: &Declaring, event: Event) -> ProbeRef {
     for (target, name) in targets {
         session.handlers.push(Handler {
             event,
-            target: if event == Event::Launch { Target::Calls(options.calls()) } else { target },
+            target: if event == Event::Launch { ProbePlace::Calls(options.calls()) } else { target },
             name,
             options: options.clone(),
             parameter: body.parameters.first().cloned().unwrap_or_default(),

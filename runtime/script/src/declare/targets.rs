@@ -7,7 +7,7 @@ use rhai::Dynamic;
 use xputrace_model::api::{self, ApiFunction, Functions};
 use xputrace_model::catalog::split_function;
 use xputrace_model::diagnostic::nearest;
-use xputrace_model::plan::{KernelPattern, PatternOfHandler, Target, UsdtPattern};
+use xputrace_model::plan::{KernelPattern, PatternOfHandler, ProbePlace, UsdtPattern};
 use xputrace_model::schema::{Event, HostEvent};
 
 /// Code of the error for a pattern that is not understood.
@@ -22,16 +22,16 @@ pub(super) fn take_targets(
     call: &Declaring,
     event: Event,
     arguments: &mut Vec<Dynamic>,
-) -> Option<Vec<(Target, String)>> {
+) -> Option<Vec<(ProbePlace, String)>> {
     match event {
         Event::Host(HostEvent::Api) | Event::Device(_) => take_patterns(call, event, arguments),
         event if event.has_places() => take_patterns(call, event, arguments),
         Event::Profile | Event::Interval => take_rate(call, event, arguments).map(|it| vec![it]),
-        _ => Some(vec![(Target::None, event.name().to_owned())]),
+        _ => Some(vec![(ProbePlace::None, event.name().to_owned())]),
     }
 }
 
-fn take_patterns(call: &Declaring, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Vec<(Target, String)>> {
+fn take_patterns(call: &Declaring, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Vec<(ProbePlace, String)>> {
     let first = if arguments.is_empty() { Dynamic::UNIT } else { arguments.remove(0) };
     let texts: Option<Vec<String>> = if let Some(text) = text_of(&first) {
         Some(vec![text])
@@ -56,10 +56,10 @@ fn take_patterns(call: &Declaring, event: Event, arguments: &mut Vec<Dynamic>) -
 }
 
 /// Finds the CUDA calls that a pattern of `api` matches: by their name, or as programs write it.
-fn calls(call: &Declaring, pattern: &str) -> Option<(Target, String)> {
+fn calls(call: &Declaring, pattern: &str) -> Option<(ProbePlace, String)> {
     let found: Functions = api::functions_like(pattern).map(|it| it.id).collect();
     if !found.is_empty() {
-        return Some((Target::Api(Box::new(found)), format!("api:{pattern}")));
+        return Some((ProbePlace::Api(Box::new(found)), format!("api:{pattern}")));
     }
     let help = match nearest(pattern, api::functions().iter().map(ApiFunction::plain_name)) {
         Some(near) => format!("did you mean `{near}`?"),
@@ -70,13 +70,13 @@ fn calls(call: &Declaring, pattern: &str) -> Option<(Target, String)> {
 }
 
 /// Parses the names of kernels; keeps wildcards. Which kernels there are is known once they run.
-fn kernels(call: &Declaring, event: Event, patterns: Vec<String>) -> Option<Vec<(Target, String)>> {
+fn kernels(call: &Declaring, event: Event, patterns: Vec<String>) -> Option<Vec<(ProbePlace, String)>> {
     if !patterns.iter().all(|it| is_of_kernels(call, event, it)) {
         return None;
     }
     let named = |it: PatternOfHandler| {
         let name = format!("{}:{}", event.name(), it.pattern().text());
-        (Target::Kernels(it), name)
+        (ProbePlace::Kernels(it), name)
     };
     let patterns = patterns.into_iter().map(KernelPattern::new);
     Some(PatternOfHandler::each(patterns).into_iter().map(named).collect())
@@ -113,7 +113,7 @@ fn repeats_kind(call: &Declaring, pattern: &str) -> bool {
 }
 
 /// Parses `./server:shop:sold`; keeps wildcards.
-fn usdt(call: &Declaring, text: &str) -> Option<(Target, String)> {
+fn usdt(call: &Declaring, text: &str) -> Option<(ProbePlace, String)> {
     if repeats_kind(call, text) {
         return None;
     }
@@ -123,11 +123,11 @@ fn usdt(call: &Declaring, text: &str) -> Option<(Target, String)> {
             .report(call);
         return None;
     };
-    Some((Target::Usdt { object: object.to_owned(), pattern }, format!("{}:{text}", Event::Usdt.name())))
+    Some((ProbePlace::Usdt { object: object.to_owned(), pattern }, format!("{}:{text}", Event::Usdt.name())))
 }
 
 /// Parses `libc:malloc` or `sched:sched_switch`; keeps wildcards.
-fn target(call: &Declaring, event: Event, pattern: &str) -> Option<(Target, String)> {
+fn target(call: &Declaring, event: Event, pattern: &str) -> Option<(ProbePlace, String)> {
     let name = format!("{}:{pattern}", event.name());
     if repeats_kind(call, pattern) {
         return None;
@@ -143,13 +143,13 @@ fn target(call: &Declaring, event: Event, pattern: &str) -> Option<(Target, Stri
         }
     };
     let target = match event {
-        Event::Tracepoint => Target::Tracepoint { category: first, name: second },
-        _ => Target::Function { object: first, function: second },
+        Event::Tracepoint => ProbePlace::Tracepoint { category: first, name: second },
+        _ => ProbePlace::Function { object: first, function: second },
     };
     Some((target, name))
 }
 
-fn take_rate(call: &Declaring, event: Event, arguments: &mut Vec<Dynamic>) -> Option<(Target, String)> {
+fn take_rate(call: &Declaring, event: Event, arguments: &mut Vec<Dynamic>) -> Option<(ProbePlace, String)> {
     let first = if arguments.is_empty() { Dynamic::UNIT } else { arguments.remove(0) };
     let Ok(nanos) = first.as_int() else {
         let message = format!("`{}` takes a rate or a duration first, not {}", event.name(), kind_of(&first));
@@ -167,11 +167,11 @@ fn take_rate(call: &Declaring, event: Event, arguments: &mut Vec<Dynamic>) -> Op
     Some(match event {
         Event::Profile => {
             let hz = (units::SECOND + nanos / 2) / nanos;
-            (Target::Profile { hz: hz as u64 }, format!("profile:hz:{hz}"))
+            (ProbePlace::Profile { hz: hz as u64 }, format!("profile:hz:{hz}"))
         }
         _ => {
             let (unit, one) = units::largest(nanos);
-            (Target::Interval { nanos: nanos as u64 }, format!("interval:{unit}:{}", nanos / one))
+            (ProbePlace::Interval { nanos: nanos as u64 }, format!("interval:{unit}:{}", nanos / one))
         }
     })
 }

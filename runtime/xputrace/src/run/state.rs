@@ -14,7 +14,7 @@ use xputrace_boundary::create::{Destination, Draft, FileAccess};
 use xputrace_linux::Linux;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, StackNames, View};
-use xputrace_model::plan::{Place, Plan, Probe, ProbeId, SwitchId, Target};
+use xputrace_model::plan::{Place, Plan, Probe, ProbeId, ProbePlace, SwitchId};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::table::{Table, TableDef, TableId};
@@ -191,8 +191,10 @@ impl RunState {
         let is_silent = self.pipeline.account().is_silent();
         let is_meant = |id: ProbeId, it: &Probe| match it.target {
             _ if it.switch.is_some() || pending.contains(&id) => false,
-            Target::Function { .. } | Target::Usdt { .. } | Target::Tracepoint { .. } => self.plan.linux_hits.is_some(),
-            Target::Api(_) => !is_silent,
+            ProbePlace::Function { .. } | ProbePlace::Usdt { .. } | ProbePlace::Tracepoint { .. } => {
+                self.plan.linux_hits.is_some()
+            }
+            ProbePlace::Api(_) => !is_silent,
             _ => false,
         };
         let meant: Vec<(ProbeId, &Probe)> =

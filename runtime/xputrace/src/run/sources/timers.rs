@@ -5,7 +5,7 @@ use crate::machine::deadline;
 use crate::run::running::Running;
 use anyhow::Result;
 use std::time::{Duration, Instant};
-use xputrace_model::plan::{ClosureId, Plan, Probe, SwitchId, Target};
+use xputrace_model::plan::{ClosureId, Plan, Probe, ProbePlace, SwitchId};
 use xputrace_pipeline::Switches;
 
 /// Shorter intervals would leave no time for anything else.
@@ -28,7 +28,7 @@ impl Timers {
     pub fn new(plan: &Plan) -> Self {
         let now = Instant::now();
         let timer = |it: &Probe| match (&it.target, it.closure) {
-            (Target::Interval { nanos }, Some(closure)) => {
+            (ProbePlace::Interval { nanos }, Some(closure)) => {
                 let every = Duration::from_nanos(*nanos).max(SHORTEST);
                 Some(Timer { closure, every, next: now + every, switch: it.switch })
             }
