@@ -138,7 +138,7 @@ impl ReadEmitter<'_> {
         }
     }
 
-    /// Sets R0 to process << 32 | thread, likewise.
+    /// Sets R0 to process << 32 | thread, both in the machine's pid namespace; 0 if the task has none there.
     pub fn task_ids(&mut self) {
         if self.machine.pid_namespace.is_none() {
             return self.asm.call(helper::GET_CURRENT_PID_TGID);

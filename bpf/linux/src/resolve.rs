@@ -289,7 +289,7 @@ pub(crate) struct Named {
 impl Named {
     fn split(functions: Vec<FunctionSymbol>) -> Named {
         let indirect: BTreeSet<String> = functions.iter().filter(|it| it.indirect).map(|it| it.name.clone()).collect();
-        // An old version of the same name may be an ordinary function, but nothing calls it any more.
+        // An old version of the same name may be an ordinary function, but nothing calls it now.
         let direct = functions.into_iter().filter(|it| !indirect.contains(&it.name)).collect();
         Named { direct, indirect: indirect.into_iter().collect() }
     }

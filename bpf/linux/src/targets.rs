@@ -170,7 +170,7 @@ impl Targets {
         visit(&self.add, pid)
     }
 
-    /// Makes every thread of a running process no target any more. Not an error if the process has ended.
+    /// Stops targeting every thread of a running process. Not an error if the process has ended.
     pub(crate) fn remove(&self, pid: u32) -> Result<(), String> {
         visit(&self.remove, Some(pid))
     }
@@ -297,7 +297,7 @@ fn on_exec(task: &TaskType) -> Assembler {
     finish(asm, out)
 }
 
-/// Argument: the task, which nothing refers to any more.
+/// Argument: the task, which nothing refers to now.
 fn on_free(task: &TaskType) -> Assembler {
     let mut asm = Assembler::new();
     let out = asm.label();
@@ -430,14 +430,14 @@ fn add_thread(asm: &mut Assembler, done: Label) {
     asm.place(full);
 }
 
-/// Makes the task in R6 no target any more. Its id may belong to a newer thread, which stays one.
+/// Stops targeting the task in R6. Its id may belong to a newer thread, which stays one.
 fn remove_task(asm: &mut Assembler, task: &TaskType, out: Label) {
     read_thread_id(asm, task, out);
     leave_out_unowned(asm, out);
     remove_thread(asm, out);
 }
 
-/// Makes the thread whose id is in its stack slot no target any more. Jumps to `out` if there is no such id.
+/// Stops targeting the thread whose id is in its stack slot. Jumps to `out` if there is no such id.
 fn remove_thread(asm: &mut Assembler, out: Label) {
     find_bit(asm, out);
     asm.alu_imm(Alu::Xor, Reg::R1, -1);

@@ -234,7 +234,7 @@ impl Agent {
         Some(self.code.stacks.as_ref()?.python.as_ref()?.newly_unsupported()?.to_string())
     }
 
-    /// Says that the record of a call was lost that recorded an event: which one a wait is for is not known any more.
+    /// Says that the record of a call was lost that recorded an event: which one a wait is for is no longer known.
     pub(crate) fn lost_event_record(&self) {
         self.lacks_event_records.store(true, Ordering::Release);
     }

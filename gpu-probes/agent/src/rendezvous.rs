@@ -44,7 +44,7 @@ impl DescriptorIdentity {
     /// Closes a number if it is still this file's. May be called between fork and exec.
     pub(crate) fn close_number(self, number: i32) {
         if DescriptorIdentity::of(number) == Some(self) {
-            // SAFETY: our own descriptor, which nobody uses any more in this table.
+            // SAFETY: our own descriptor, which nobody in this table uses now.
             unsafe { libc::close(number) };
         }
     }
@@ -326,7 +326,7 @@ impl Socket {
         sent == bytes.len() as isize
     }
 
-    /// Likewise, with descriptors.
+    /// The same, with descriptors.
     pub fn send_with(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> bool {
         if !self.is_here() || descriptors.len() > MAX_DESCRIPTORS {
             return false;

@@ -61,7 +61,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Lets the backend forget what is not asked for any more, once it has not been for a while. Called by the control
+    /// Lets the backend forget what is no longer asked for, once it has not been for a while. Called by the control
     /// thread.
     pub(crate) fn narrow_if_idle(&'static self) {
         let (armed, wanted, switched_at) = {

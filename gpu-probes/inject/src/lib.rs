@@ -41,7 +41,7 @@ pub use request::{InjectRefusal, Request};
 
 /// How long to look for a thread that can be used.
 const LOOK_WITHIN: Duration = Duration::from_millis(1500);
-/// Pause after all threads were tried in vain.
+/// Pause after all threads were tried without success.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 /// How long the library may take to load and its function to return.
 const DONE_WITHIN: Duration = Duration::from_secs(20);

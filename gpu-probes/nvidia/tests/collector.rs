@@ -125,7 +125,7 @@ fn a_runtime_launch_and_its_driver_call_are_one() {
     assert!(!cupti::ACTIVITY_ON.load(SeqCst));
 }
 
-/// Callbacks and kinds follow what is asked for, launches that are not asked for any more are outside, and one that is
+/// Callbacks and kinds follow what is asked for, launches that are no longer asked for are outside, and one that is
 /// under way at the switch is whole.
 #[test]
 fn callbacks_and_kinds_are_on_only_while_they_are_asked_for() {

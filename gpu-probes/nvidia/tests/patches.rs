@@ -113,7 +113,7 @@ impl Run {
         self.load_with(module, kernels, Choice::default(), [5, 0, 0, 0, 0, 0, 0, 0]);
     }
 
-    /// Likewise; the handlers have conditions.
+    /// The same; the handlers have conditions.
     fn load_with(&self, module: u64, kernels: &[&str], conditions: Choice, handlers: [u64; CHOICES]) {
         let kernel = |it: &&str| PatchedKernel {
             symbol: (*it).to_owned(),

@@ -97,17 +97,17 @@ impl Run {
         Run::made(demand, &[], |_| (), world)
     }
 
-    /// Likewise, in a program that has loaded code before.
+    /// The same, in a program that has loaded code before.
     fn late(demand: u64) -> Self {
         Run::made(demand, &[], |_| (), late_world)
     }
 
-    /// Likewise, with memory in place of arrays of Linux.
+    /// The same, with memory in place of arrays of Linux.
     fn with_arrays(demand: u64, arrays: &[(ArrayPlace, OwnedFd)]) -> Self {
         Run::made(demand, arrays, |_| (), world)
     }
 
-    /// Likewise, with conditions that are set before the collector is armed.
+    /// The same, with conditions that are set before the collector is armed.
     fn on(demand: u64, set: impl FnOnce(&[Condition])) -> Self {
         Run::made(demand, &[], |it| set(&it.conditions), world)
     }

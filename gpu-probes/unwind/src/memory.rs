@@ -185,7 +185,7 @@ impl StackMemory {
         let left_out = if at + len > WORDS { WORDS - at } else { 0 };
         let begin = self.written + left_out as u64;
         let room = self.words.get_mut((at + left_out) % WORDS..)?.get_mut(..len)?;
-        // What is overwritten is not found any more, whether all of this is written or not.
+        // What is overwritten is no longer found, whether all of this is written or not.
         self.written = begin + len as u64;
         let mut slots = proof.slots.iter().rev();
         for words in room {

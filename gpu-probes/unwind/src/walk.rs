@@ -316,7 +316,7 @@ impl Walker {
     fn extend(&mut self, tables: &UnwindTables, mut registers: Registers, stack: Stack) -> Walked {
         self.seen = 0;
         if self.are_files_stale {
-            // A stack of such a file is not provable: no frame refers to the files any more.
+            // A stack of such a file is not provable: no frame refers to the files now.
             (self.n_files, self.are_files_stale) = (0, false);
             self.files_epoch += 1;
         }
@@ -326,7 +326,7 @@ impl Walker {
         loop {
             match self.proved(&registers, is_interrupted, &mut old, stack) {
                 Some(rest) => return new.joined(rest, Ending { is_provable: new.is_provable, ..self.last }),
-                // What is new is written where nothing is remembered any more.
+                // What is new is written where nothing is remembered now.
                 None if new.count == old => old = MOST_FRAMES,
                 None => {}
             }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug)]
 pub struct Limit<'a> {
     pub within: Duration,
-    /// Set when nobody wants its result any more.
+    /// Set when nobody wants its result.
     pub is_given_up: &'a AtomicBool,
 }
 

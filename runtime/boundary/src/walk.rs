@@ -79,7 +79,7 @@ pub(crate) fn follow(path: &Path) -> io::Result<End> {
     Err(io::Error::from_raw_os_error(libc::EISDIR))
 }
 
-/// Opens a directory as a place, likewise.
+/// Opens a directory as a place in the same way.
 ///
 /// # Errors
 /// As for [`follow`], or it is no directory.

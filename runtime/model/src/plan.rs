@@ -34,7 +34,7 @@ pub struct Plan {
     /// Linux's and the tracer's loss maps: arrays with one `u64` per slot of `loss_sites`; Linux's is per CPU.
     pub linux_losses: Option<BpfMapId>,
     pub tracer_losses: Option<BpfMapId>,
-    /// The GPU's, likewise.
+    /// The GPU's loss map.
     pub gpu_losses: Option<BpfMapId>,
     /// The per-CPU array from a map of the script (`u32`) to the number of elements that
     /// handlers in Linux stored in it less those they removed (`i64`). Present if any map evicts.

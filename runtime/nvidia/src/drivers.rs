@@ -111,7 +111,7 @@ impl Drivers {
         Drivers { given, ..Drivers::default() }
     }
 
-    /// Likewise, but watches the processes itself; all of them if none is given.
+    /// The same, but it watches the processes itself; all of them if none is given.
     pub fn watching(given: Given, pids: &[u32]) -> Self {
         let watch = if pids.is_empty() { ProcessWatch::of_all() } else { ProcessWatch::of(pids) };
         let (watch, deaf) = match watch {

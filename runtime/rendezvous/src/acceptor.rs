@@ -168,7 +168,7 @@ impl Acceptor {
         self.arrivals.try_iter()
     }
 
-    /// Ends the thread: nobody is accepted any more. Earlier arrivals are still returned.
+    /// Ends the thread: nobody else is accepted. Earlier arrivals are still returned.
     pub fn stop(&mut self) {
         let _ = self.signal.shutdown(std::net::Shutdown::Both);
         if let Some(thread) = self.thread.take() {

@@ -96,7 +96,7 @@ pub struct SharedMemory {
 #[derive(Debug, Default)]
 pub struct Window {
     conditions: u64,
-    /// Whether LATER need not be waited for any more.
+    /// Whether LATER no longer needs to be waited for.
     has_begun: AtomicBool,
 }
 

@@ -181,7 +181,7 @@ fn remove(socket: &Path) {
     let _ = socket.parent().map(|it| Creator::own().remove_own_directory(it, SOCKET.as_ref()));
 }
 
-/// Whether no process listens on this socket any more. As long as one does, connecting with another
+/// Whether no process listens on this socket. As long as one does, connecting with another
 /// socket type is refused because of the type, without the tracer noticing.
 fn is_abandoned(socket: &Path) -> bool {
     UnixStream::connect(socket).is_err_and(|it| it.kind() == std::io::ErrorKind::ConnectionRefused)

@@ -135,7 +135,7 @@ fn plan(keys: &[Scalar], kind: TableKind, storage: Storage) -> Plan {
     plan
 }
 
-/// Likewise, with two generations in Linux.
+/// The same, with two generations in Linux.
 fn two_generations(keys: &[Scalar], kind: TableKind, storage: Storage) -> Plan {
     let mut plan = plan(keys, kind, storage);
     plan.image.maps[LINUX].inner = Some(Box::new(spec(Home::Linux)));

@@ -431,7 +431,7 @@ impl Collectors {
         }
     }
 
-    /// Accepts nobody any more, and asks every collector for its last flush, which they answer with
+    /// Stops accepting, and asks every collector for its last flush, which they answer with
     /// a bye.
     pub fn disarm(&mut self, running: &mut Running) {
         self.stop_attaching(running);
@@ -452,7 +452,7 @@ impl Collectors {
 }
 
 impl Collectors {
-    /// Accepts nobody any more; returns what may still go on.
+    /// Stops accepting; returns what may still go on.
     pub fn into_unfinished(self) -> Unfinished {
         Unfinished { twins: self.twins, chooser: self.chooser }
     }

@@ -198,7 +198,7 @@ impl Stacks {
     }
 
     /// Forgets the ended programs. First names those of their stacks that are in `used`; no others
-    /// are needed any more. All records that Linux had at [`Stacks::begin_to_read`] must have been
+    /// are still needed. All records that Linux had at [`Stacks::begin_to_read`] must have been
     /// handled.
     pub fn forget_over(&mut self, used: &HashSet<StackKey>, linux: Option<&Linux>, state: &mut HandlerState) {
         let used: HashSet<StackKey> = used.iter().map(|it| self.naming.source_of(*it)).collect();

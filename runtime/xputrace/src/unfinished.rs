@@ -11,7 +11,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(30);
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
 /// Waits until it has ended, if it goes on: a program that ended sooner would have all of it done anew in each run.
-/// `is_given_up` says when nobody wants that any more.
+/// `is_given_up` says when nobody wants that.
 pub fn let_end(unfinished: &Unfinished, is_given_up: impl Fn() -> bool, report: &mut Report) {
     if is_given_up() {
         return;

@@ -49,7 +49,7 @@ pub struct Contents {
     pub types: Types,
     /// What the slots of loss maps count, in an object of a script's.
     pub losses: Vec<LossSlot>,
-    /// Whether maps are defined as libbpf doesn't know it any more.
+    /// Whether maps are defined as libbpf no longer knows it.
     pub has_legacy_maps: bool,
 }
 

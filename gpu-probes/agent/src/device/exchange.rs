@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xputrace_wire::device::{ImageOutcome, Patches, Programs, Twin};
 
-/// How often a thread that waits looks whether that makes sense any more.
+/// How often a waiting thread checks that waiting still makes sense.
 pub const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
 /// What the tracer has made of an image.
@@ -140,7 +140,7 @@ impl Exchange {
         self.state().limited(until, Instant::now())
     }
 
-    /// Notes that a thread has waited for so long for a twin that was made already, and whether that was in vain.
+    /// Notes that a thread has waited for so long for a twin that was made already, and whether it timed out.
     pub(super) fn has_waited(&self, time: Duration, in_vain: bool) {
         self.state().has_waited(time, in_vain);
     }
@@ -246,7 +246,7 @@ impl ExchangeState {
         answer.unwrap_or(Err(ImageOutcome::NoAnswer))
     }
 
-    /// Whether threads wait for nothing any more, not even for copies.
+    /// Whether threads no longer wait for anything, not even for copies.
     fn has_waited_enough(&self) -> bool {
         self.patience == Some(Duration::ZERO) && self.copying >= MOST_COPYING
     }
@@ -261,7 +261,7 @@ impl ExchangeState {
         self.patience.map_or(until, |it| until.min(now + it))
     }
 
-    /// Notes that a thread has waited for so long, and whether that was in vain.
+    /// Notes that a thread has waited for so long, and whether it timed out.
     fn has_waited(&mut self, time: Duration, in_vain: bool) {
         self.patience = match self.patience {
             None => in_vain.then_some(MOST_PATIENCE),

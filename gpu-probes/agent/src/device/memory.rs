@@ -111,7 +111,7 @@ impl ImageFile {
         Ok(())
     }
 
-    /// Returns the memory, which nobody changes any more, and its size.
+    /// Returns the memory, which nobody changes now, and its size.
     pub(super) fn seal(self) -> io::Result<(OwnedFd, u64)> {
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL;
         // SAFETY: a descriptor of ours.

@@ -210,7 +210,7 @@ impl Agent {
         self.device.worker.wait_for(job, LAST_COPY_WITHIN, || true)
     }
 
-    /// Does something with a twin that can be given up: `work` gets a flag that is set when nobody waits for it any more. Returns
+    /// Does something with a twin that can be given up: `work` gets a flag that is set when nobody waits for it. Returns
     /// whether it was done in time.
     pub fn work_in_time(&'static self, until: Instant, work: impl FnOnce(&AtomicBool) + Send + 'static) -> bool {
         let (began, until) = (Instant::now(), self.device.exchange.limited(until));

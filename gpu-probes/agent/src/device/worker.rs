@@ -26,7 +26,7 @@ struct Jobs {
     /// Number of jobs that were added, and that are done.
     added: u64,
     done: u64,
-    /// How long somebody has waited in vain for the job that is being done, at most: who would wait no longer does not wait then.
+    /// How long somebody has waited without success for the job that is being done, at most: who would wait no longer does not wait then.
     waited_in_vain: Option<Duration>,
     is_closed: bool,
 }

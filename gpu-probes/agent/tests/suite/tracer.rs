@@ -54,7 +54,7 @@ impl Listener {
         self.arm_with(demand, shape, memory(shape.size(), true), 0)
     }
 
-    /// Likewise; it records only in this window.
+    /// The same; it records only in this window.
     pub fn arm_in(&self, window: u64, demand: u64, shape: RegionShape) -> Tracer {
         self.arm_with(demand, shape, memory(shape.size(), true), window)
     }

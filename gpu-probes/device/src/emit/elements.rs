@@ -475,7 +475,7 @@ impl Emitter<'_> {
     /// Makes the slot this thread's to write; goes to `full` if there are enough elements.
     ///
     /// Threads that lose against each other must not count as elements, or thousands that make the same one would find
-    /// the map full; so an element is counted once its slot is claimed. A slot that was claimed in vain keeps its key:
+    /// the map full; so an element is counted once its slot is claimed. A slot that was claimed for nothing keeps its key:
     /// it can't be empty again, as others may have gone past it.
     fn claim(&mut self, target: UsedMap, search: &Search, key: &[String], full: &str) {
         let Search { state_at, state, fingerprint, look_again, .. } = search;

@@ -59,7 +59,7 @@ unsafe fn on_ours(domain: u32, id: u32, data: *const CallbackData, registers: *c
     }
 }
 
-/// Handles a callback that others want besides us: twins, another user, or nobody any more.
+/// Handles a callback that others want besides us: twins, another user, or nobody by now.
 ///
 /// # Safety
 /// As for [`on_ours`].

@@ -106,7 +106,7 @@ impl Library for CuptiBackend {
 
 impl Backend for CuptiBackend {
     fn give_back(&self) {
-        // SAFETY: the agent's promise: no callback of this run comes any more.
+        // SAFETY: the agent's promise: no more callbacks of this run come.
         unsafe { self.graphs.empty() };
     }
 

@@ -39,7 +39,7 @@ pub(super) struct ContextClock {
     first: Option<Arc<FirstMeasurement>>,
 }
 
-/// Whether launches of a context need not wait for its timer any more.
+/// Whether launches of a context no longer need to wait for its timer.
 #[derive(Debug, Default)]
 pub(super) struct FirstMeasurement {
     is_settled: AtomicBool,

@@ -108,7 +108,7 @@ impl Nodes {
         }
     }
 
-    /// Awaits nothing of a group any more; returns what it has awaited.
+    /// Stops awaiting a group; returns what it has awaited.
     fn lose(&mut self, group: usize) -> VecDeque<Awaited> {
         let Some(node) = self.by_group.get_mut(&group) else { return VecDeque::new() };
         node.is_lost = true;
@@ -198,7 +198,7 @@ impl Timing {
         Ok(group.replace(awaited))
     }
 
-    /// Whether a launch that is still awaited leaves no times any more: it has failed, or its record was overwritten.
+    /// Whether a launch that is still awaited will leave no times: it has failed, or its record was overwritten.
     fn has_ended(&self, awaited: &Awaited) -> bool {
         let last = locked(&self.ended).get(&awaited.stream).copied();
         last.is_some_and(|it| it.wrapping_sub(awaited.kernel.correlation) as i32 >= SURELY_BEFORE)

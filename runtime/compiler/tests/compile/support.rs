@@ -12,7 +12,7 @@ pub(crate) fn compiled(script: &str) -> (Plan, Vec<Diagnostic>) {
     compiled_for(script, Wishes::default())
 }
 
-/// Likewise, for a run that wants this.
+/// The same, for a run that wants this.
 pub(crate) fn compiled_for(script: &str, wishes: Wishes) -> (Plan, Vec<Diagnostic>) {
     let loaded = staged(script);
     let (plan, compiler) = compile(&loaded.staged, &MiniCatalog, wishes);
@@ -26,7 +26,7 @@ pub(crate) fn plan(script: &str) -> Plan {
     plan_on(script, &MiniCatalog)
 }
 
-/// Likewise, on another machine.
+/// The same, on another machine.
 pub(crate) fn plan_on(script: &str, catalog: &dyn Catalog) -> Plan {
     let loaded = staged(script);
     let (plan, mut diagnostics) = compile(&loaded.staged, catalog, Wishes::default());

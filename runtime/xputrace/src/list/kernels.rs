@@ -161,7 +161,7 @@ impl Watch {
     fn look(&mut self, process: ProcessIndex) {
         let Some(pid) = self.pids.get(&process).copied() else { return };
         self.looked = Some(Instant::now());
-        // One that has ended has mapped nothing any more.
+        // One that has ended has nothing mapped.
         let Some(mapped) = mapped_programs(pid).ok().filter(|it| !it.is_empty()) else { return };
         let new: BTreeSet<PathBuf> = mapped.difference(&self.paths).cloned().collect();
         let Mapped { files, has_software_gpu, notes } = search(pid, &new);

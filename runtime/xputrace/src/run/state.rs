@@ -140,7 +140,7 @@ impl RunState {
         self.printer.flush()
     }
 
-    /// Whether nothing can be written any more: the output is closed, or there is no room.
+    /// Whether nothing more can be written: the output is closed, or there is no room.
     pub fn is_closed(&self) -> bool {
         self.printer.is_closed()
     }

@@ -33,15 +33,15 @@ pub enum NodeLayout {
 pub enum TwinCallRole {
     /// Stores a handle where its first parameter points to; the second is the image.
     Load(Origin),
-    /// Likewise from a file; the second is its path.
+    /// The same from a file; the second parameter is its path.
     LoadFile(Origin),
     /// Its only parameter is the handle.
     Unload(Origin),
     /// `cuLaunchKernel`. `per_thread`: whether the default stream is the thread's own.
     Launch { per_thread: bool },
-    /// `cuLaunchKernelEx`, likewise.
+    /// `cuLaunchKernelEx`.
     LaunchEx { per_thread: bool },
-    /// `cuLaunchCooperativeKernel`, likewise: its first parameter is the kernel.
+    /// `cuLaunchCooperativeKernel`: its first parameter is the kernel.
     Cooperative { per_thread: bool },
     /// Makes a kernel node, or changes it, as the parameter at this place points out. The one before is the node that is changed.
     Node { at: usize, layout: NodeLayout, changes: bool },

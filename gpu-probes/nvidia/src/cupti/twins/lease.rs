@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! worker                                      a thread of the program
-//! is it alive? then mark it as used           forget it: it is not alive any more
+//! is it alive? then mark it as used           forget it: it is dead
 //! one call of the driver                      wait until it is not used, for a while
 //! mark it as not used ───────────────────────▶ end it
 //! ```

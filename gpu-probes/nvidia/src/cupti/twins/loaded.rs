@@ -144,7 +144,7 @@ pub(super) struct Images {
     pub(super) loaded: HashSet<(Origin, usize)>,
     pub(super) wanted: Wanted,
     pub(super) in_use: InUse,
-    /// Nobody tells any more what the program ends: the worker uses nothing of it.
+    /// Nobody tells from now on what the program ends: the worker uses nothing of it.
     pub(super) is_over: bool,
     /// What prepares each context.
     pub(super) jobs: [Option<Job>; MOST_CONTEXTS],

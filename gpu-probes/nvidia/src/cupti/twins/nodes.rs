@@ -1,6 +1,6 @@
 //! Kernel nodes of graphs: made of twins, and shown to the program as it made them.
 //!
-//! A node may get its clusters after its kernel. So where its attributes change, a twin that does not fit any more goes again.
+//! A node may get its clusters after its kernel. So where its attributes change, a twin that no longer fits is taken out.
 
 use super::callbacks::FoundTwin;
 use super::calls::{self, Extents, Kernel, MOST_NODE_BYTES, NodeLayout};

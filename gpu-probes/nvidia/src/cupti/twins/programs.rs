@@ -222,7 +222,7 @@ impl Twins {
         }
     }
 
-    /// Launches no programs any more, and waits for a while for those that run.
+    /// Stops launching programs, and waits for a while for those that run.
     pub(super) fn leave_programs(&self, backend: &CuptiBackend, agent: &Agent) {
         self.finish_programs(backend, agent, |_| true);
         *self.programs.phase() = Phase::Over;

@@ -102,7 +102,7 @@ impl Twins {
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the worker's call of the driver does not use this any more. The program has no time limit of its own, so
+    /// Waits until the worker's call of the driver no longer uses this. The program has no time limit of its own, so
     /// there is one: shorter where the run or the program ends, since the tracer wants no twin then.
     pub(super) fn wait_while(&self, agent: &Agent, most: Duration, is_used: impl Fn(&InUse) -> bool) {
         let began = Instant::now();
@@ -116,7 +116,7 @@ impl Twins {
         }
     }
 
-    /// Has the worker use nothing of the program's any more.
+    /// Stops the worker from using the program's handles.
     pub(in crate::cupti) fn close(&self) {
         self.images().is_over = true;
     }
