@@ -2,7 +2,7 @@
 //!
 //! They are other artifacts of this workspace (two shared libraries, one executable) that a plain
 //! dependency cannot provide, so cargo is run once more, always optimized, into a target
-//! directory of its own. All, and the binary itself, are linked with symbol versions of an old glibc.
+//! directory of its own, which builds of all profiles share. All, and the binary itself, are linked with symbol versions of an old glibc.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,8 @@ fn main() {
     link(Linked::Program("xputrace"));
     let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("../..");
     let out = PathBuf::from(variable("OUT_DIR"));
-    let target = out.join("payload");
+    // Cargo gives no path of its target directory; this is TARGET/PROFILE/build/PACKAGE/out.
+    let target = out.ancestors().nth(4).expect("cargo's directories").join("payload");
     for directory in ["gpu-probes", "tests/workloads", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={}", root.join(directory).display());
     }

@@ -133,36 +133,17 @@ fn compile(
     Ok(fs::rename(unfinished, directory.join(name))?)
 }
 
-/// Returns where the binary's build left the workloads and the software GPU; builds them if it did
+/// Returns where the binary's build leaves the workloads and the software GPU (`runtime/xputrace/build.rs`); builds it if it did
 /// not.
 fn payload() -> &'static Path {
     static PAYLOAD: OnceLock<PathBuf> = OnceLock::new();
     PAYLOAD.get_or_init(|| {
-        let built = ["release", "debug"].map(|it| target_directory().join(it).join("build"));
-        let outputs = built.iter().filter_map(|it| fs::read_dir(it).ok()).flatten().flatten();
-        let payloads = outputs.map(|it| it.path().join("out/payload/release")).filter(|it| it.join("server").exists());
-        let newest =
-            payloads.max_by_key(|it| modified(&it.join("libxputrace_softgpu.so")).max(modified(&it.join("server"))));
-        newest.unwrap_or_else(payload_build)
+        let payload = target_directory().join("payload/release");
+        if !payload.join("server").exists() {
+            debug_build();
+        }
+        payload
     })
-}
-
-fn payload_build() -> PathBuf {
-    let target = stage().join("payload");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(root()).args([
-        "build",
-        "--release",
-        "-q",
-        "-p",
-        "xputrace-softgpu",
-        "-p",
-        "xputrace-workloads",
-        "--target-dir",
-    ]);
-    let status = cargo.arg(&target).env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS").status();
-    assert!(status.is_ok_and(|it| it.success()), "the workloads do not build");
-    target.join("release")
 }
 
 fn debug_build() -> PathBuf {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
 /// Seconds that all targets take together, unless `FUZZ_SECONDS` says it.
-const SECONDS: u64 = 60;
+const SECONDS: u64 = 30;
 
 /// Only where it is read: to make it takes longer than to read most inputs.
 const BACKTRACE: (&str, &str) = ("RUST_BACKTRACE", "1");
