@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use xputrace_agent::rendezvous::{Received, Socket};
 use xputrace_wire::device::{
-    self, Choice, Codec, ImageOutcome, MOST_CONTEXTS, Twin, decode_image, encode_twins, original_symbol, twin_status,
+    self, Choice, Codec, DeviceCode, ImageOutcome, MOST_CONTEXTS, Twin, decode_image, original_symbol, twin_status,
     twin_symbol,
 };
 use xputrace_wire::events::{Call, HostEvent, HostEventRecord, HostEvents};
@@ -303,7 +303,8 @@ impl Tracer {
         let (code, kernels) = weave(&text);
         let variables = VARIABLES.map(str::to_owned).to_vec();
         let choices = vec![Choice::default(); kernels.len()];
-        let bytes = encode_twins(&[Twin { code: code.into_bytes(), kernels, variables, names: vec![], choices }]);
+        let twin = Twin { code: code.into_bytes(), kernels, variables, names: vec![], choices };
+        let bytes = DeviceCode::Twins(vec![twin]).encode();
         let memory = memory_of(bytes.len());
         unsafe { libc::pwrite(memory.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
         let words = [image, twin_status::WOVEN, bytes.len() as u64];

@@ -24,8 +24,8 @@ use xputrace_agent::rendezvous::{Received, Trust};
 use xputrace_agent::{Dormant, World};
 use xputrace_nvidia::sanitizer::SanitizerBackend;
 use xputrace_wire::device::{
-    self, CHOICES, Choice, ImageOutcome, Parameter, Parameters, PatchPoint, PatchedKernel, Patches, Unprobed,
-    kernel_words, twin_status, twin_symbol,
+    self, CHOICES, Choice, DeviceCode, ImageOutcome, Parameter, Parameters, PatchPoint, PatchedKernel, Patches,
+    Unprobed, kernel_words, twin_status, twin_symbol,
 };
 use xputrace_wire::events::Realtime;
 use xputrace_wire::message::{
@@ -130,7 +130,7 @@ impl Run {
         };
         let cubin = cubin();
         std::thread::scope(|scope| {
-            scope.spawn(|| self.answer(&patches.encode()));
+            scope.spawn(|| self.answer(&DeviceCode::Patches(patches).encode()));
             sanitizer::load(CONTEXT, module, &cubin);
         });
     }
@@ -141,7 +141,7 @@ impl Run {
         assert_eq!(message.kind, IMAGE);
         let memory = memory(patches.len(), true);
         unsafe { libc::pwrite(memory.as_raw_fd(), patches.as_ptr().cast(), patches.len(), 0) };
-        let words = [message.words[0], twin_status::PATCHES, patches.len() as u64];
+        let words = [message.words[0], twin_status::WOVEN, patches.len() as u64];
         assert!(socket.send_with(&Message::new(TWIN, &words, ""), &[memory.as_fd()]));
     }
 

@@ -32,8 +32,8 @@ use xputrace_agent::rendezvous::{Received, Socket, Trust};
 use xputrace_agent::{Dormant, World};
 use xputrace_nvidia::cupti::{Cupti, CuptiBackend};
 use xputrace_wire::device::{
-    self, ArrayPlace, Choice, Codec, Condition, CopyExtent, ImageOutcome, MOST_CONTEXTS, ProgramLaunch, Programs,
-    ProgramsAccount, ProgramsState, RingPlace, Twin, Unprobed, decode_image, encode_twins, image_kind, twin_status,
+    self, ArrayPlace, Choice, Codec, Condition, CopyExtent, DeviceCode, ImageOutcome, MOST_CONTEXTS, ProgramLaunch,
+    Programs, ProgramsAccount, ProgramsState, RingPlace, Twin, Unprobed, decode_image, image_kind, twin_status,
     twin_symbol,
 };
 use xputrace_wire::events::{Call, HostEvent, HostEventRecord, HostEvents};
@@ -206,7 +206,11 @@ impl Run {
     }
 
     fn answer_with_all(&self, number: u64, twins: &[Twin]) {
-        let bytes = encode_twins(twins);
+        self.answer_with_code(number, DeviceCode::Twins(twins.to_vec()));
+    }
+
+    fn answer_with_code(&self, number: u64, code: DeviceCode) {
+        let bytes = code.encode();
         let memory = memory(bytes.len(), true);
         unsafe { libc::pwrite(memory.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
         let words = [number, twin_status::WOVEN, bytes.len() as u64];
@@ -219,11 +223,7 @@ impl Run {
     }
 
     fn answer_with_programs(&self, number: u64, programs: &Programs) {
-        let bytes = programs.encode();
-        let memory = memory(bytes.len(), true);
-        unsafe { libc::pwrite(memory.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
-        let words = [number, twin_status::PROGRAMS, bytes.len() as u64];
-        assert!(self.socket().send_with(&Message::new(TWIN, &words, ""), &[memory.as_fd()]));
+        self.answer_with_code(number, DeviceCode::Programs(programs.clone()));
     }
 
     /// Returns the number of what is asked, and the least of the GPUs' compute capabilities.

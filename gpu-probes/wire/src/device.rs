@@ -43,6 +43,7 @@
 //! block of each context. Sizes come with messages, never from this memory.
 
 use crate::region::PAGE;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -260,7 +261,8 @@ pub struct Condition {
 pub const CHOICES: usize = 1 << MOST_KERNEL_CONDITIONS;
 
 /// Which of a kernel's conditions a twin is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "u32", try_from = "u32")]
 pub struct Choice {
     /// The numbers of the conditions that the kernel's handlers have, in ascending order; the same in all of its twins.
     pub conditions: [Option<u8>; MOST_KERNEL_CONDITIONS],
@@ -268,20 +270,24 @@ pub struct Choice {
     pub holding: u8,
 }
 
-impl Choice {
-    /// Returns it as a word: a byte for each condition, its number plus one, and one for those that hold.
-    pub fn word(self) -> u32 {
-        let [a, b, c] = self.conditions.map(|it| it.map_or(0, |it| it + 1));
-        u32::from_le_bytes([a, b, c, self.holding])
+/// A byte for each condition, its number plus one, and one for those that hold.
+impl From<Choice> for u32 {
+    fn from(it: Choice) -> u32 {
+        let [a, b, c] = it.conditions.map(|it| it.map_or(0, |it| it + 1));
+        u32::from_le_bytes([a, b, c, it.holding])
     }
+}
 
-    /// Inverts [`Choice::word`]; `None` for conditions that there can't be.
-    pub fn of_word(word: u32) -> Option<Self> {
+impl TryFrom<u32> for Choice {
+    type Error = &'static str;
+
+    fn try_from(word: u32) -> Result<Self, &'static str> {
         let [conditions @ .., holding] = word.to_le_bytes();
         let is_sound = conditions.iter().all(|it| usize::from(*it) <= MOST_CONDITIONS);
         let n = conditions.iter().take_while(|it| **it != 0).count();
         let is_sound = is_sound && conditions[n..].iter().all(|it| *it == 0) && holding >> n == 0;
-        is_sound.then(|| Choice { conditions: conditions.map(|it| it.checked_sub(1)), holding })
+        let choice = Choice { conditions: conditions.map(|it| it.checked_sub(1)), holding };
+        is_sound.then_some(choice).ok_or("there can't be such conditions")
     }
 }
 
@@ -411,10 +417,10 @@ impl DeviceRegionShape {
     /// Returns the size as text, with the place of the ring if there is one: numbers in decimal.
     ///
     /// ```
-    /// use xputrace_wire::device::{RingPlace, Shape};
-    /// let shape = Shape { block_bytes: 64, ring: Some(RingPlace { tail: 16, slots: 24, head: 40, end: 48 }) };
+    /// use xputrace_wire::device::{DeviceRegionShape, RingPlace};
+    /// let shape = DeviceRegionShape { block_bytes: 64, ring: Some(RingPlace { tail: 16, slots: 24, head: 40, end: 48 }) };
     /// assert_eq!(shape.to_text(), "64 16 24 40 48");
-    /// assert_eq!(Shape::of_text("64 16 24 40 48"), Some(shape));
+    /// assert_eq!(DeviceRegionShape::of_text("64 16 24 40 48"), Some(shape));
     /// ```
     pub fn to_text(self) -> String {
         match self.ring {
@@ -475,24 +481,20 @@ impl DeviceRegionShape {
 pub mod twin_status {
     /// The image has nothing to probe. No descriptor.
     pub const NOTHING: u64 = 0;
-    /// The descriptor is a memfd with [`Twin`](super::Twin)s, one at least ([`encode_twins`](super::encode_twins)).
+    /// The descriptor is a memfd with [`DeviceCode`](super::DeviceCode).
     pub const WOVEN: u64 = 1;
     /// The tracer could not make a twin. No descriptor.
     pub const FAILED: u64 = 2;
     /// The tracer has not found its PTX. No descriptor.
     pub const NO_PORTABLE_CODE: u64 = 3;
-    /// The descriptor is a memfd with [`Patches`](super::Patches).
-    pub const PATCHES: u64 = 4;
     /// The kernel's PTX in the program's files is not that of its code. No descriptor.
-    pub const OLDER_PORTABLE_CODE: u64 = 5;
+    pub const OLDER_PORTABLE_CODE: u64 = 4;
     /// The program's files have different kernels of this name. No descriptor.
-    pub const AMBIGUOUS: u64 = 6;
+    pub const AMBIGUOUS: u64 = 5;
     /// No file of the program has a kernel of this name. No descriptor.
-    pub const NOT_IN_FILES: u64 = 7;
-    /// The descriptor is a memfd with [`Programs`](super::Programs).
-    pub const PROGRAMS: u64 = 8;
+    pub const NOT_IN_FILES: u64 = 6;
     /// The tracer works on as many images of the process as it may. No descriptor.
-    pub const TOO_MANY: u64 = 9;
+    pub const TOO_MANY: u64 = 7;
 }
 
 /// What the memory that an IMAGE comes with has.
@@ -510,6 +512,7 @@ pub mod image_kind {
 counted! {
     /// A place in machine code that a patch's function can be called at. Its function's parameters are the Sanitizer API's
     /// (`sanitizer_patching.h`).
+    #[derive(Serialize, Deserialize)]
     PatchPoint {
         /// Before a thread's first instruction.
         Entry,
@@ -661,30 +664,6 @@ impl<'a> Decoder<'a> {
     fn one<T: FromBytes>(&mut self) -> Option<T> {
         T::read_from_bytes(self.bytes(size_of::<T>() as u64)?).ok()
     }
-
-    fn many<T: FromBytes>(&mut self, n: u64) -> Option<Vec<T>> {
-        let bytes = self.bytes(n.checked_mul(size_of::<T>() as u64)?)?;
-        bytes.chunks_exact(size_of::<T>()).map(|it| T::read_from_bytes(it).ok()).collect()
-    }
-
-    /// Inverts [`put_symbols`]; `None` also if one is empty.
-    fn symbols(&mut self, n: u64) -> Option<Vec<String>> {
-        let mut symbol = || {
-            let end = self.0.iter().position(|it| *it == 0)?;
-            let symbol = std::str::from_utf8(self.bytes(end as u64)?).ok()?.to_owned();
-            self.bytes(1)?;
-            Some(symbol).filter(|it| !it.is_empty())
-        };
-        (0..n).map(|_| symbol()).collect()
-    }
-}
-
-/// Writes symbols with a 0 behind each.
-fn put_symbols<'a>(out: &mut Vec<u8>, symbols: impl Iterator<Item = &'a String>) {
-    for it in symbols {
-        out.extend(it.as_bytes());
-        out.push(0);
-    }
 }
 
 /// Encodes the PTX of an image.
@@ -716,8 +695,59 @@ pub fn decode_image(bytes: &[u8]) -> Option<Vec<PortableCode<'_>>> {
     Some(all)
 }
 
+/// What the tracer has made for a program's GPUs: the memory that a TWIN message comes with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceCode {
+    /// One at least.
+    Twins(Vec<Twin>),
+    Patches(Patches),
+    /// What the process runs in kernels of their own.
+    Programs(Programs),
+}
+
+impl DeviceCode {
+    /// Returns the twins; [`ImageOutcome::NoAnswer`] if it is something else, which was not asked for.
+    pub fn twins(self) -> Result<Vec<Twin>, ImageOutcome> {
+        if let DeviceCode::Twins(it) = self { Ok(it) } else { Err(ImageOutcome::NoAnswer) }
+    }
+
+    /// Returns the patches; [`ImageOutcome::NoAnswer`] if it is something else, which was not asked for.
+    pub fn patches(self) -> Result<Patches, ImageOutcome> {
+        if let DeviceCode::Patches(it) = self { Ok(it) } else { Err(ImageOutcome::NoAnswer) }
+    }
+
+    /// Returns the programs; [`ImageOutcome::NoAnswer`] if it is something else, which was not asked for.
+    pub fn programs(self) -> Result<Programs, ImageOutcome> {
+        if let DeviceCode::Programs(it) = self { Ok(it) } else { Err(ImageOutcome::NoAnswer) }
+    }
+
+    /// Encodes it, with [`postcard`].
+    ///
+    /// ```
+    /// use xputrace_wire::device::{Choice, DeviceCode, Twin};
+    /// let (kernels, choices) = (vec!["scale".into()], vec![Choice::default()]);
+    /// let twins = DeviceCode::Twins(vec![Twin { code: b".version 8.0".into(), kernels, choices, ..Twin::default() }]);
+    /// assert_eq!(DeviceCode::decode(&twins.encode()), Some(twins));
+    /// ```
+    pub fn encode(&self) -> Vec<u8> {
+        // Only what has no known length, or a text that can't be written, fails.
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+
+    /// Inverts [`DeviceCode::encode`]; `None` if the bytes are malformed, or there can't be such code.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (code, rest) = postcard::take_from_bytes::<DeviceCode>(bytes).ok()?;
+        let is_sound = match &code {
+            DeviceCode::Twins(all) => all.iter().all(Twin::is_sound),
+            DeviceCode::Patches(it) => it.kernels.iter().all(PatchedKernel::is_sound),
+            DeviceCode::Programs(_) => true,
+        };
+        (is_sound && rest.is_empty()).then_some(code)
+    }
+}
+
 /// What runs in place of some kernels of an image.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Twin {
     /// PTX or a cubin, as `cuLibraryLoadData` takes it. Its kernels' symbols are those of [`twin_symbol`].
     pub code: Vec<u8>,
@@ -731,75 +761,15 @@ pub struct Twin {
     pub choices: Vec<Choice>,
 }
 
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct TwinHead {
-    code_bytes: u64,
-    kernels: u32,
-    variables: u32,
-    names: u64,
-}
-
-/// Encodes the twins of an image, each behind its size.
-pub fn encode_twins(all: &[Twin]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for twin in all.iter().map(Twin::encode) {
-        out.extend((twin.len() as u64).to_le_bytes());
-        out.extend(twin);
-    }
-    out
-}
-
-/// Inverts [`encode_twins`]; `None` if the bytes are malformed.
-pub fn decode_twins(bytes: &[u8]) -> Option<Vec<Twin>> {
-    let (mut from, mut all) = (Decoder(bytes), Vec::new());
-    while !from.0.is_empty() {
-        let size = from.one()?;
-        all.push(Twin::decode(from.bytes(size)?)?);
-    }
-    Some(all)
-}
-
 impl Twin {
-    /// Encodes the twin: sizes, ids of names, choices, the code, then symbols with a 0 behind each.
-    ///
-    /// ```
-    /// use xputrace_wire::device::{Choice, Twin};
-    /// let (kernels, choices) = (vec!["scale".into()], vec![Choice::default()]);
-    /// let twin = Twin { code: b".version 8.0".into(), kernels, choices, ..Twin::default() };
-    /// assert_eq!(Twin::decode(&twin.encode()), Some(twin));
-    /// ```
-    pub fn encode(&self) -> Vec<u8> {
-        let head = TwinHead {
-            code_bytes: self.code.len() as u64,
-            kernels: self.kernels.len() as u32,
-            variables: self.variables.len() as u32,
-            names: self.names.len() as u64,
-        };
-        let mut out = head.as_bytes().to_vec();
-        out.extend(self.names.as_bytes());
-        self.choices.iter().for_each(|it| out.extend(it.word().to_le_bytes()));
-        out.extend(&self.code);
-        put_symbols(&mut out, self.kernels.iter().chain(&self.variables));
-        out
-    }
-
-    /// Inverts [`Twin::encode`]; `None` if the bytes are malformed.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Decoder(bytes);
-        let head: TwinHead = from.one()?;
-        let names: Vec<u64> = from.many(head.names)?;
-        let choices: Vec<u32> = from.many(head.kernels.into())?;
-        let choices = choices.into_iter().map(Choice::of_word).collect::<Option<Vec<_>>>()?;
-        let code = from.bytes(head.code_bytes)?.to_vec();
-        let (kernels, variables) = (from.symbols(head.kernels.into())?, from.symbols(head.variables.into())?);
-        let is_sound = from.0.is_empty() && (names.is_empty() || names.len() >= kernels.len());
-        is_sound.then_some(Twin { code, kernels, variables, names, choices })
+    fn is_sound(&self) -> bool {
+        let has_names = self.names.is_empty() || self.names.len() >= self.kernels.len();
+        has_names && self.choices.len() == self.kernels.len()
     }
 }
 
 /// What is patched into a module.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patches {
     /// A cubin with a function for each of `points`; the same for all modules of a run on GPUs of one kind.
     pub code: Vec<u8>,
@@ -808,7 +778,7 @@ pub struct Patches {
 }
 
 /// A kernel that handlers run in.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PatchedKernel {
     pub symbol: String,
     /// String id of its name.
@@ -827,7 +797,7 @@ pub struct PatchedKernel {
 pub type Parameters = [Parameter; MOST_ARGUMENTS];
 
 /// A parameter of a kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Parameter {
     /// In the packed parameters.
     pub offset: u32,
@@ -839,83 +809,17 @@ impl Parameter {
     pub const NONE: Parameter = Parameter { offset: 0, bytes: 0 };
     /// Size of the largest that handlers can have.
     pub const MOST_BYTES: u32 = 8;
-
-    fn word(self) -> u64 {
-        u64::from(self.offset) << 32 | u64::from(self.bytes)
-    }
-
-    /// Inverts [`Parameter::word`]; `None` for one that is too large.
-    fn of_word(word: u64) -> Option<Self> {
-        let it = Parameter { offset: (word >> 32) as u32, bytes: word as u32 };
-        (it.bytes <= Parameter::MOST_BYTES).then_some(it)
-    }
 }
-
-/// Words that are encoded of a kernel beside its symbol.
-const KERNEL_WORDS: usize = 3 + CHOICES + MOST_ARGUMENTS;
 
 impl PatchedKernel {
-    /// Encodes all but the symbol.
-    fn words(&self) -> [u64; KERNEL_WORDS] {
-        let parameters = self.parameters.iter().map(|it| it.word());
-        let first = [self.name, self.conditions.word().into(), self.reading.into()];
-        let mut all = first.into_iter().chain(self.handlers).chain(parameters);
-        std::array::from_fn(|_| all.next().unwrap_or_default())
-    }
-
-    /// Inverts [`PatchedKernel::words`]; `None` for conditions or parameters that there can't be.
-    fn of_words([name, conditions, reading, rest @ ..]: [u64; KERNEL_WORDS], symbol: String) -> Option<Self> {
-        let reading = u8::try_from(reading).ok()?;
-        let conditions = Choice::of_word(u32::try_from(conditions).ok()?).filter(|it| it.holding == 0)?;
-        let (handlers, words) = rest.split_first_chunk::<CHOICES>()?;
-        let mut parameters = Parameters::default();
-        for (to, word) in parameters.iter_mut().zip(words) {
-            *to = Parameter::of_word(*word)?;
-        }
-        Some(PatchedKernel { symbol, name, conditions, handlers: *handlers, parameters, reading })
-    }
-}
-
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct PatchesHead {
-    code_bytes: u64,
-    /// A bit for each of them, by its place in [`PatchPoint::ALL`].
-    points: u32,
-    kernels: u32,
-}
-
-impl Patches {
-    /// Encodes the patches: sizes, words of each kernel, the code, then symbols with a 0 behind each.
-    pub fn encode(&self) -> Vec<u8> {
-        let points = self.points.iter().fold(0, |all, it| all | 1 << *it as u32);
-        let head = PatchesHead { code_bytes: self.code.len() as u64, points, kernels: self.kernels.len() as u32 };
-        let mut out = head.as_bytes().to_vec();
-        for it in &self.kernels {
-            out.extend(it.words().as_bytes());
-        }
-        out.extend(&self.code);
-        put_symbols(&mut out, self.kernels.iter().map(|it| &it.symbol));
-        out
-    }
-
-    /// Inverts [`Patches::encode`]; `None` if the bytes are malformed.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Decoder(bytes);
-        let head: PatchesHead = from.one()?;
-        let words: Vec<[u64; KERNEL_WORDS]> = from.many(head.kernels.into())?;
-        let code = from.bytes(head.code_bytes)?.to_vec();
-        let kernels = words.into_iter().zip(from.symbols(head.kernels.into())?);
-        let kernels =
-            kernels.map(|(words, symbol)| PatchedKernel::of_words(words, symbol)).collect::<Option<Vec<_>>>()?;
-        let points = PatchPoint::ALL.iter().copied().filter(|it| head.points & 1 << *it as u32 != 0).collect();
-        let is_sound = from.0.is_empty() && head.points >> PatchPoint::ALL.len() == 0;
-        is_sound.then_some(Patches { code, points, kernels })
+    fn is_sound(&self) -> bool {
+        let fits = |it: &Parameter| it.bytes <= Parameter::MOST_BYTES;
+        self.conditions.holding == 0 && self.parameters.iter().all(fits)
     }
 }
 
 /// Programs that run in kernels of their own, once, one after another.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Programs {
     /// PTX or a cubin, as `cuLibraryLoadData` takes it, with [`BLOCK_VARIABLE`].
     pub code: Vec<u8>,
@@ -924,52 +828,13 @@ pub struct Programs {
 }
 
 /// A kernel without parameters, and how it is launched.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramLaunch {
     pub symbol: String,
     /// Blocks, as `x y z`.
     pub grid: [u32; 3],
     /// Threads of a block.
     pub block: [u32; 3],
-}
-
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct ProgramsHead {
-    code_bytes: u64,
-    launches: u64,
-}
-
-impl Programs {
-    /// Encodes the programs: sizes, the shape of each launch, the code, then symbols with a 0 behind each.
-    ///
-    /// ```
-    /// use xputrace_wire::device::{ProgramLaunch, Programs};
-    /// let launches = vec![ProgramLaunch { symbol: "run".into(), grid: [4, 1, 1], block: [32, 1, 1] }];
-    /// let programs = Programs { code: b".version 8.0".into(), launches };
-    /// assert_eq!(Programs::decode(&programs.encode()), Some(programs));
-    /// ```
-    pub fn encode(&self) -> Vec<u8> {
-        let head = ProgramsHead { code_bytes: self.code.len() as u64, launches: self.launches.len() as u64 };
-        let mut out = head.as_bytes().to_vec();
-        for ProgramLaunch { grid, block, .. } in &self.launches {
-            out.extend([*grid, *block].as_bytes());
-        }
-        out.extend(&self.code);
-        put_symbols(&mut out, self.launches.iter().map(|it| &it.symbol));
-        out
-    }
-
-    /// Inverts [`Programs::encode`]; `None` if the bytes are malformed.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Decoder(bytes);
-        let head: ProgramsHead = from.one()?;
-        let shapes: Vec<[[u32; 3]; 2]> = from.many(head.launches)?;
-        let code = from.bytes(head.code_bytes)?.to_vec();
-        let launches = shapes.into_iter().zip(from.symbols(head.launches)?);
-        let launches = launches.map(|([grid, block], symbol)| ProgramLaunch { symbol, grid, block }).collect();
-        from.0.is_empty().then_some(Programs { code, launches })
-    }
 }
 
 /// What a program has loaded, or launched.
@@ -1019,11 +884,7 @@ impl<'a> Cubin<'a> {
 pub enum Woven {
     /// Nothing in it is probed.
     Nothing,
-    /// One at least.
-    Twins(Vec<Twin>),
-    Patches(Patches),
-    /// What the process runs in kernels of their own.
-    Programs(Programs),
+    Code(DeviceCode),
     /// It should have a twin, but has none.
     Failed,
     /// As many of its process are worked on as may be.
@@ -1049,9 +910,7 @@ impl Woven {
             Woven::OlderPortableCode => (twin_status::OLDER_PORTABLE_CODE, None),
             Woven::Ambiguous => (twin_status::AMBIGUOUS, None),
             Woven::NotInFiles => (twin_status::NOT_IN_FILES, None),
-            Woven::Twins(twins) => (twin_status::WOVEN, Some(encode_twins(twins))),
-            Woven::Patches(patches) => (twin_status::PATCHES, Some(patches.encode())),
-            Woven::Programs(programs) => (twin_status::PROGRAMS, Some(programs.encode())),
+            Woven::Code(code) => (twin_status::WOVEN, Some(code.encode())),
         }
     }
 }
@@ -1165,99 +1024,63 @@ mod tests {
         assert_eq!(wholes, [0, 48, 88, 120], "after each PTX");
     }
 
-    #[test]
-    fn a_twin_with_other_names_than_it_says_is_refused() {
-        let (kernels, variables) = (vec!["a".into(), "b".into()], vec!["table".into()]);
-        let choice = Choice { conditions: [Some(0), Some(31), None], holding: 2 };
-        let choices = vec![Choice::default(), choice];
-        let twin = Twin { code: vec![0, 1, 2], kernels, variables, names: vec![7, 8, 9], choices };
-        let bytes = twin.encode();
-        assert_eq!(Twin::decode(&bytes).as_ref(), Some(&twin));
-        assert_eq!(Twin::decode(&Twin { names: vec![7], ..twin.clone() }.encode()), None, "a kernel without a name");
-        let both = [twin, Twin::default()];
-        let of_both = encode_twins(&both);
-        assert_eq!(decode_twins(&of_both).as_deref(), Some(&both[..]));
-        let wholes = (0..of_both.len()).filter(|it| decode_twins(&of_both[..*it]).is_some());
-        assert_eq!(wholes.collect::<Vec<_>>(), [0, 8 + bytes.len()]);
-        let refused = |at: usize, byte: u8| {
-            let mut bytes = bytes.clone();
-            bytes[at] = byte;
-            assert_eq!(Twin::decode(&bytes), None, "{at}");
-        };
-        (8..24).for_each(|at| refused(at, 9));
-        refused(bytes.len() - 1, b'x');
-        (0..bytes.len()).for_each(|it| assert_eq!(Twin::decode(&bytes[..it]), None));
-    }
-
-    #[test]
-    fn patches_round_trip_and_less_of_them_is_refused() {
+    fn patches(parameter_bytes: u32) -> DeviceCode {
         let kernel = |symbol: &str, name, conditions, handlers| PatchedKernel {
             symbol: symbol.into(),
             name,
             conditions: Choice { conditions, holding: 0 },
             handlers,
-            parameters: std::array::from_fn(|it| Parameter { offset: 8 * it as u32, bytes: it as u32 % 9 }),
+            parameters: [Parameter { offset: 8, bytes: parameter_bytes }; MOST_ARGUMENTS],
             reading: 0x81,
         };
         let some = [Some(4), Some(31), None];
         let kernels = vec![kernel("gemm", 7, [None; 3], [1 << 63; 8]), kernel("softmax", 9, some, [3; 8])];
-        let patches = Patches { code: vec![0, 1, 2], points: vec![PatchPoint::Entry, PatchPoint::Barrier], kernels };
-        let bytes = patches.encode();
-        assert_eq!(Patches::decode(&bytes), Some(patches));
-        (0..bytes.len()).for_each(|it| assert_eq!(Patches::decode(&bytes[..it]), None, "{it}"));
-        let mut other = bytes.clone();
-        other[11] |= 0x80;
-        assert_eq!(Patches::decode(&other), None, "a point that there isn't");
-        let mut other = bytes;
-        other[size_of::<PatchesHead>() + (KERNEL_WORDS - 1) * size_of::<u64>()] = 9;
-        assert_eq!(Patches::decode(&other), None, "a parameter that is too large");
+        let points = vec![PatchPoint::Entry, PatchPoint::Barrier];
+        DeviceCode::Patches(Patches { code: vec![0, 1, 2], points, kernels })
+    }
+
+    fn twin(names: Vec<u64>, choice: Choice) -> DeviceCode {
+        let (kernels, variables) = (vec!["a".into(), "b".into()], vec!["table".into()]);
+        let twin = Twin { code: vec![0, 1, 2], kernels, variables, names, choices: vec![Choice::default(), choice] };
+        DeviceCode::Twins(vec![twin, Twin::default()])
     }
 
     #[test]
-    fn programs_round_trip_and_less_of_them_is_refused() {
+    fn code_round_trips_and_less_or_more_of_it_is_refused() {
+        let choice = Choice { conditions: [Some(0), Some(31), None], holding: 2 };
         let launch = |symbol: &str, n| ProgramLaunch { symbol: symbol.into(), grid: [n, 1, 1], block: [32, n, 1] };
         let programs = Programs { code: vec![0, 1, 2], launches: vec![launch("run", 4), launch("gemm", 7)] };
-        let bytes = programs.encode();
-        assert_eq!(Programs::decode(&bytes), Some(programs));
-        (0..bytes.len()).for_each(|it| assert_eq!(Programs::decode(&bytes[..it]), None, "{it}"));
-        (0..16).for_each(|at| {
-            let mut other = bytes.clone();
-            other[at] ^= 0x40;
-            assert_eq!(Programs::decode(&other), None, "another size, at {at}");
-        });
+        for code in [twin(vec![7, 8, 9], choice), patches(8), DeviceCode::Programs(programs)] {
+            let bytes = code.encode();
+            assert_eq!(DeviceCode::decode(&bytes), Some(code));
+            (0..bytes.len()).for_each(|it| assert_eq!(DeviceCode::decode(&bytes[..it]), None, "{it}"));
+            assert_eq!(DeviceCode::decode(&[&bytes[..], &[0]].concat()), None);
+        }
+    }
+
+    #[test]
+    fn code_that_there_cannot_be_is_refused() {
+        let is_refused = |code: DeviceCode| DeviceCode::decode(&code.encode()).is_none();
+        assert!(is_refused(twin(vec![7], Choice::default())), "a kernel without a name");
+        assert!(is_refused(patches(9)), "a parameter that is too large");
     }
 
     #[test]
     fn a_choice_of_conditions_that_there_are_not_is_refused() {
         let choice = |conditions, holding| Choice { conditions, holding };
         for it in [choice([None; 3], 0), choice([Some(3), None, None], 1), choice([Some(0), Some(1), Some(31)], 7)] {
-            assert_eq!(Choice::of_word(it.word()), Some(it));
+            assert_eq!(Choice::try_from(u32::from(it)), Ok(it));
         }
         for word in [[1, 0, 0, 2], [0, 1, 0, 0], [33, 0, 0, 0], [0, 0, 0, 1]] {
-            assert_eq!(Choice::of_word(u32::from_le_bytes(word)), None, "{word:?}");
+            assert!(Choice::try_from(u32::from_le_bytes(word)).is_err(), "{word:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_patches_or_refused(
-            code in 0u64..40, kernels in 0u32..4, points in 0u32..140, bytes in proptest::collection::vec(0u8..4, 0..120)
-        ) {
-            let head = PatchesHead { code_bytes: code, points, kernels };
-            let bytes = [head.as_bytes(), &bytes].concat();
-            if let Some(patches) = Patches::decode(&bytes) {
-                prop_assert_eq!(patches.encode(), bytes);
-            }
-        }
-
-        #[test]
-        fn any_bytes_are_programs_or_refused(
-            code in 0u64..40, launches in 0u64..4, bytes in proptest::collection::vec(0u8..4, 0..120)
-        ) {
-            let head = ProgramsHead { code_bytes: code, launches };
-            let bytes = [head.as_bytes(), &bytes].concat();
-            if let Some(programs) = Programs::decode(&bytes) {
-                prop_assert_eq!(programs.encode(), bytes);
+        fn any_bytes_are_code_or_refused(kind in 0u8..4, bytes in proptest::collection::vec(0u8..4, 0..120)) {
+            if let Some(code) = DeviceCode::decode(&[&[kind], &bytes[..]].concat()) {
+                prop_assert_eq!(DeviceCode::decode(&code.encode()), Some(code));
             }
         }
 
@@ -1280,17 +1103,6 @@ mod tests {
                 if let Some(all) = decode_image(&bytes) {
                     prop_assert!(all.iter().map(|it| it.stored.len()).sum::<usize>() <= bytes.len());
                 }
-            }
-        }
-
-        #[test]
-        fn any_bytes_are_a_twin_or_refused(
-            code in 0u64..80, names in 0u64..5, counts in (0u32..5, 0u32..5), bytes in proptest::collection::vec(0u8..4, 0..80)
-        ) {
-            let head = TwinHead { code_bytes: code, kernels: counts.0, variables: counts.1, names };
-            let bytes = [head.as_bytes(), &bytes].concat();
-            if let Some(twin) = Twin::decode(&bytes) {
-                prop_assert_eq!(twin.encode(), bytes);
             }
         }
     }

@@ -36,7 +36,7 @@ pub use xputrace_cuda_calls as api;
 pub use xputrace_events as events;
 
 /// Changes with every layout in this crate; each side refuses a peer of another version.
-pub const VERSION: u32 = 28;
+pub const VERSION: u32 = 29;
 
 /// The collector's function, without parameters and result, that waits until the programs have ended that the tracer runs in this
 /// process in kernels of their own. xputrace calls it where it is the process itself.

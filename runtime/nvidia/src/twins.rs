@@ -39,8 +39,7 @@ use xputrace_model::plan::{Condition, DeviceWay, DeviceWays, Plan};
 use xputrace_pipeline::{DeviceLayout, Turned};
 use xputrace_render::counted;
 use xputrace_rendezvous::{Clocks, DeviceBlock, DeviceRegion, LoadedImage};
-use xputrace_wire::device::Woven;
-use xputrace_wire::device::{ArrayPlace, MOST_PATCH_HANDLERS, PatchedKernel, Patches};
+use xputrace_wire::device::{ArrayPlace, DeviceCode, MOST_PATCH_HANDLERS, PatchedKernel, Patches, Woven};
 
 /// Kernels of an image of which a note says why they have no twin.
 const MOST_REFUSED_SAID: usize = 8;
@@ -152,11 +151,15 @@ impl Twins {
                 let mut notes = refusals(&patches.refused, pid);
                 notes.extend(self.tally.add_patches(&patches.code, self.making.takes_times));
                 let probed = patches.kernels.iter().map(|it| it.symbol.clone()).collect();
-                TwinAnswer { notes, probed, ..TwinAnswer::of(Woven::Patches(patches_of(patches, name))) }
+                TwinAnswer {
+                    notes,
+                    probed,
+                    ..TwinAnswer::of(Woven::Code(DeviceCode::Patches(patches_of(patches, name))))
+                }
             }
             Ok(TwinOutcome::Programs(programs)) => {
                 let notes = self.tally.add_programs(&programs.code);
-                TwinAnswer { notes, ..TwinAnswer::of(Woven::Programs(self.making.sent(programs))) }
+                TwinAnswer { notes, ..TwinAnswer::of(Woven::Code(DeviceCode::Programs(self.making.sent(programs)))) }
             }
             Ok(TwinOutcome::NoPrograms(why)) => {
                 TwinAnswer { why_no_programs: Some(why), ..TwinAnswer::of(Woven::Failed) }
@@ -188,7 +191,8 @@ impl Twins {
             };
             text.with_code(code, |symbol| name_of(symbol, name))
         };
-        TwinAnswer { notes, probed, ..TwinAnswer::of(Woven::Twins(twins.into_iter().map(twin).collect())) }
+        let code = DeviceCode::Twins(twins.into_iter().map(twin).collect());
+        TwinAnswer { notes, probed, ..TwinAnswer::of(Woven::Code(code)) }
     }
 
     /// Returns how many texts are compiled now. A compiler may go on behind the end of a run.

@@ -18,7 +18,7 @@ use xputrace_rendezvous::{
     Newcomer, Notice, Order, RunOrder, SharedMemory, Ways, Why, Window,
 };
 use xputrace_wire::device::{
-    Choice, Codec, CopyExtent, Portability, PortableCode, Twin, decode_twins, encode_image, twin_status,
+    Choice, Codec, CopyExtent, DeviceCode, Portability, PortableCode, Twin, encode_image, twin_status,
 };
 use xputrace_wire::device::{LoadedCode, Woven};
 use xputrace_wire::message::{self, Message, demand};
@@ -304,13 +304,13 @@ fn an_image_is_answered_with_a_twin() {
     assert_eq!((image.number, image.read(modules).unwrap()), (7, bytes));
 
     let (kernels, choices) = (vec!["scale".into()], vec![Choice::default()]);
-    let twins = vec![Twin { code: b"code".to_vec(), kernels, choices, ..Twin::default() }; 2];
+    let code = DeviceCode::Twins(vec![Twin { code: b"code".to_vec(), kernels, choices, ..Twin::default() }; 2]);
     for (woven, status) in [
         (Woven::Nothing, twin_status::NOTHING),
         (Woven::Failed, twin_status::FAILED),
         (Woven::TooMany, twin_status::TOO_MANY),
         (Woven::NoPortableCode, twin_status::NO_PORTABLE_CODE),
-        (Woven::Twins(twins.clone()), twin_status::WOVEN),
+        (Woven::Code(code.clone()), twin_status::WOVEN),
     ] {
         target.answer(7, &woven);
         let (answer, memory) = hear(&collector);
@@ -318,7 +318,7 @@ fn an_image_is_answered_with_a_twin() {
         let Some(memory) = memory else { continue };
         let mut bytes = vec![0; answer.words[2] as usize];
         File::from(memory).read_exact_at(&mut bytes, 0).unwrap();
-        assert_eq!(decode_twins(&bytes).as_ref(), Some(&twins));
+        assert_eq!(DeviceCode::decode(&bytes).as_ref(), Some(&code));
     }
     target.read_device(3, CopyExtent::Ring);
     let (request, _) = hear(&collector);

@@ -5,8 +5,8 @@ use crate::harness::{Bound, Target};
 use std::sync::atomic::Ordering::Relaxed;
 use xputrace_wire::api::Functions;
 use xputrace_wire::device::{
-    self, ArrayPlace, Choice, Codec, CopyExtent, DeviceRegionShape, Patches, Portability, PortableCode, ProgramLaunch,
-    Programs, Twin, decode_image, decode_twins, encode_image, encode_twins,
+    self, ArrayPlace, Choice, Codec, CopyExtent, DeviceCode, DeviceRegionShape, Patches, Portability, PortableCode,
+    ProgramLaunch, Programs, Twin, decode_image, encode_image,
 };
 use xputrace_wire::message::Message;
 use xputrace_wire::nvidia::fatbin::in_container;
@@ -46,9 +46,6 @@ fn message(input: &[u8]) {
         assert_eq!(ArrayPlace::all_of_text(&ArrayPlace::all_to_text(&all)), Some(all));
     }
     let _ = Functions::of_text(&message.text);
-    if let Some(choice) = Choice::of_word(message.words[0] as u32) {
-        assert_eq!(choice.word(), message.words[0] as u32);
-    }
 }
 
 fn messages() -> Vec<Vec<u8>> {
@@ -135,17 +132,8 @@ fn device_messages(input: &[u8]) {
     if let Some(all) = decode_image(input) {
         assert_eq!(decode_image(&encode_image(&all)), Some(all));
     }
-    if let Some(all) = decode_twins(input) {
-        assert_eq!(decode_twins(&encode_twins(&all)), Some(all));
-    }
-    if let Some(it) = Twin::decode(input) {
-        assert_eq!(Twin::decode(&it.encode()), Some(it));
-    }
-    if let Some(it) = Patches::decode(input) {
-        assert_eq!(it.encode(), input);
-    }
-    if let Some(it) = Programs::decode(input) {
-        assert_eq!(it.encode(), input);
+    if let Some(code) = DeviceCode::decode(input) {
+        assert_eq!(DeviceCode::decode(&code.encode()), Some(code));
     }
 }
 
@@ -177,13 +165,9 @@ fn device_seeds() -> Vec<Vec<u8>> {
     let patches = Patches { code: vec![0, 1], points: vec![device::PatchPoint::Entry], kernels: vec![kernel] };
     let launch = ProgramLaunch { symbol: "run".into(), grid: [4, 1, 1], block: [32, 1, 1] };
     let programs = Programs { code: b".version 8.0".to_vec(), launches: vec![launch] };
-    vec![
-        encode_image(&image),
-        encode_twins(&[twin.clone(), Twin::default()]),
-        twin.encode(),
-        patches.encode(),
-        programs.encode(),
-    ]
+    let twins = DeviceCode::Twins(vec![twin, Twin::default()]);
+    let all = [twins, DeviceCode::Patches(patches), DeviceCode::Programs(programs)];
+    [encode_image(&image)].into_iter().chain(all.iter().map(DeviceCode::encode)).collect()
 }
 
 /// A program's memory that ends where the input does.

@@ -6,34 +6,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use xputrace_wire::device::{ImageOutcome, Patches, Programs, Twin};
+use xputrace_wire::device::{DeviceCode, ImageOutcome};
 
 /// How often a waiting thread checks that waiting still makes sense.
 pub const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
-/// What the tracer has made of an image.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Made {
-    /// One at least.
-    Twins(Vec<Twin>),
-    Patches(Patches),
-    Programs(Programs),
-}
-
-impl Made {
-    /// Returns the twins.
-    pub(super) fn twins(self) -> Result<Vec<Twin>, ImageOutcome> {
-        if let Made::Twins(twins) = self { Ok(twins) } else { Err(ImageOutcome::NoAnswer) }
-    }
-
-    /// Returns the programs.
-    pub(super) fn programs(self) -> Result<Programs, ImageOutcome> {
-        if let Made::Programs(programs) = self { Ok(programs) } else { Err(ImageOutcome::NoAnswer) }
-    }
-}
-
 /// What was made, or why nothing.
-pub(super) type ImageAnswer = Result<Made, ImageOutcome>;
+pub(super) type ImageAnswer = Result<DeviceCode, ImageOutcome>;
 
 #[derive(Default)]
 pub(super) struct Exchange {
@@ -283,6 +262,7 @@ impl ExchangeState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use xputrace_wire::device::Twin;
 
     fn at(address: u64) -> CodeAt {
         CodeAt::Memory(address)
@@ -308,11 +288,11 @@ mod tests {
             for (number, image) in asked {
                 let Asked::Image(CodeAt::Memory(image)) = image else { panic!("{image:?}") };
                 let kernels = vec![image.to_string()];
-                exchange.answer(number, Ok(Made::Twins(vec![Twin { kernels, ..Twin::default() }])));
+                exchange.answer(number, Ok(DeviceCode::Twins(vec![Twin { kernels, ..Twin::default() }])));
                 exchange.answer(number + 10, Err(ImageOutcome::NotWoven));
             }
             for (image, thread) in threads {
-                let Ok(Made::Twins(twins)) = thread.join().unwrap() else { panic!("no twins") };
+                let Ok(DeviceCode::Twins(twins)) = thread.join().unwrap() else { panic!("no twins") };
                 assert_eq!(twins[0].kernels, [image.to_string()]);
             }
         });
@@ -363,7 +343,7 @@ mod tests {
         exchange.state().copying = MOST_COPYING;
         assert_eq!(exchange.ask(at(2), soon(), || true), Err(ImageOutcome::NoAnswer), "late at once");
         assert_eq!(exchange.ask(at(3), soon(), || true), Err(ImageOutcome::NoAnswer));
-        assert_eq!(exchange.answer(1, Ok(Made::Twins(vec![]))), None, "it was not copied");
+        assert_eq!(exchange.answer(1, Ok(DeviceCode::Twins(vec![]))), None, "it was not copied");
         assert_eq!(exchange.ask(at(4), soon(), || true), Err(ImageOutcome::NoAnswer), "an answer changes nothing");
         assert_eq!(exchange.state().last, 2, "nothing is asked any more");
     }
@@ -417,10 +397,10 @@ mod tests {
             assert_eq!(exchange.next(), Some((2, Asked::Image(at(3)))), "the other kernel has to wait");
             exchange.answer(1, Err(ImageOutcome::NoPortableCode));
             assert_eq!(exchange.next(), Some((3, kernel("b"))));
-            exchange.answer(2, Ok(Made::Twins(vec![])));
-            assert_eq!(waiting.join().unwrap(), Ok(Made::Twins(vec![])));
+            exchange.answer(2, Ok(DeviceCode::Twins(vec![])));
+            assert_eq!(waiting.join().unwrap(), Ok(DeviceCode::Twins(vec![])));
         });
-        exchange.answer(1, Ok(Made::Twins(vec![])));
+        exchange.answer(1, Ok(DeviceCode::Twins(vec![])));
         exchange.answer(3, Err(ImageOutcome::NothingToProbe));
         let expected = [("a", Err(ImageOutcome::NoPortableCode)), ("b", Err(ImageOutcome::NothingToProbe))];
         assert_eq!(*answers.lock().unwrap(), expected);

@@ -1,6 +1,6 @@
 //! What the program's threads and the agent's own ask of each other and of the tracer for handlers inside kernels.
 
-use super::exchange::{Asked, ImageAnswer, LOOKS_EVERY, Made};
+use super::exchange::{Asked, ImageAnswer, LOOKS_EVERY};
 use super::files::{LoadedFile, places_of_portable_code};
 use super::memory::{CodeAt, ImageCode, ImageFile, ProgramMemory};
 use super::region::{self, DeviceRegion};
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use xputrace_wire::device::{
-    ComputeCapabilities, CopyExtent, ImageOutcome, MOST_IMAGE_BYTES, Patches, Programs, ProgramsState, Twin, Unprobed,
-    decode_twins, image_kind, twin_status,
+    ComputeCapabilities, CopyExtent, DeviceCode, ImageOutcome, MOST_IMAGE_BYTES, Patches, Programs, ProgramsState,
+    Twin, Unprobed, image_kind, twin_status,
 };
 use xputrace_wire::message::{IMAGE, Message, demand};
 
@@ -111,7 +111,7 @@ impl Agent {
         then: impl FnOnce(Result<Vec<Twin>, ImageOutcome>) + Send + 'static,
     ) {
         let hand_over = move |answer: ImageAnswer| {
-            let twins = answer.and_then(Made::twins);
+            let twins = answer.and_then(DeviceCode::twins);
             self.work_later(move || then(twins));
         };
         self.device.exchange.ask_later(Asked::Kernel(symbol), Box::new(hand_over));
@@ -141,7 +141,7 @@ impl Agent {
     /// does `then` with them, or with why there are none, unless the run ends before.
     pub fn ask_for_programs(&'static self, then: impl FnOnce(Result<Programs, ImageOutcome>) + Send + 'static) {
         let hand_over = move |answer: ImageAnswer| {
-            let programs = answer.and_then(Made::programs);
+            let programs = answer.and_then(DeviceCode::programs);
             self.work_later(move || then(programs));
         };
         self.device.exchange.ask_later(Asked::Programs, Box::new(hand_over));
@@ -189,10 +189,7 @@ impl Agent {
     /// # Errors
     /// Why it has none.
     pub fn ask_for_patches(&'static self, module: CodeAt, until: Instant) -> Result<Patches, ImageOutcome> {
-        match self.device.exchange.ask(module, until, || self.may_wait())? {
-            Made::Patches(patches) => Ok(patches),
-            Made::Twins(_) | Made::Programs(_) => Err(ImageOutcome::NoAnswer),
-        }
+        self.device.exchange.ask(module, until, || self.may_wait())?.patches()
     }
 
     /// Has the worker do something.
@@ -367,14 +364,9 @@ struct Sent {
 fn answer_of(status: u64, bytes: u64, memory: Option<&OwnedFd>) -> ImageAnswer {
     match status {
         twin_status::NOTHING => Err(ImageOutcome::NothingToProbe),
-        twin_status::WOVEN | twin_status::PATCHES | twin_status::PROGRAMS if bytes <= MOST_IMAGE_BYTES => {
+        twin_status::WOVEN if bytes <= MOST_IMAGE_BYTES => {
             let contents = memory.and_then(|it| region::contents(it.as_fd(), bytes as usize).ok());
-            let decode = |it: Vec<u8>| match status {
-                twin_status::WOVEN => decode_twins(&it).map(Made::Twins),
-                twin_status::PROGRAMS => Programs::decode(&it).map(Made::Programs),
-                _ => Patches::decode(&it).map(Made::Patches),
-            };
-            contents.and_then(decode).ok_or(ImageOutcome::NoAnswer)
+            contents.and_then(|it| DeviceCode::decode(&it)).ok_or(ImageOutcome::NoAnswer)
         }
         twin_status::FAILED => Err(ImageOutcome::NotWoven),
         twin_status::NO_PORTABLE_CODE => Err(ImageOutcome::NoPortableCode),

@@ -51,7 +51,7 @@ impl Kernels {
 
     /// Numbers a kernel; `None` if they are too many. One thread at a time.
     pub(crate) fn add(&self, choice: Choice) -> Option<KernelNumber> {
-        let conditions = Choice { holding: 0, ..choice }.word();
+        let conditions = u32::from(Choice { holding: 0, ..choice });
         if conditions == 0 {
             return Some(0);
         }
@@ -65,13 +65,13 @@ impl Kernels {
     pub(crate) fn reuse(&self, number: KernelNumber, choice: Choice) {
         let counters = &self.all[number as usize - 1];
         counters.met.iter().for_each(|it| it.store(0, Ordering::Relaxed));
-        counters.conditions.store(Choice { holding: 0, ..choice }.word(), Ordering::Release);
+        counters.conditions.store(Choice { holding: 0, ..choice }.into(), Ordering::Release);
     }
 
     /// Returns a kernel's conditions, of which these hold.
     pub(crate) fn choice(&self, number: KernelNumber, holding: u8) -> Choice {
         let conditions = number.checked_sub(1).map(|at| &self.all[at as usize].conditions);
-        let of_kernel = conditions.and_then(|it| Choice::of_word(it.load(Ordering::Acquire))).unwrap_or_default();
+        let of_kernel = conditions.and_then(|it| it.load(Ordering::Acquire).try_into().ok()).unwrap_or_default();
         Choice { holding, ..of_kernel }
     }
 
@@ -103,7 +103,7 @@ impl Kernels {
 impl Counters {
     #[inline(never)]
     fn choose(&self, control: &Control, off: Off, launch: &impl AskLaunch) -> Choice {
-        let mut choice = Choice::of_word(self.conditions.load(Ordering::Acquire)).unwrap_or_default();
+        let mut choice = Choice::try_from(self.conditions.load(Ordering::Acquire)).unwrap_or_default();
         for (at, number) in choice.conditions.into_iter().enumerate() {
             let Some(number) = number.map(usize::from) else { continue };
             let condition = &control.conditions[number];

@@ -71,11 +71,7 @@ impl Fingerprint {
     pub(super) fn of(loaded: LoadedCode, twins: &[Twin]) -> Option<Self> {
         let hash = |salt: u64| {
             let mut hasher = DefaultHasher::new();
-            salt.hash(&mut hasher);
-            for Twin { code, kernels, choices, variables, names } in twins {
-                (code, kernels, variables, names).hash(&mut hasher);
-                choices.iter().for_each(|it| it.word().hash(&mut hasher));
-            }
+            (salt, twins).hash(&mut hasher);
             hasher.finish()
         };
         loaded.kernel.map(|kernel| Fingerprint { kernel, code: loaded.code, twins: [hash(0), hash(1)] })
