@@ -223,7 +223,7 @@ macro_rules! device_events {
                     usage: concat!($name, "(\"vectorAdd\", |t| …)"),
                     fires: $fires,
                     example: concat!($name, "(\"vectorAdd\", |t| ", $does, ");"),
-                    ..About::AT_ONCE
+                    ..About::IN_KERNELS
                 } }, )* }
             }
         }

@@ -4,7 +4,7 @@
 //! Like the table of activities, one row per event. The first columns are the same in each; handlers find them where
 //! those of a launch are.
 
-use crate::about::About;
+use crate::about::{About, MeasuredCost};
 use crate::column::{
     Column, Meaning, Prediction, Texts, boolean, bytes, choice, derived, fields, hidden, int, n_fields, optional,
     record,
@@ -425,6 +425,7 @@ host_events! {
             usage: "wait(|w| …)",
             fires: "a CUDA call in which the CPU waits for the GPU has returned",
             example: "wait(|w| @waited[w.api].sum(w.duration));",
+            measured: Some(MeasuredCost::new(("wait", "wait"), 654, "wait")),
             ..About::OF_CALL
         },
     } {
@@ -448,6 +449,7 @@ host_events! {
             usage: "alloc(|a| …)",
             fires: "a CUDA call that allocates memory has returned",
             example: "alloc(|a| @allocated[a.api].sum(a.bytes));",
+            measured: Some(MeasuredCost::new(("alloc and free", "malloc and free"), 1222, "allocation with its free")),
             ..About::OF_CALL
         },
     } {
@@ -495,6 +497,7 @@ host_events! {
             example: "api(\"cudaMalloc\", |a| if a.error != () { print(`${a.args.size} bytes: ${a.error}`) });",
             more: Some("Names of calls, and their parameters: xputrace list -v 'api:cudaMalloc*'"),
             recorded: "for each call that the pattern matches, when it returns",
+            measured: Some(MeasuredCost::new(("api(cudaGetDevice)", "cudaGetDevice"), 302, "call of `api`")),
             ..About::OF_CALL
         },
     } {
@@ -568,6 +571,7 @@ host_events! {
             changed: "after the range was closed",
             in_time: "to change it in time, use a CPU probe on the function around the range",
             records: "NVTX ranges",
+            measured: Some(MeasuredCost::new(("nvtx", "range"), 70, "NVTX range")),
             ..About::OF_CALL
         },
     } {

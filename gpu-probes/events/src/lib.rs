@@ -24,7 +24,7 @@ pub mod kinds;
 pub mod table;
 pub mod word;
 
-pub use about::About;
+pub use about::{About, CostClass, MeasuredCost};
 pub use clock::Realtime;
 pub use column::{Column, Prediction, Texts};
 pub use detail::{Detail, Details};

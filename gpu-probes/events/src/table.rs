@@ -5,7 +5,7 @@
 //! record, its columns, the event's fields, the kind of the call that submits it, and the bits of
 //! the demand are derived from it.
 
-use crate::about::About;
+use crate::about::{About, MeasuredCost};
 use crate::clock::Realtime;
 use crate::column::{
     Column, Meaning, Prediction, Texts, boolean, bytes, choice, derived, dim3, fields, hidden, int, n_fields, optional,
@@ -508,6 +508,7 @@ impl Launch {
         usage: "launch(|l| …)",
         fires: "a call launched a kernel or a graph, or made a call of its `kinds`",
         example: "launch(|l| @calls[l.api].count());",
+        measured: Some(MeasuredCost::new(("launch", "launch"), 855, "launch")),
         ..About::OF_LAUNCH
     };
 
@@ -538,6 +539,7 @@ activities! {
             usage: "kernel(|k| …)",
             fires: "a kernel ran on the GPU",
             example: "kernel(|k| @time[k.name].sum(k.duration));",
+            measured: Some(MeasuredCost::new(("kernel", "launch"), 902, "launch")),
             ..About::OF_ACTIVITY
         },
     } {
@@ -576,6 +578,7 @@ activities! {
             usage: "memset(|m| …)",
             fires: "the GPU set memory to a value",
             example: "memset(|m| @set[m.memory_kind ?? \"graph\"].sum(m.bytes));",
+            measured: Some(MeasuredCost::new(("memset", "set"), 481, "memory set")),
             ..About::OF_ACTIVITY
         },
     } {
@@ -611,6 +614,7 @@ activities! {
             usage: "memcpy(|m| …)",
             fires: "the GPU copied memory",
             example: "memcpy(|m| @copied[m.direction].sum(m.bytes));",
+            measured: Some(MeasuredCost::new(("memcpy", "copy"), 667, "copy")),
             ..About::OF_ACTIVITY
         },
     } {

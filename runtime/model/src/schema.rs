@@ -4,7 +4,8 @@
 pub use xputrace_events::host::WAITED_FOR;
 pub use xputrace_events::table::{GPU, LAUNCH_GPU};
 pub use xputrace_events::{
-    About, Activity, Call, Column, DeviceEvent, Field, FieldType, From, HostEvent, Launch as LaunchRecord, Unit,
+    About, Activity, Call, Column, CostClass, DeviceEvent, Field, FieldType, From, HostEvent, Launch as LaunchRecord,
+    MeasuredCost, Unit,
 };
 
 macro_rules! events {
@@ -120,7 +121,7 @@ events! {
             usage: "interval(1.s, || …)",
             fires: "the given time has passed, in the tracer",
             example: "kernel(|k| @kernels[k.name].count());\ninterval(1.s, || { print(@kernels); @kernels.clear(); });",
-            ..About::AT_ONCE
+            ..About::IN_TRACER
         },
     }
     Begin "begin" {
@@ -129,7 +130,7 @@ events! {
             usage: "begin(|| …)",
             fires: "all probes are attached",
             example: "kernel(|k| @kernels.count());\nbegin(|| print(\"tracing\"));",
-            ..About::AT_ONCE
+            ..About::IN_TRACER
         },
     }
     End "end" {
@@ -138,7 +139,7 @@ events! {
             usage: "end(|| …)",
             fires: "the run is over",
             example: "kernel(|k| @time[k.name].sum(k.duration));\nend(|| print(@time.top(5)));",
-            ..About::AT_ONCE
+            ..About::IN_TRACER
         },
     }
 }

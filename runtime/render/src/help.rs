@@ -6,8 +6,11 @@ use xputrace_model::schema::{About, Event, FieldType};
 
 /// Explains an event: when it fires, its fields with their types and units, and an example.
 pub fn event_help(event: Event) -> String {
-    let About { usage, fires, example, more, .. } = event.about();
-    let mut text = format!("{usage}\n    fires when {}\n", plain(fires));
+    let About { usage, fires, example, more, cost, measured, .. } = event.about();
+    let mut text = format!("{usage}\n    fires when {}\n    costs the program {}\n", plain(fires), cost.text());
+    if let Some(it) = measured {
+        let _ = writeln!(text, "    on an H200: {} (docs/BENCHMARKS.md)", plain(&it.text()));
+    }
     let fields = fields(event);
     if !fields.is_empty() {
         text.push_str("\nFields:\n");

@@ -1,88 +1,46 @@
 //! What recording adds to a program's calls, as measured on an H200: medians of the rounds in `docs/data/costs.csv`, each less
 //! the bare stretch right before it. Tests compare the figures here, and those of docs/BENCHMARKS.md, with that file.
 
-use std::fmt::Write;
 use xputrace_model::plan::{Activity, Calls, Demand, Detail, HostEvent};
+use xputrace_model::schema::{Event, MeasuredCost};
 
-/// What a call costs more while something is recorded.
-struct Cost {
-    /// What was recorded, and the call, as in the file.
-    #[cfg_attr(not(test), expect(dead_code, reason = "names the row and column for the test"))]
-    measured: (&'static str, &'static str),
-    nanos: u32,
-    per: &'static str,
-}
-
-const fn cost(way: &'static str, operation: &'static str, nanos: u32, per: &'static str) -> Cost {
-    Cost { measured: (way, operation), nanos, per }
-}
-
-const KERNEL: Cost = cost("kernel", "launch", 902, "launch");
-const LAUNCH: Cost = cost("launch", "launch", 855, "launch");
-const JOINED: Cost = cost("kernel with its launch", "launch", 1518, "launch");
-const STACK: Cost = cost("kernel with its stack", "launch", 1807, "launch");
-const COPY: Cost = cost("memcpy", "copy", 667, "copy");
-const COPY_STACK: Cost = cost("memcpy with its stack", "copy", 1064, "copy");
-const SET: Cost = cost("memset", "set", 481, "memory set");
-const WAIT: Cost = cost("wait", "wait", 654, "wait");
-const ALLOCATION: Cost = cost("alloc and free", "malloc and free", 1222, "allocation with its free");
-const RANGE: Cost = cost("nvtx", "range", 70, "NVTX range");
-const CALL: Cost = cost("api(cudaGetDevice)", "cudaGetDevice", 302, "call of `api`");
+// What several events cost together.
+const JOINED: MeasuredCost = MeasuredCost::new(("kernel with its launch", "launch"), 1518, "launch");
+const STACK: MeasuredCost = MeasuredCost::new(("kernel with its stack", "launch"), 1807, "launch");
+const COPY_STACK: MeasuredCost = MeasuredCost::new(("memcpy with its stack", "copy"), 1064, "copy");
 
 /// Says what this demand costs, for what was measured.
 pub(super) fn costs(demand: &Demand) -> Option<String> {
-    let all: Vec<&Cost> =
-        [launch(demand), copy(demand), set(demand), wait(demand), allocation(demand), range(demand), call(demand)]
-            .into_iter()
-            .flatten()
-            .collect();
-    let mut text = String::new();
-    for (at, it) in all.iter().enumerate() {
-        let comma = if at == 0 { "" } else { ", " };
-        write!(text, "{comma}{:.2} us per {}", f64::from(it.nanos) / 1000.0, it.per)
-            .expect("writing to a string does not fail");
-    }
-    (!all.is_empty()).then(|| format!("measured on an H200, more than bare: {text} (docs/BENCHMARKS.md)"))
+    let calls = |it| demand.host_events.contains(it);
+    let call = |it| calls(it).then(|| of(Event::Host(it))).flatten();
+    let set = demand.activities.contains(Activity::Memset).then(|| of(Event::Activity(Activity::Memset))).flatten();
+    // Of one alone nothing was measured.
+    let allocation = call(HostEvent::Alloc).filter(|_| calls(HostEvent::Free));
+    let [wait, range, api] = [HostEvent::Wait, HostEvent::Range, HostEvent::Api].map(call);
+    let all = [launch(demand), copy(demand), set, wait, allocation, range, api];
+    let all: Vec<String> = all.iter().flatten().map(MeasuredCost::text).collect();
+    (!all.is_empty()).then(|| format!("measured on an H200, more than bare: {} (docs/BENCHMARKS.md)", all.join(", ")))
 }
 
-fn launch(demand: &Demand) -> Option<&'static Cost> {
+fn of(event: Event) -> Option<MeasuredCost> {
+    event.about().measured
+}
+
+fn launch(demand: &Demand) -> Option<MeasuredCost> {
     let is_called = demand.calls.intersects(Calls::LAUNCHES);
     match (demand.activities.contains(Activity::Kernel), is_called, demand.has(Detail::Stacks)) {
-        (true, true, true) => Some(&STACK),
-        (true, true, false) => Some(&JOINED),
-        (true, false, _) => Some(&KERNEL),
-        (false, true, _) => Some(&LAUNCH),
+        (true, true, true) => Some(STACK),
+        (true, true, false) => Some(JOINED),
+        (true, false, _) => of(Event::Activity(Activity::Kernel)),
+        (false, true, _) => of(Event::Launch),
         (false, false, _) => None,
     }
 }
 
-fn copy(demand: &Demand) -> Option<&'static Cost> {
+fn copy(demand: &Demand) -> Option<MeasuredCost> {
     let has_stack = demand.has(Detail::Stacks) && demand.joins(Activity::Memcpy);
-    demand.activities.contains(Activity::Memcpy).then_some(if has_stack { &COPY_STACK } else { &COPY })
-}
-
-fn set(demand: &Demand) -> Option<&'static Cost> {
-    demand.activities.contains(Activity::Memset).then_some(&SET)
-}
-
-fn wait(demand: &Demand) -> Option<&'static Cost> {
-    has(demand, HostEvent::Wait).then_some(&WAIT)
-}
-
-fn allocation(demand: &Demand) -> Option<&'static Cost> {
-    (has(demand, HostEvent::Alloc) && has(demand, HostEvent::Free)).then_some(&ALLOCATION)
-}
-
-fn range(demand: &Demand) -> Option<&'static Cost> {
-    has(demand, HostEvent::Range).then_some(&RANGE)
-}
-
-fn call(demand: &Demand) -> Option<&'static Cost> {
-    has(demand, HostEvent::Api).then_some(&CALL)
-}
-
-fn has(demand: &Demand, event: HostEvent) -> bool {
-    demand.host_events.contains(event)
+    let cost = if has_stack { Some(COPY_STACK) } else { of(Event::Activity(Activity::Memcpy)) };
+    cost.filter(|_| demand.activities.contains(Activity::Memcpy))
 }
 
 #[cfg(test)]
@@ -146,9 +104,11 @@ mod tests {
     #[test]
     fn figures_are_those_that_were_measured() {
         let measured = Measured::read();
-        for it in [KERNEL, LAUNCH, JOINED, STACK, COPY, COPY_STACK, SET, WAIT, ALLOCATION, RANGE, CALL] {
-            let at = measured.operations.iter().position(|name| *name == it.measured.1).unwrap();
-            assert_eq!(f64::from(it.nanos), measured.added(it.measured.0)[at], "{:?}", it.measured);
+        let of_events: Vec<_> = Event::all().filter_map(of).collect();
+        assert_eq!(of_events.len(), 8);
+        for it in of_events.into_iter().chain([JOINED, STACK, COPY_STACK]) {
+            let at = measured.operations.iter().position(|name| *name == it.from.1).unwrap();
+            assert_eq!(f64::from(it.nanos), measured.added(it.from.0)[at], "{:?}", it.from);
         }
     }
 
