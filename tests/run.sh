@@ -7,7 +7,7 @@
 set -u
 cd "$(dirname "$0")/.."
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log" "$log.beside"' EXIT
 
 # Test programs that trace, inject, or run the built binary as a user would; and the fuzzer.
 live='cases|cli|fuzz|inject|kernels|live'
@@ -18,9 +18,12 @@ quick_programs() {
         grep -o '"kind":\["test"\],"crate_types":\["bin"\],"name":"[^"]*"' | sed 's/.*:"//; s/"$//' | sort -u | grep -vxE "$live"
 }
 
+# Their tests wait for most of their time, so they run beside the others.
+waiting=twins
+
 case ${1:-} in
-quick) selected=(--lib --bins $(quick_programs | sed 's/^/--test /')) ;;
-*) selected=() ;;
+quick) selected=(--lib --bins $(quick_programs | grep -vx $waiting | sed 's/^/--test /')) beside=(--test $waiting) ;;
+*) selected=() beside=() ;;
 esac
 
 # Only root can mount these; without them, live tests are skipped.
@@ -34,12 +37,16 @@ ptxas=${CARGO_TARGET_DIR:-target}/ptxas/ptxas
 
 echo "building (the first time this takes some minutes)"
 [ ${#selected[@]} -gt 0 ] || cargo build --release -p xputrace || exit 1
-cargo test --workspace "${selected[@]}" --no-run || exit 1
+cargo test --workspace "${selected[@]}" "${beside[@]}" --no-run || exit 1
 echo "testing"
 # Tests that probe the same machine run one at a time; each package sets that itself. A job in the background of a
 # script ignores interrupts, and so would the programs that tests interrupt.
-env --default-signal=HUP,INT,QUIT cargo test --workspace "${selected[@]}" --no-fail-fast -- --show-output >"$log" 2>&1
+tested() { env --default-signal=HUP,INT,QUIT cargo test --workspace "$@" --no-fail-fast -- --show-output; }
+[ ${#beside[@]} -eq 0 ] || tested "${beside[@]}" >"$log.beside" 2>&1 &
+tested "${selected[@]}" >"$log" 2>&1
 status=$?
+wait $! || status=$?
+[ ${#beside[@]} -eq 0 ] || cat "$log.beside" >>"$log"
 sed -n '/^failures:$/,/^test result: FAILED/p' "$log" | head -600
 grep -E '^error' -A12 "$log" | head -60
 
