@@ -108,6 +108,14 @@ impl Run {
         unsafe { &*self.block.cast() }
     }
 
+    /// Asks for a copy, which has this number; returns the generation of the one that is there then.
+    fn copy(&mut self, number: u64) -> u64 {
+        let control = unsafe { &*self.block.cast::<device::Control>() };
+        self.tracer.socket.as_ref().unwrap().send(&Message::new(READ_DEVICE, &[number], ""));
+        self.tracer.until("the copy", |_| control.answered.load(SeqCst) == number);
+        control.slots[0].generation.load(SeqCst)
+    }
+
     /// Loads a module, while the tracer answers that these kernels have handlers.
     fn load(&self, module: u64, kernels: &[&str]) {
         self.load_with(module, kernels, Choice::default(), [5, 0, 0, 0, 0, 0, 0, 0]);
@@ -411,20 +419,27 @@ fn a_copy_that_fails_leaves_the_one_before() {
     let _alone = alone();
     let mut run = Run::new(demand::LAUNCHES | demand::KERNELS);
     run.load(0x200, &["first"]);
-    let run_control = unsafe { &*run.block.cast::<device::Control>() };
-    let mut copy = |number: u64| {
-        run.tracer.socket.as_ref().unwrap().send(&Message::new(READ_DEVICE, &[number], ""));
-        run.tracer.until("the copy", |_| run_control.answered.load(SeqCst) == number);
-        run_control.slots[0].generation.load(SeqCst)
-    };
-    assert_eq!(copy(1), 2);
-    let failure = || run_control.slots[0].failure.load(SeqCst);
+    assert_eq!(run.copy(1), 2);
+    let failure = |run: &Run| run.control().slots[0].failure.load(SeqCst);
     sanitizer::COPIES_FAIL.store(true, SeqCst);
-    assert_eq!((copy(2), failure()), (2, 0), "the context has not failed");
+    assert_eq!((run.copy(2), failure(&run)), (2, 0), "the context has not failed");
     sanitizer::ANSWER.store(700, SeqCst);
-    assert_eq!((copy(3), failure()), (2, 700));
+    assert_eq!((run.copy(3), failure(&run)), (2, 700));
     sanitizer::COPIES_FAIL.store(false, SeqCst);
-    assert_eq!(copy(4), 4);
+    assert_eq!(run.copy(4), 4);
+    run.end();
+}
+
+#[test]
+fn nothing_is_copied_behind_the_last_copy() {
+    let _alone = alone();
+    let mut run = Run::new(demand::LAUNCHES | demand::KERNELS);
+    run.load(0x200, &["first"]);
+    assert_eq!(run.copy(1), 2);
+    run.control().slots[0].is_last.store(1, SeqCst);
+    assert_eq!(run.copy(2), 2, "the tracer may ask until the process has ended");
+    sanitizer::end_context(CONTEXT);
+    assert_eq!(run.control().slots[0].generation.load(SeqCst), 2);
     run.end();
 }
 

@@ -201,7 +201,11 @@ impl DeviceRegion {
         let page = self.control()?;
         let word = |offset: usize| word_at(&page, offset);
         let swapped = (0..MOST_CONTEXTS).map(|it| word(offset_in(it, offset_of!(ContextSlot, swapped))));
-        let has_last = (0..MOST_CONTEXTS).map(|it| word(offset_in(it, offset_of!(ContextSlot, is_last))) as u32 != 0);
+        // A process that ended amid a copy left none that can be read.
+        let has_last = (0..MOST_CONTEXTS).map(|it| {
+            let is_readable = word(offset_in(it, offset_of!(ContextSlot, generation))).is_multiple_of(2);
+            is_readable && word(offset_in(it, offset_of!(ContextSlot, is_last))) as u32 != 0
+        });
         let clock = |slot: usize| {
             let most_error_nanos = word(offset_in(slot, offset_of!(ContextSlot, clock_error)));
             let offset_nanos = word(offset_in(slot, offset_of!(ContextSlot, clock_offset))) as i64;
@@ -438,6 +442,8 @@ mod tests {
         assert_eq!(counts.n_unfinished, 3);
         [1, 5].into_iter().for_each(|it| write(&region, slot(it) + offset_of!(ContextSlot, is_last), 1));
         assert_eq!(region.counts().unwrap().n_unfinished, 2, "nothing ran in the last one");
+        write(&region, slot(1) + offset_of!(ContextSlot, generation), 3);
+        assert_eq!(region.counts().unwrap().n_unfinished, 3, "its process ended amid a copy");
         [0, 2].into_iter().for_each(|it| write(&region, slot(it) + offset_of!(ContextSlot, failure), 700));
         assert_eq!(region.counts().unwrap().failures, BTreeSet::from([700]));
     }

@@ -112,6 +112,11 @@ impl DeviceRegion {
         told.clock_error.store(error_nanos, Ordering::Release);
     }
 
+    /// Whether a slot's block was copied for the last time.
+    pub fn has_last_copy(&self, slot: usize) -> bool {
+        self.control().slots[slot].is_last.load(Ordering::Acquire) != 0
+    }
+
     /// Has the copy for a slot written; readers see nothing of it meanwhile. If that fails midway, they see what there is: pieces of
     /// it and of the one before. Called by one thread for a slot at a time.
     pub fn write_copy<T>(&self, slot: usize, write: impl FnOnce(*mut u8) -> T) -> T {

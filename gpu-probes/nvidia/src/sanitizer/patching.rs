@@ -827,9 +827,13 @@ impl Patching {
     }
 
     /// Copies so much of a context's block into the device region, and tells the patches how much of its ring was read; returns
-    /// whether it could. Readers see all of it, or the copy before.
+    /// whether it could. Readers see all of it, or the copy before. The last copy stays: behind it the process may end amid another
+    /// one, and CUDA, which ends, may answer with anything.
     fn copy(&self, functions: &Functions, agent: &Agent, slot: usize, stream: usize, extent: CopyExtent) -> bool {
         let Some(region) = agent.device_region() else { return false };
+        if region.has_last_copy(slot) {
+            return true;
+        }
         let block = self.state().contexts[slot].block;
         if let Some((at, read)) = region.read_of_ring(slot) {
             // SAFETY: a word of the block.
