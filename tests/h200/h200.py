@@ -25,11 +25,17 @@ launch(|l| @launches[l.api].count());
 """
 
 
+# What the last traced run wrote to standard error: a case that fails shows it.
+last_notes = ""
+
+
 def trace(script, command, *options, env=None, check=True, timeout=120):
     """Traces a command with a script; returns the JSON results and the command's own output."""
     out = OUT / "trace.json"
     line = [XPUTRACE, "-f", "json", "-o", str(out), *options, "-e", script, "--", *map(str, command)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=timeout, env=env)
+    global last_notes
+    last_notes = done.stderr
     if check and done.returncode != 0:
         raise AssertionError(f"status {done.returncode}: {' '.join(line)}\n{done.stderr[-3000:]}")
     lines = out.read_text().splitlines() if out.exists() else []
@@ -512,7 +518,7 @@ def run_checks(cases=RESULTS, report_to="check.txt"):
             report.append(f"passed   {name}: {function()} [{time.time() - began:.1f} s]")
         except Exception as error:  # a failing case must not hide the others
             failed += 1
-            report.append(f"FAILED   {name}: {error}")
+            report.append(f"FAILED   {name}: {error}\n{last_notes[-2000:]}")
         print(report[-1], flush=True)
     (OUT / report_to).write_text("\n".join(report) + "\n")
     return failed

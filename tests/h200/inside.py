@@ -150,7 +150,7 @@ def barriers():
 
 def in_calls(script):
     """Runs `calls` under a script: its maps and its own account."""
-    objects, done = trace(script, [BIN / "calls", 10])
+    objects, done = trace(script, [BIN / "device_calls", 10])
     own = account(done)
     expect("the program's result", (own["wrong"], own["error"]), (0, "no error"))
     expect("losses", bad(losses(objects), {"kernels_only"}), {})
