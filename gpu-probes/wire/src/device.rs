@@ -651,21 +651,6 @@ pub const fn padding_of(bytes: u64) -> usize {
     (bytes.wrapping_neg() % 8) as usize
 }
 
-/// Takes apart what was encoded; `None` where it ends too early.
-struct Decoder<'a>(&'a [u8]);
-
-impl<'a> Decoder<'a> {
-    fn bytes(&mut self, n: u64) -> Option<&'a [u8]> {
-        let (bytes, rest) = self.0.split_at_checked(usize::try_from(n).ok()?)?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn one<T: FromBytes>(&mut self) -> Option<T> {
-        T::read_from_bytes(self.bytes(size_of::<T>() as u64)?).ok()
-    }
-}
-
 /// Encodes the PTX of an image.
 pub fn encode_image(all: &[PortableCode<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -679,11 +664,11 @@ pub fn encode_image(all: &[PortableCode<'_>]) -> Vec<u8> {
 
 /// Decodes the PTX of an image; `None` if the bytes are malformed.
 pub fn decode_image(bytes: &[u8]) -> Option<Vec<PortableCode<'_>>> {
-    let (mut from, mut all) = (Decoder(bytes), Vec::new());
-    while !from.0.is_empty() {
-        let head: PortableHead = from.one()?;
-        let stored = from.bytes(head.stored_bytes)?;
-        from.bytes(padding_of(head.stored_bytes) as u64)?;
+    let (mut rest, mut all) = (bytes, Vec::new());
+    while !rest.is_empty() {
+        let (head, behind) = PortableHead::read_from_prefix(rest).ok()?;
+        let (stored, behind) = behind.split_at_checked(usize::try_from(head.stored_bytes).ok()?)?;
+        rest = behind.get(padding_of(head.stored_bytes)..)?;
         all.push(PortableCode {
             codec: *Codec::ALL.get(head.codec as usize)?,
             portability: *Portability::ALL.get(head.portability as usize)?,

@@ -23,8 +23,9 @@ const EMPTY: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeldLaunch(u32);
 
-/// A launch that an activity was caused by.
-#[derive(Clone, Copy, Debug)]
+/// A launch that an activity was caused by, for [`Pending::hold`] or [`Pending::decline`] to take.
+#[must_use]
+#[derive(Debug)]
 pub(crate) struct Cause {
     place: u32,
     /// Whether this is the first activity that was waited for.
@@ -362,9 +363,11 @@ mod tests {
         /// Joins an activity whose event is handled at once; returns its launch, and whether it is the first one.
         fn joined(&mut self, correlation: u32, context: u32) -> Option<(Launch, bool)> {
             let (_, cause) = self.join(correlation, context)?;
+            let is_first = cause.is_first;
             let held = self.hold(cause);
+            let launch = *self.held(held);
             self.release(held);
-            Some((*self.held(held), cause.is_first))
+            Some((launch, is_first))
         }
     }
 

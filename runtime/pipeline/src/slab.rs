@@ -41,7 +41,8 @@ impl<T: Copy> Slab<T> {
         let place = self.len as u32;
         if self.len == self.room() {
             // An array of them would be made on the stack.
-            self.chunks.extend(vec![element; CHUNK].into_boxed_slice().try_into().ok());
+            let chunk = vec![element; CHUNK].into_boxed_slice().try_into();
+            self.chunks.push(chunk.unwrap_or_else(|_| unreachable!("it has as many elements as a chunk")));
         }
         self[place] = element;
         self.len += 1;

@@ -64,7 +64,7 @@ impl Agent {
     }
 
     /// Notes that a context's block was copied at its end: nothing is missing.
-    pub fn has_last_copy(&self, slot: usize) {
+    pub fn note_last_copy(&self, slot: usize) {
         if let Some(region) = self.device_region() {
             region.control().slots[slot].is_last.store(1, Ordering::Release);
         }

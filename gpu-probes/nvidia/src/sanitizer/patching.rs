@@ -418,7 +418,7 @@ impl Patching {
         let Patched { default_stream: stream, timing, .. } = self.state().contexts[slot].clone();
         if in_use.is_some() {
             if self.copy(functions, agent, slot, stream, CopyExtent::Whole) {
-                agent.has_last_copy(slot);
+                agent.note_last_copy(slot);
             }
             timing.into_iter().for_each(|it| it.read(functions, agent, slot, stream as Handle));
         }
@@ -916,7 +916,7 @@ impl Patching {
                     self.disable(functions, slot, stream.api);
                 }
                 if self.copy_in_context(functions, driver, agent, slot, stream, CopyExtent::Whole) {
-                    agent.has_last_copy(slot);
+                    agent.note_last_copy(slot);
                 }
             });
         });

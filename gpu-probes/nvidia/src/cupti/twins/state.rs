@@ -155,7 +155,7 @@ impl Twins {
         drop(images);
         self.wait_while(agent, LETS_GO_WITHIN, |it| it.slot == Some(slot));
         if self.contexts.state(slot).is_copied.load(Ordering::Acquire) {
-            agent.has_last_copy(slot);
+            agent.note_last_copy(slot);
         }
     }
 

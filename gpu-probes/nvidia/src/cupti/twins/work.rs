@@ -560,7 +560,7 @@ impl Twins {
         }
         for slot in (0..MOST_CONTEXTS).filter(|it| self.has_block(*it)) {
             if self.copy_block(backend, agent, slot, CopyExtent::Whole).is_ok() {
-                agent.has_last_copy(slot);
+                agent.note_last_copy(slot);
             }
         }
     }
