@@ -94,24 +94,16 @@ fn tally(asm: &mut Assembler, is_odd: bool) {
         asm.stx(Size::Dw, Reg::FP, at, Reg::R2);
     }
     asm.st_imm(Size::Dw, Reg::FP, -24, 7);
-    let lookup = |asm: &mut Assembler| {
-        asm.ld_map(Reg::R1, BpfMapId(0));
-        asm.mov(Reg::R2, Reg::FP);
-        asm.alu_imm(Alu::Add, Reg::R2, -32);
-        asm.call(helper::MAP_LOOKUP_ELEM);
-    };
-    lookup(asm);
+    asm.find(BpfMapId(0), -32);
     asm.jump_if_imm(Cond::Ne, Reg::R0, 0, have);
     asm.st_imm(Size::Dw, Reg::FP, -48, 0);
     asm.st_imm(Size::Dw, Reg::FP, -40, 0);
     asm.ld_map(Reg::R1, BpfMapId(0));
-    asm.mov(Reg::R2, Reg::FP);
-    asm.alu_imm(Alu::Add, Reg::R2, -32);
-    asm.mov(Reg::R3, Reg::FP);
-    asm.alu_imm(Alu::Add, Reg::R3, -48);
+    asm.stack_address(Reg::R2, -32);
+    asm.stack_address(Reg::R3, -48);
     asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
     asm.call(helper::MAP_UPDATE_ELEM);
-    lookup(asm);
+    asm.find(BpfMapId(0), -32);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
     asm.place(have);
     asm.ldx(Size::Dw, Reg::R1, Reg::FP, -8);
